@@ -1,0 +1,242 @@
+"""What is scheduled: one micro-batch's graph of blocks, on devices with memory and links between them.
+
+Every class checks itself on construction and raises :class:`ProblemError`, whose message names the entry at
+fault, what was found there and what is allowed. All of them are immutable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeAlias
+
+import networkx as nx
+
+Number: TypeAlias = int | float
+
+__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError"]
+
+
+class ProblemError(ValueError):
+    """A problem that means nothing: a cycle, a duplicate name, a device out of range, a negative duration ..."""
+
+
+class BlockKind(StrEnum):
+    """What a block computes. The search treats all kinds alike; baselines, pictures and the executor do not."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INPUT_GRAD = "input_grad"
+    WEIGHT_GRAD = "weight_grad"
+    RECOMPUTE = "recompute"
+    OTHER = "other"
+
+    @property
+    def letter(self) -> str:
+        """The field's one-letter name: F, B (full backward), I (input-gradient), W (weight-gradient), R, O."""
+        return {"input_grad": "I", "weight_grad": "W"}.get(self.value, self.value[0].upper())
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or whatever runs one block at a time.
+
+    ``memory`` is the capacity for what blocks hold at run time (weights and other constants are already
+    subtracted), in the problem's memory unit; ``None`` is unlimited.
+    """
+
+    name: str
+    memory: Number | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory is not None:
+            _require_finite(self.memory, f"device {self.name!r}: memory")
+            if self.memory < 0:
+                raise ProblemError(f"device {self.name!r}: memory is {self.memory}, it must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed link between two devices (by index) that carries one transfer at a time."""
+
+    name: str
+    source: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """The block that holds it waits for ``block``.
+
+    ``lag`` is the transfer time after that block ends. With ``link``, the transfer occupies that link for
+    ``lag``; a link carries its transfers one at a time, in the order in which their producers run on the
+    link's source device. ``distance`` = 1 waits for the previous micro-batch's instance (2 for the one before, ...);
+    the first micro-batches have nothing to wait for.
+    """
+
+    block: str
+    lag: Number = 0
+    link: str | None = None
+    distance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of one micro-batch's work that runs without interruption and holds all its devices meanwhile.
+
+    ``devices`` are indices into :attr:`Problem.devices`. ``duration`` > 0, in the problem's time unit.
+    ``memory`` holds the change on each of its devices, in the order of ``devices``: a positive amount is taken
+    when the block starts, a negative one is given back when it ends. ``workspace`` (same shape, 0 or more) is
+    taken at the start and given back at the end. A single number stands for the same on every device.
+    """
+
+    name: str
+    kind: BlockKind
+    devices: tuple[int, ...]
+    duration: Number
+    memory: tuple[Number, ...] = ()
+    workspace: tuple[Number, ...] = ()
+    after: tuple[Dependency, ...] = ()
+
+    def __post_init__(self) -> None:
+        here = f"block {self.name!r}"
+        if not self.devices:
+            raise ProblemError(f"{here}: devices is empty, a block runs on at least one device")
+        if len(set(self.devices)) != len(self.devices):
+            raise ProblemError(f"{here}: devices {list(self.devices)} names a device twice")
+        _require_finite(self.duration, f"{here}: duration")
+        if self.duration <= 0:
+            raise ProblemError(f"{here}: duration is {self.duration}, it must be greater than 0")
+        for label in ("memory", "workspace"):
+            amounts = getattr(self, label) or (0,) * len(self.devices)
+            if len(amounts) == 1 and len(self.devices) > 1:
+                amounts = amounts * len(self.devices)
+            if len(amounts) != len(self.devices):
+                raise ProblemError(f"{here}: {label} has {len(amounts)} entries for {len(self.devices)} devices")
+            for amount in amounts:
+                _require_finite(amount, f"{here}: {label}")
+                if label == "workspace" and amount < 0:
+                    raise ProblemError(f"{here}: workspace is {amount}, it must be 0 or more")
+            object.__setattr__(self, label, tuple(amounts))
+        for dependency in self.after:
+            _require_finite(dependency.lag, f"{here}: after {dependency.block!r}: lag")
+            if dependency.lag < 0:
+                raise ProblemError(f"{here}: after {dependency.block!r}: lag is {dependency.lag}, it must be 0 or more")
+            if dependency.distance < 0:
+                raise ProblemError(f"{here}: after {dependency.block!r}: distance is {dependency.distance}, "
+                                   "it must be 0 or more")
+
+    def memory_on(self, device: int) -> Number:
+        """Memory change on ``device`` (0 if the block does not run there)."""
+        return self.memory[self.devices.index(device)] if device in self.devices else 0
+
+    def workspace_on(self, device: int) -> Number:
+        """Workspace on ``device`` (0 if the block does not run there)."""
+        return self.workspace[self.devices.index(device)] if device in self.devices else 0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One micro-batch's blocks on their devices. How many micro-batches run is no part of it.
+
+    Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a link that does not
+    join the blocks that use it, and a cycle among dependencies of distance 0.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    blocks: tuple[Block, ...]
+    links: tuple[Link, ...] = ()
+    time_unit: str = "s"
+    memory_unit: str = "B"
+    index: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise ProblemError("devices is empty, a problem has at least one device")
+        if not self.blocks:
+            raise ProblemError("blocks is empty, a problem has at least one block")
+        _require_distinct("devices", (device.name for device in self.devices))
+        _require_distinct("blocks", (block.name for block in self.blocks))
+        _require_distinct("links", (link.name for link in self.links))
+        object.__setattr__(self, "index", {block.name: i for i, block in enumerate(self.blocks)})
+        for link in self.links:
+            for label, device in (("source", link.source), ("target", link.target)):
+                self._require_device(device, f"link {link.name!r}: {label}")
+        for block in self.blocks:
+            for device in block.devices:
+                self._require_device(device, f"block {block.name!r}: devices")
+            for dependency in block.after:
+                self._check_dependency(block, dependency)
+        self._refuse_cycles()
+
+    @cached_property
+    def links_by_name(self) -> Mapping[str, Link]:
+        """The links, by name."""
+        return {link.name: link for link in self.links}
+
+    @cached_property
+    def blocks_on(self) -> tuple[tuple[int, ...], ...]:
+        """Per device, the indices of the blocks that run there, in file order."""
+        return tuple(tuple(i for i, block in enumerate(self.blocks) if d in block.devices)
+                     for d in range(len(self.devices)))
+
+    @cached_property
+    def topological_order(self) -> tuple[int, ...]:
+        """Block indices, each after the blocks of the same micro-batch it waits for; ties in file order."""
+        return tuple(nx.lexicographical_topological_sort(self._graph()))
+
+    def dependencies(self) -> Iterable[tuple[int, int, Dependency]]:
+        """All ``(producer, consumer, dependency)`` by block index, in file order."""
+        for consumer, block in enumerate(self.blocks):
+            for dependency in block.after:
+                yield self.index[dependency.block], consumer, dependency
+
+    def _graph(self) -> nx.DiGraph:
+        graph: nx.DiGraph = nx.DiGraph()
+        graph.add_nodes_from(range(len(self.blocks)))
+        graph.add_edges_from((i, j) for i, j, dependency in self.dependencies() if dependency.distance == 0)
+        return graph
+
+    def _refuse_cycles(self) -> None:
+        graph = self._graph()
+        if nx.is_directed_acyclic_graph(graph):
+            return
+        cycle = [self.blocks[i].name for i, _ in nx.find_cycle(graph)]
+        raise ProblemError("the blocks wait for each other in a cycle: " + " -> ".join([*cycle, cycle[0]])
+                           + "; remove one of these `after` entries or give it a distance of 1")
+
+    def _require_device(self, device: int, where: str) -> None:
+        if not 0 <= device < len(self.devices):
+            raise ProblemError(f"{where} names device {device}, but there are {len(self.devices)} devices "
+                               f"(0 to {len(self.devices) - 1})")
+
+    def _check_dependency(self, block: Block, dependency: Dependency) -> None:
+        where = f"block {block.name!r}: after {dependency.block!r}"
+        if dependency.block not in self.index:
+            raise ProblemError(f"{where}: there is no block of that name")
+        if dependency.link is None:
+            return
+        if dependency.link not in self.links_by_name:
+            raise ProblemError(f"{where}: there is no link named {dependency.link!r}")
+        link = self.links_by_name[dependency.link]
+        producer = self.blocks[self.index[dependency.block]]
+        if link.source not in producer.devices or link.target not in block.devices:
+            raise ProblemError(f"{where}: link {link.name!r} goes from device {link.source} to device {link.target}, "
+                               f"but the blocks run on {list(producer.devices)} and {list(block.devices)}")
+
+
+def _require_finite(value: Number, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ProblemError(f"{where} is {value!r}, it must be a finite number")
+
+
+def _require_distinct(what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ProblemError(f"{what}: the name {name!r} is used twice")
+        seen.add(name)

@@ -1,0 +1,145 @@
+"""What comes out: when every block of every micro-batch runs, and what is read off that.
+
+A :class:`Schedule` states; it does not judge. Whether it is feasible is the word of :mod:`solver.validate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from solver.problem import Number, Problem
+
+__all__ = ["Bubble", "Operation", "Repetend", "Schedule"]
+
+#: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
+RELATIVE_TOLERANCE = 1e-9
+
+
+class Operation(NamedTuple):
+    """One block of one micro-batch: ``block`` is an index into ``problem.blocks``; times in the problem's unit."""
+
+    block: int
+    micro_batch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Repetend:
+    """The steady state inside a schedule.
+
+    ``first`` is the index of the first whole period, ``count`` how many repeat, ``micro_batches`` how many
+    micro-batches one period advances.
+    """
+
+    first: int
+    count: int
+    micro_batches: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bubble:
+    """Idle shares, 0 to 1, each over all devices and with its own denominator.
+
+    ``steady``: idle share of one period (``None`` without a steady state). ``step``: idle share of the whole
+    makespan. ``span``: idle share between each device's first start and last end, as zero-bubble papers report it.
+    """
+
+    steady: float | None
+    step: float
+    span: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Operations of ``micro_batches`` micro-batches of ``problem``, with bounds on how good any schedule can be.
+
+    ``operations`` are sorted by start, then end, then block. ``makespan_bound`` and ``period_bound`` are proven
+    lower bounds; ``period`` is the time per micro-batch in the steady state, ``None`` where there is none.
+    ``solver`` says who made it: ``name``, ``seconds``, ``seed``, ``version`` and what else reproduces it.
+    """
+
+    problem: Problem
+    micro_batches: int
+    operations: tuple[Operation, ...]
+    makespan_bound: float
+    period: float | None = None
+    period_bound: float | None = None
+    repetend: Repetend | None = None
+    solver: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operations", tuple(sorted(self.operations, key=lambda o: (o.start, o.end, o.block))))
+
+    @cached_property
+    def makespan(self) -> float:
+        """Latest end, in the problem's time unit."""
+        return max((operation.end for operation in self.operations), default=0.0)
+
+    @property
+    def gap(self) -> float:
+        """How far the makespan may be above the best possible, as a share of the bound."""
+        if self.makespan <= self.makespan_bound * (1 + RELATIVE_TOLERANCE):
+            return 0.0
+        return self.makespan / self.makespan_bound - 1 if self.makespan_bound > 0 else float("inf")
+
+    @property
+    def status(self) -> str:
+        """``"optimal"`` where the makespan equals its bound, else ``"feasible"``."""
+        return "optimal" if self.gap == 0 else "feasible"
+
+    @cached_property
+    def device_orders(self) -> tuple[tuple[Operation, ...], ...]:
+        """Per device, its operations in the order in which they run."""
+        orders: list[list[Operation]] = [[] for _ in self.problem.devices]
+        for operation in self.operations:
+            for device in self.problem.blocks[operation.block].devices:
+                orders[device].append(operation)
+        return tuple(tuple(order) for order in orders)
+
+    def memory_profile(self, device: int) -> list[tuple[float, Number]]:
+        """``(time, level)`` steps on one device: the level holds from that time to the next entry's.
+
+        Levels are in the problem's memory unit. An operation takes when it starts and gives back when it ends,
+        before the next one on the device takes.
+        """
+        profile: list[tuple[float, Number]] = [(0.0, 0)]
+        level: Number = 0
+        for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
+            block = self.problem.blocks[operation.block]
+            change, workspace = block.memory_on(device), block.workspace_on(device)
+            for time, step in ((operation.start, max(change, 0) + workspace),
+                               (operation.end, min(change, 0) - workspace)):
+                if step:
+                    level += step
+                    profile.append((time, level))
+        return profile
+
+    @cached_property
+    def peak_memory(self) -> tuple[Number, ...]:
+        """Per device, the highest level of its memory profile, in the problem's memory unit."""
+        return tuple(max(level for _, level in self.memory_profile(device))
+                     for device in range(len(self.problem.devices)))
+
+    @cached_property
+    def bubble(self) -> Bubble:
+        """Idle shares; see :class:`Bubble`."""
+        busy = [sum(operation.end - operation.start for operation in order) for order in self.device_orders]
+        spans = [order[-1].end - order[0].start for order in self.device_orders if order]
+        loads = sum(block.duration * len(block.devices) for block in self.problem.blocks)
+        devices = len(self.problem.devices)
+        steady = None if self.period is None else max(0.0, 1 - loads / (devices * self.period))
+        step = 1 - sum(busy) / (devices * self.makespan) if self.makespan else 0.0
+        span = 1 - sum(busy) / sum(spans) if sum(spans) else 0.0
+        return Bubble(steady, max(0.0, step), max(0.0, span))
+
+    def with_solver(self, **entries: Any) -> Schedule:
+        """The same schedule with ``solver`` entries added or replaced."""
+        return replace(self, solver={**self.solver, **entries})
+
+    def with_operations(self, operations: Sequence[Operation]) -> Schedule:
+        """The same schedule with other operations (what tests and editors need)."""
+        return replace(self, operations=tuple(operations))
