@@ -341,7 +341,8 @@ class _Entry:
     def count(self, field: str, minimum: int = 0) -> int:
         value = self.get(field)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise FormatError(f"{self.where}: {field} is {_show(value)}, it must be a whole number of at least {minimum}")
+            raise FormatError(f"{self.where}: {field} is {_show(value)}, "
+                              f"it must be a whole number of at least {minimum}")
         return value
 
     def child(self, field: str) -> _Entry:

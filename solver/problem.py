@@ -195,8 +195,8 @@ class Problem:
             for dependency in block.after:
                 yield self.index[dependency.block], consumer, dependency
 
-    def _graph(self) -> nx.DiGraph:
-        graph: nx.DiGraph = nx.DiGraph()
+    def _graph(self) -> nx.DiGraph[int]:
+        graph: nx.DiGraph[int] = nx.DiGraph()
         graph.add_nodes_from(range(len(self.blocks)))
         graph.add_edges_from((i, j) for i, j, dependency in self.dependencies() if dependency.distance == 0)
         return graph

@@ -1,0 +1,89 @@
+"""From per-device orders to start times: every schedule, solved or baseline, gets its times here.
+
+Given in which order each device runs its operations, the earliest start of each is the longest path to it, over
+the previous operation on each of its devices and the producers it waits for, with their transfers
+(:class:`~solver.problem.Dependency`). These times are the componentwise least among all schedules with
+those orders, so no schedule with the same orders has a smaller makespan; memory depends on the orders alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from solver.problem import Problem
+from solver.schedule import Operation
+
+__all__ = ["DeadlockError", "Orders", "time_orders"]
+
+#: Per device, the ``(block, micro_batch)`` it runs, in order. A block on several devices stands in each of their rows.
+Orders: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+
+
+class DeadlockError(ValueError):
+    """The orders make operations wait for each other in a circle, or leave one out."""
+
+
+def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
+    """Earliest start and end of every operation under ``orders``, in the problem's time unit.
+
+    Raises :class:`DeadlockError`, naming an operation that can never start, if the orders contradict the
+    dependencies (or each other) or do not hold every block of every micro-batch once.
+    """
+    blocks, n = problem.blocks, micro_batches
+    total = len(blocks) * n  # operation (b, m) has the number b * n + m
+    _require_complete(problem, n, orders)
+
+    waits = [0] * total
+    followers: list[list[int]] = [[] for _ in range(total)]  # on the same device
+    for row in orders:
+        for (before, m), (block, k) in zip(row, row[1:], strict=False):
+            followers[before * n + m].append(block * n + k)
+            waits[block * n + k] += 1
+    consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in blocks]
+    for producer, consumer, dependency in problem.dependencies():
+        consumers[producer].append((consumer, dependency.lag, dependency.link, dependency.distance))
+        for m in range(dependency.distance, n):
+            waits[consumer * n + m] += 1
+    # Producers on one link share its source device, so they finish here in the order of that device's row, which
+    # is the order of their transfers; this is why a link needs no more than the time at which it is free again.
+    free: dict[str, float] = dict.fromkeys(problem.links_by_name, 0.0)
+
+    start = [0.0] * total
+    ready = deque(i for i in range(total) if waits[i] == 0)
+    operations = []
+    while ready:
+        i = ready.popleft()
+        block, m = divmod(i, n)
+        end = start[i] + blocks[block].duration
+        operations.append(Operation(block, m, start[i], end))
+        for follower in followers[i]:
+            start[follower] = max(start[follower], end)
+            waits[follower] -= 1
+            if not waits[follower]:
+                ready.append(follower)
+        for consumer, lag, link, distance in consumers[block]:
+            if m + distance >= n:
+                continue
+            arrival = end + lag
+            if link is not None:
+                free[link] = arrival = max(end, free[link]) + lag
+            j = consumer * n + m + distance
+            start[j] = max(start[j], arrival)
+            waits[j] -= 1
+            if not waits[j]:
+                ready.append(j)
+    if len(operations) < total:
+        stuck = next(i for i in range(total) if waits[i])
+        raise DeadlockError(f"block {blocks[stuck // n].name!r} of micro-batch {stuck % n} can never start: "
+                            "the device orders wait for each other in a circle")
+    return tuple(operations)
+
+
+def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:
+    for device, row in enumerate(orders):
+        expected = len(problem.blocks_on[device]) * micro_batches
+        if len(row) != expected or len(set(row)) != expected:
+            raise DeadlockError(f"device {problem.devices[device].name!r}: its order holds {len(set(row))} operations "
+                                f"of {expected}")
