@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from solver.problem import Problem
@@ -38,7 +39,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
     waits = [0] * total
     followers: list[list[int]] = [[] for _ in range(total)]  # on the same device
     for row in orders:
-        for (before, m), (block, k) in zip(row, row[1:], strict=False):
+        for (before, m), (block, k) in pairwise(row):
             followers[before * n + m].append(block * n + k)
             waits[block * n + k] += 1
     consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in blocks]
