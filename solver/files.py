@@ -21,8 +21,8 @@ from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, P
 from solver.schedule import Operation, Repetend, Schedule
 
 __all__ = [
-    "FormatError", "load_problem", "load_schedule", "problem_from_json", "problem_to_json", "read_json",
-    "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json", "write_atomically",
+    "Entry", "FormatError", "load_problem", "load_schedule", "problem_from_json", "problem_to_json", "read_json",
+    "require_format", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json", "write_atomically",
 ]
 
 PROBLEM_FORMAT = "weft.problem/1"
@@ -122,8 +122,8 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 
 def problem_from_json(value: Any, where: str = "problem") -> Problem:
     """The problem of a ``weft.problem/1`` object; ``where`` (a file name) leads every error message."""
-    entry = _Entry(value, where)
-    _require_format(entry, PROBLEM_FORMAT)
+    entry = Entry(value, where)
+    require_format(entry, PROBLEM_FORMAT)
     entry.allow("format", "name", "time_unit", "memory_unit", "devices", "links", "blocks")
     devices = tuple(_device(item) for item in entry.list("devices"))
     names = {device.name: i for i, device in enumerate(devices)}
@@ -138,14 +138,14 @@ def problem_from_json(value: Any, where: str = "problem") -> Problem:
         )
 
 
-def _device(entry: _Entry) -> Device:
+def _device(entry: Entry) -> Device:
     entry.allow("name", "memory")
     memory = None if entry.get("memory") is None else entry.number("memory")
     with _naming(entry.where):
         return Device(entry.text("name"), memory)
 
 
-def _link(entry: _Entry, devices: Mapping[str, int]) -> Link:
+def _link(entry: Entry, devices: Mapping[str, int]) -> Link:
     entry.allow("name", "source", "target")
     ends = []
     for field in ("source", "target"):
@@ -156,7 +156,7 @@ def _link(entry: _Entry, devices: Mapping[str, int]) -> Link:
     return Link(entry.text("name"), *ends)
 
 
-def _block(entry: _Entry) -> Block:
+def _block(entry: Entry) -> Block:
     entry.allow("name", "kind", "devices", "duration", "memory", "workspace", "after")
     kind = entry.text("kind")
     if kind not in set(BlockKind):
@@ -177,13 +177,13 @@ def _block(entry: _Entry) -> Block:
         )
 
 
-def _amounts(entry: _Entry, field: str, devices: int) -> tuple[Number, ...]:
+def _amounts(entry: Entry, field: str, devices: int) -> tuple[Number, ...]:
     value = entry.get(field)
     values = value if isinstance(value, list) else [value] * devices
     return tuple(_number(item, f"{entry.where}: {field}") for item in values)
 
 
-def _dependency(entry: _Entry) -> Dependency:
+def _dependency(entry: Entry) -> Dependency:
     entry.allow("block", "lag", "link", "distance")
     link = entry.text("link") if entry.get("link", None) is not None else None
     distance = entry.get("distance", 0)
@@ -249,8 +249,8 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     ``makespan``, ``peak_memory`` and ``status`` follow from the rest: a file in which they say something else is
     refused rather than silently corrected.
     """
-    entry = _Entry(value, where)
-    _require_format(entry, SCHEDULE_FORMAT)
+    entry = Entry(value, where)
+    require_format(entry, SCHEDULE_FORMAT)
     entry.allow("format", "problem", "micro_batches", "operations", "makespan", "makespan_bound", "period",
                 "period_bound", "repetend", "peak_memory", "status", "solver")
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
@@ -271,7 +271,7 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     return schedule
 
 
-def _operation(entry: _Entry, problem: Problem) -> Operation:
+def _operation(entry: Entry, problem: Problem) -> Operation:
     entry.allow("block", "micro_batch", "start", "end")
     name = entry.text("block")
     if name not in problem.index:
@@ -279,12 +279,12 @@ def _operation(entry: _Entry, problem: Problem) -> Operation:
     return Operation(problem.index[name], entry.count("micro_batch"), entry.number("start"), entry.number("end"))
 
 
-def _repetend(entry: _Entry) -> Repetend:
+def _repetend(entry: Entry) -> Repetend:
     entry.allow("first", "count", "micro_batches")
     return Repetend(entry.count("first"), entry.count("count", minimum=1), entry.count("micro_batches", minimum=1))
 
 
-def _require_derived_fields(entry: _Entry, schedule: Schedule) -> None:
+def _require_derived_fields(entry: Entry, schedule: Schedule) -> None:
     stated, actual = entry.number("makespan"), schedule.makespan
     if not math.isclose(stated, actual, rel_tol=1e-9, abs_tol=1e-12):
         raise FormatError(f"{entry.where}: makespan is {stated}, but the last operation ends at {actual}")
@@ -305,7 +305,7 @@ def _require_derived_fields(entry: _Entry, schedule: Schedule) -> None:
 # -- one object of a file, with its place in it ------------------------------------------------------------------
 
 
-class _Entry:
+class Entry:
     """A JSON object and where it stands; its readers raise :class:`FormatError` with that place."""
 
     def __init__(self, value: Any, where: str) -> None:
@@ -345,17 +345,17 @@ class _Entry:
                               f"it must be a whole number of at least {minimum}")
         return value
 
-    def child(self, field: str) -> _Entry:
-        return _Entry(self.get(field), f"{self.where}: {field}")
+    def child(self, field: str) -> Entry:
+        return Entry(self.get(field), f"{self.where}: {field}")
 
-    def list(self, field: str, *, required: bool = True, text_as: str | None = None) -> Iterable[_Entry]:
+    def list(self, field: str, *, required: bool = True, text_as: str | None = None) -> Iterable[Entry]:
         value = self.get(field) if required else self.get(field, [])
         if not isinstance(value, list):
             raise FormatError(f"{self.where}: {field} is {_show(value)}, it must be a list")
         for i, item in enumerate(value):
             if text_as is not None and isinstance(item, str):
                 item = {text_as: item}
-            yield _Entry(item, f"{self.where}: {field}[{i}]")
+            yield Entry(item, f"{self.where}: {field}[{i}]")
 
 
 class _naming(contextlib.AbstractContextManager["_naming"]):
@@ -381,7 +381,8 @@ def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _require_format(entry: _Entry, expected: str) -> None:
+def require_format(entry: Entry, expected: str) -> None:
+    """Raise :class:`FormatError` unless the ``format`` field of ``entry`` is ``expected``."""
     found = entry.text("format")
     if found == expected:
         return
