@@ -1,0 +1,150 @@
+"""Modular closure: what a period implies before any search, and periods refuted by it.
+
+For a period T the closure is a matrix D with t_j - t_i >= D[i, j] for the absolute starts t of any periodic schedule of
+that period, one micro-batch per period. It starts from the dependencies (D[i, j] = d_i + lag - distance * T) and is
+closed under three arguments until nothing changes:
+
+* *Paths*: t_j - t_i >= D[i, k] + D[k, j].
+* *Circular no-overlap*: two blocks i, j of one device never overlap in any period, so (t_j - t_i) mod T lies in
+  [d_i, T - d_j]; a lower bound on t_j - t_i rises to the next such value.
+* *Memory as Little's law*: averaged over a period, a device holds the sum over its activations of amount x
+  lifetime / T, from the taker's start to the giver's end; the average is at most the peak, hence at most the
+  capacity. The slack that the known least lifetimes leave in that inequality limits every single lifetime from
+  above, which is a lower bound on a lag backwards.
+
+A positive cycle (D[i, i] > 0) or negative slack refutes T. Feasibility is monotone in T (idle time can be inserted
+at the cycle boundary), so a refuted T refutes every shorter one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.instance import Instance
+
+__all__ = ["UNRELATED", "Lags", "closure", "closure_bound"]
+
+Lags = npt.NDArray[np.int64]
+
+#: Entry of a pair about which nothing is known.
+UNRELATED = -(2**60)
+
+_MOST_ROUNDS = 50
+
+
+def closure(instance: Instance, period: int) -> Lags | None:
+    """The closed lag matrix (blocks x blocks, ticks) for ``period``, or None if ``period`` is refuted.
+
+    Stopping early keeps the matrix valid, only weaker: rounds are limited.
+    """
+    if period < instance.heaviest_load:
+        return None
+    lags = _longest_paths(instance, period)
+    if lags is None:
+        return None
+    pairs = [(i, j) for a, b in instance.shared_pairs() for i, j in ((a, b), (b, a))]
+    for _ in range(_MOST_ROUNDS):
+        before = lags.copy()
+        if not (_round_to_no_overlap(instance, period, pairs, lags) and _limit_lifetimes(instance, period, lags)):
+            return None
+        if np.array_equal(before, lags):
+            break
+    return lags
+
+
+def closure_bound(instance: Instance, upper: int) -> int:
+    """The least period in [heaviest load, ``upper``] that bisection on the closure does not refute.
+
+    It is a lower bound on the period of every one-micro-batch periodic schedule if ``upper`` is feasible.
+    """
+    low, high = instance.heaviest_load, upper  # low - 1 is refuted, high is not
+    while low < high:
+        middle = (low + high) // 2
+        if closure(instance, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _longest_paths(instance: Instance, period: int) -> Lags | None:
+    n = len(instance.durations)
+    lags = np.full((n, n), UNRELATED, dtype=np.int64)
+    np.fill_diagonal(lags, 0)
+    for arc in instance.arcs:
+        lag = instance.durations[arc.source] + arc.lag - arc.distance * period
+        lags[arc.source, arc.target] = max(lags[arc.source, arc.target], lag)
+    for k in range(n):
+        np.maximum(lags, lags[:, k, None] + lags[None, k, :], out=lags)
+        np.maximum(lags, UNRELATED, out=lags)
+    return None if np.any(np.diagonal(lags) > 0) else lags
+
+
+def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:
+    """Learn t_j - t_i >= lag and close over paths through it; False on a positive cycle."""
+    if lag <= lags[i, j]:
+        return True
+    if lags[j, i] > UNRELATED // 2 and lag + lags[j, i] > 0:
+        return False
+    np.maximum(lags, lags[:, i, None] + (lags[None, j, :] + lag), out=lags)
+    return True
+
+
+def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int, int]], lags: Lags) -> bool:
+    durations = instance.durations
+    for i, j in pairs:
+        lag = int(lags[i, j])
+        if lag < UNRELATED // 2:
+            continue
+        rest = lag % period
+        if rest < durations[i]:
+            lag += durations[i] - rest
+        elif rest > period - durations[j]:
+            lag += period - rest + durations[i]
+        if not _raise(lags, i, j, lag):
+            return False
+    return True
+
+
+def _limit_lifetimes(instance: Instance, period: int, lags: Lags) -> bool:
+    for device, capacity in enumerate(instance.capacity):
+        if capacity is None or not instance.limited(device):
+            continue
+        lifetimes = _matching(instance, device, lags)
+        if lifetimes is None:
+            continue
+        workspace = sum((instance.take[device][i] - max(instance.change[device][i], 0)) * instance.durations[i]
+                        for i in instance.blocks_on[device])
+        slack = capacity * period - workspace - sum(
+            amount * (int(lags[taker, giver]) + instance.durations[giver]) for taker, giver, amount in lifetimes)
+        if slack < 0:
+            return False
+        for taker, giver, amount in lifetimes:
+            longest = int(lags[taker, giver]) + slack // amount
+            if not _raise(lags, giver, taker, -longest):
+                return False
+    return True
+
+
+def _matching(instance: Instance, device: int, lags: Lags) -> list[tuple[int, int, int]] | None:
+    """What each taker takes, split among givers: ``(taker, giver, amount)``; None if some lifetime has no known least.
+
+    Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
+    tightest.
+    """
+    left = dict(instance.change[device])
+    candidates = sorted(((int(lags[taker, giver]), taker, giver)
+                         for taker in left if left[taker] > 0 for giver in left if left[giver] < 0),
+                        key=lambda entry: (-entry[0], entry[1], entry[2]))
+    lifetimes = []
+    for lag, taker, giver in candidates:
+        amount = min(left[taker], -left[giver])
+        if amount <= 0:
+            continue
+        if lag < UNRELATED // 2:
+            return None
+        left[taker] -= amount
+        left[giver] += amount
+        lifetimes.append((taker, giver, amount))
+    return lifetimes if not any(left.values()) else None

@@ -1,0 +1,135 @@
+"""Periodic schedules with one micro-batch per period: their structure, and the least period that structure allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from solver.instance import Instance
+
+__all__ = ["Periodic", "retime"]
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """Micro-batch m starts block i at ``starts[i] + m * period`` ticks, for every m; the least start lies in the
+    first period, [0, period)."""
+
+    instance: Instance
+    period: Fraction
+    starts: tuple[Fraction, ...]
+
+    def lag(self, block: int) -> int:
+        """k: how many periods after its micro-batch's index the block runs."""
+        return self.starts[block] // self.period
+
+    def offset(self, block: int) -> Fraction:
+        """s: where in the period the block starts, in [0, period)."""
+        return self.starts[block] % self.period
+
+    @property
+    def depth(self) -> int:
+        """The largest lag: after that many periods of warm-up the steady state is reached."""
+        return max(self.lag(i) for i in self.instance.blocks)
+
+    @property
+    def latency(self) -> Fraction:
+        """Ticks from a micro-batch's first start to its last end."""
+        return max(start + duration for start, duration in zip(self.starts, self.instance.durations, strict=True)) \
+            - min(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """start[target] >= start[source] + weight - height * period."""
+
+    source: int
+    target: int
+    weight: int
+    height: int
+
+
+def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction]) -> Periodic:
+    """The same order on every device and link, at the least period it allows.
+
+    The order says, for each pair of neighbours on a device, which instance follows which; together with the
+    dependencies these are difference constraints whose least feasible period is the maximum over cycles of weight /
+    height (Hanen and Munier, "Cyclic scheduling on parallel processors"). It is found exactly by raising the period to
+    the ratio of a violated cycle until none is left. Memory depends on the order alone and stays as it was.
+    """
+    nodes, edges = _structure(instance, Fraction(period), [Fraction(start) for start in starts])
+    least = Fraction(instance.heaviest_load)
+    while True:
+        potential, cycle = _longest(nodes, edges, least)
+        if cycle is None:
+            break
+        least = Fraction(sum(edge.weight for edge in cycle), sum(edge.height for edge in cycle))
+    blocks = potential[:len(instance.durations)]
+    shift = min(blocks) // least * least
+    return Periodic(instance, least, tuple(start - shift for start in blocks))
+
+
+def _structure(instance: Instance, period: Fraction, starts: list[Fraction]) -> tuple[int, list[_Edge]]:
+    durations = instance.durations
+    edges = []
+    for on in instance.blocks_on:
+        ring = sorted(on, key=lambda i: starts[i] % period)
+        for i, j in pairwise([*ring, *ring[:1]]):
+            # i's instance of its micro-batch m runs just before j's of m + height.
+            height = starts[i] // period - starts[j] // period + (1 if j == ring[0] else 0)
+            edges.append(_Edge(i, j, durations[i], height))
+    nodes = len(durations)
+    transfers: dict[int, list[tuple[int, int]]] = {}
+    for number, arc in enumerate(instance.arcs):
+        if arc.link is None:
+            edges.append(_Edge(arc.source, arc.target, durations[arc.source] + arc.lag, arc.distance))
+            continue
+        edges.append(_Edge(arc.source, nodes, durations[arc.source], 0))
+        edges.append(_Edge(nodes, arc.target, arc.lag, arc.distance))
+        transfers.setdefault(arc.link, []).append((number, nodes))
+        nodes += 1
+    for carried in transfers.values():
+        # Transfers run in the order of their producers on the link's source device.
+        queue = sorted(carried, key=lambda entry: (starts[instance.arcs[entry[0]].source] % period, entry[0]))
+        for before, after in pairwise([*queue, *queue[:1]]):
+            first, second = instance.arcs[before[0]], instance.arcs[after[0]]
+            height = starts[first.source] // period - starts[second.source] // period + (1 if after == queue[0] else 0)
+            edges.append(_Edge(before[1], after[1], first.lag, height))
+    return nodes, edges
+
+
+def _longest(nodes: int, edges: list[_Edge], period: Fraction) -> tuple[list[Fraction], list[_Edge] | None]:
+    """Longest-path potentials for ``period``, or a cycle that is too long for it (Bellman-Ford, whole numbers)."""
+    weights = [edge.weight * period.denominator - edge.height * period.numerator for edge in edges]
+    potential = [0] * nodes
+    came_by: list[_Edge | None] = [None] * nodes
+    for _ in range(nodes + 1):
+        changed = None
+        for edge, weight in zip(edges, weights, strict=True):
+            value = potential[edge.source] + weight
+            if value > potential[edge.target]:
+                potential[edge.target] = value
+                came_by[edge.target] = edge
+                changed = edge.target
+        if changed is None:
+            return [Fraction(value, period.denominator) for value in potential], None
+        cycle = _cycle_through(came_by, changed)
+        if cycle is not None:
+            return [], cycle
+    raise AssertionError("Bellman-Ford ended neither in a fixpoint nor in a cycle")
+
+
+def _cycle_through(came_by: list[_Edge | None], node: int) -> list[_Edge] | None:
+    """The cycle of predecessor edges met when walking back from ``node``, if there is one."""
+    seen: dict[int, int] = {}
+    walk: list[_Edge] = []
+    while node not in seen:
+        seen[node] = len(walk)
+        edge = came_by[node]
+        if edge is None:
+            return None
+        walk.append(edge)
+        node = edge.source
+    return walk[seen[node]:]

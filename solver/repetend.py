@@ -1,0 +1,316 @@
+"""Phase 1: the periodic schedule, as a modulo schedule in CP-SAT.
+
+For a fixed period T every block i has an offset s_i in [0, T) and a lag k_i; micro-batch m starts it at
+t_i + m T with t_i = s_i + T k_i. A block may wrap past the end of the period.
+
+* Dependency i -> j with transfer c and distance h:  t_j >= t_i + d_i + c - h T.
+* Two blocks of one device: a Boolean x_ij orders their offsets; x_ij: s_i + d_i <= s_j and s_j + d_j <= s_i + T.
+* A transfer on a link has a start u of its own. Transfers run in the order of their producers on the source device:
+  with x_ij and the lags, producer j follows producer i at a distance of a = k_j - k_i - 1 + x_ij periods, so
+  u_j >= u_i + c_i + a T and u_i >= u_j + c_j - (a + 1) T. No further Boolean is needed.
+* Memory on a device when block j starts: sum over its blocks i of change_i ([i before j] - k_i), plus what j takes,
+  is at most the capacity. The bracket is x_ij.
+
+Everything is linear in x, k, t, u; there is no time index. The lags of :mod:`solver.closure` are added as redundant
+constraints. T is bisected between the closure's bound and the best known period; feasibility is monotone in T,
+so a refuted T bounds the optimum from below. Every solution is re-timed (:func:`solver.cyclic.retime`), which often
+lands far below the T that was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ortools.sat.python import cp_model
+
+from solver.closure import UNRELATED, Lags, closure, closure_bound
+from solver.cpsat import Budget, run
+from solver.cyclic import Periodic, retime
+from solver.instance import Instance
+
+__all__ = ["PROOF_TOLERANCE", "PeriodSearch", "find_repetend", "shorten_latency"]
+
+#: A period is called proven when it is within this share of its bound: finer than any measured duration.
+PROOF_TOLERANCE = 1e-6
+
+#: One micro-batch's blocks together take at most this many ticks when ticks are refined to tell fractions apart.
+_FINEST_TICKS = 2**40
+
+
+@dataclass
+class PeriodSearch:
+    """What is known of the least period at one micro-batch per period: ``bound`` (ticks) is proven, ``best`` found."""
+
+    bound: Fraction
+    best: Periodic
+
+    @property
+    def proven(self) -> bool:
+        """Whether no one-micro-batch period is shorter than ``best`` (by more than :data:`PROOF_TOLERANCE`)."""
+        return self.best.period <= self.bound * Fraction(1 + PROOF_TOLERANCE)
+
+
+def find_repetend(
+    instance: Instance,
+    start: Periodic,
+    budget: Budget,
+    on_change: Callable[[PeriodSearch], None] = lambda _: None,
+) -> PeriodSearch:
+    """The shortest period with one micro-batch per period, with a proven lower bound.
+
+    ``start`` is any periodic schedule of ``instance`` (an upper bound). ``on_change`` hears of every change of best or
+    bound. Within ``budget``; what is open when it ends stays a gap between ``bound`` and ``best.period``.
+    """
+    search = PeriodSearch(Fraction(instance.heaviest_load), start)
+    on_change(search)
+    _bisect(instance, search, closure_bound(instance, _ceil(start.period)), budget, on_change)
+    if not search.proven:
+        _settle_fractions(instance, search, budget, on_change)
+    return search
+
+
+def _bisect(instance: Instance, search: PeriodSearch, low: int, budget: Budget,
+            on_change: Callable[[PeriodSearch], None]) -> None:
+    """Close the gap to one tick. All below ``low`` is refuted; what a solve leaves open is not, and stays a gap."""
+    refuted = low - 1
+    search.bound = max(search.bound, Fraction(refuted))
+    period = low
+    while low < search.best.period and not budget.spent:
+        outcome = _solve(instance, period, budget)
+        if isinstance(outcome, Periodic):
+            search.best = min(search.best, outcome, key=lambda found: found.period)
+        else:
+            if outcome is _REFUTED and refuted == low - 1:
+                refuted = period
+                search.bound = max(search.bound, Fraction(refuted))
+            low = period + 1
+        on_change(search)
+        high = _ceil(search.best.period) - 1
+        # Halve the gap while it is wide; once narrow, the best is probably optimal: refute the tick below it.
+        period = (low + high) // 2 if high - low > high // 500 else high
+
+
+def _settle_fractions(instance: Instance, search: PeriodSearch, budget: Budget,
+                      on_change: Callable[[PeriodSearch], None]) -> None:
+    """Decide whether a period between the last refuted tick and the best one exists.
+
+    The least period is a ratio weight / height over a simple cycle of the order's constraint graph, whose height is at
+    most ``H`` below; two such ratios differ by at least 1 / H**2. In ticks 1 / (H**2 + 1) long, refuting
+    the tick below the best therefore proves the best exactly.
+    """
+    nodes = len(instance.durations) + sum(arc.link is not None for arc in instance.arcs)
+    height = nodes * (_lag_range(instance, _ceil(search.best.period)) + 1
+                      + max((arc.distance for arc in instance.arcs), default=0))
+    factor = height**2 + 1
+    total = sum(instance.durations)
+    exact = total * factor <= _FINEST_TICKS
+    if not exact:
+        factor = max(1, _FINEST_TICKS // (total * 2**10))
+    fine = instance.refined(factor)
+    while not budget.spent:
+        outcome = _solve(fine, _ceil(search.best.period * factor) - 1, budget)
+        if isinstance(outcome, Periodic):
+            search.best = Periodic(instance, outcome.period / factor, tuple(t / factor for t in outcome.starts))
+            on_change(search)
+            continue
+        if outcome is _REFUTED:
+            below = Fraction(_ceil(search.best.period * factor) - 1, factor)
+            search.bound = max(search.bound, search.best.period if exact else below)
+            on_change(search)
+        return
+
+
+def shorten_latency(found: Periodic, budget: Budget, *, seconds: float, deterministic: float) -> Periodic:
+    """Among the schedules of the same period, one with the least latency that can be found within the limits.
+
+    Latency (first start to last end of one micro-batch) is what warm-up and cool-down add to the makespan of a
+    rigid repetition: (N - 1) T + latency.
+    """
+    denominator = found.period.denominator
+    instance = found.instance.refined(denominator)
+    period = int(found.period * denominator)
+    lags = closure(instance, period)
+    if lags is None:
+        raise AssertionError("the closure refutes a period that was achieved")
+    model = _Model(instance, period, lags)
+    model.minimise_latency()
+    model.hint([int(start * denominator) for start in found.starts] if denominator == 1 else None)
+    outcome = run(model.model, budget, seconds=seconds, deterministic=deterministic)
+    if not outcome.found:
+        return found
+    shorter = retime(instance, period, model.starts(outcome.solver))
+    result = Periodic(found.instance, shorter.period / denominator, tuple(t / denominator for t in shorter.starts))
+    return result if (result.period, result.latency) < (found.period, found.latency) else found
+
+
+# -- one fixed period --------------------------------------------------------------------------------------------
+
+
+class _Verdict:
+    pass
+
+
+_REFUTED, _OPEN = _Verdict(), _Verdict()
+
+
+def _solve(instance: Instance, period: int, budget: Budget) -> Periodic | _Verdict:
+    """A schedule of at most ``period`` ticks, the proof that there is none, or neither."""
+    lags = closure(instance, period)
+    if lags is None:
+        return _REFUTED
+    model = _Model(instance, period, lags)
+    outcome = run(model.model, budget, workers=1)
+    if outcome.infeasible:
+        # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
+        used = outcome.solver.response_proto.deterministic_time
+        second = run(model.model, budget, workers=1, deterministic=2 * used + 0.05, presolve=True)
+        if not second.found:
+            return _REFUTED
+        outcome = second
+    if outcome.found:
+        return retime(instance, period, model.starts(outcome.solver))
+    return _OPEN
+
+
+class _Model:
+    """The CP-SAT model of the module docstring for one fixed period."""
+
+    def __init__(self, instance: Instance, period: int, lags: Lags) -> None:
+        self.instance = instance
+        self.period = period
+        self.lags = lags
+        self.model = cp_model.CpModel()
+        self.offset: list[cp_model.IntVar] = []
+        self.turn: list[cp_model.IntVar] = []  # k
+        self.start: list[cp_model.IntVar] = []
+        self._windows: list[tuple[int, int]] = []  # of the starts
+        self._make_starts()
+        self._order: dict[tuple[int, int], cp_model.IntVar] = {}
+        self._order_devices()
+        self._chain_blocks()
+        self._carry_transfers()
+        self._limit_memory()
+
+    def _make_starts(self) -> None:
+        # Shifting a periodic schedule in time changes nothing: the block that most others follow starts at 0.
+        known = self.lags > UNRELATED // 2
+        root = int((known.sum(axis=1) + known.sum(axis=0)).argmax())
+        widest = _lag_range(self.instance, self.period)
+        for i in self.instance.blocks:
+            earliest = int(self.lags[root, i]) if known[root, i] else -widest * self.period
+            latest = -int(self.lags[i, root]) if known[i, root] else widest * self.period
+            first, last = earliest // self.period, latest // self.period
+            name = self.instance.problem.blocks[i].name
+            offset = self.model.new_int_var(0, 0 if i == root else self.period - 1, f"offset {name}")
+            turn = self.model.new_int_var(first, last, f"lag {name}")
+            start = self.model.new_int_var(earliest, latest, f"start {name}")
+            self.model.add(start == offset + self.period * turn)
+            self.offset.append(offset)
+            self.turn.append(turn)
+            self.start.append(start)
+            self._windows.append((earliest, latest))
+
+    def before(self, i: int, j: int) -> cp_model.IntVar:
+        """Whether block i's offset is before block j's; they share a device."""
+        return self._order[i, j] if i < j else self._order[j, i].negated()  # type: ignore[return-value]
+
+    def _order_devices(self) -> None:
+        durations, offset, period = self.instance.durations, self.offset, self.period
+        for i, j in self.instance.shared_pairs():
+            literal = self.model.new_bool_var(f"order {i} {j}")
+            self._order[i, j] = literal
+            for a, b, holds in ((i, j, literal), (j, i, literal.negated())):
+                self.model.add(offset[a] + durations[a] <= offset[b]).only_enforce_if(holds)
+                self.model.add(offset[b] + durations[b] <= offset[a] + period).only_enforce_if(holds)
+        for on in {on for on in self.instance.blocks_on if len(on) > 1}:
+            self.model.add_no_overlap(
+                self.model.new_fixed_size_interval_var(offset[i], durations[i], f"run {i}") for i in on)
+
+    def _chain_blocks(self) -> None:
+        for arc in self.instance.arcs:
+            lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
+            self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
+        for i, j in self.instance.shared_pairs():  # redundant, from the closure
+            for a, b in ((i, j), (j, i)):
+                if self.lags[a, b] > UNRELATED // 2:
+                    self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
+
+    def _carry_transfers(self) -> None:
+        instance, period = self.instance, self.period
+        carried: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
+        for number, arc in enumerate(instance.arcs):
+            if arc.link is None:
+                continue
+            widest = (2 * _lag_range(instance, period) + 2) * period
+            begin = self.model.new_int_var(-widest, widest, f"transfer {number}")
+            self.model.add(begin >= self.start[arc.source] + instance.durations[arc.source])
+            self.model.add(self.start[arc.target] >= begin + arc.lag - arc.distance * period)
+            for other, earlier in carried.setdefault(arc.link, []):
+                first = instance.arcs[other]
+                if first.source == arc.source:
+                    self.model.add(begin >= earlier + first.lag)
+                    self.model.add(earlier + period >= begin + arc.lag)
+                    continue
+                # The later producer follows the earlier one at a distance of turns + before - 1 periods.
+                turns = self.turn[arc.source] - self.turn[first.source]
+                before = self.before(first.source, arc.source)
+                self.model.add(begin >= earlier + period * turns + period * before + (first.lag - period))
+                self.model.add(earlier + period * turns + period * before >= begin + arc.lag)
+            carried[arc.link].append((number, begin))
+
+    def _limit_memory(self) -> None:
+        for device, capacity in enumerate(self.instance.capacity):
+            if capacity is None or not self.instance.limited(device):
+                continue
+            take, change = self.instance.take[device], self.instance.change[device]
+            moving = [i for i in change if change[i]]
+            for j in (j for j in take if take[j] > 0):
+                others = [i for i in moving if i != j]
+                self.model.add(_weighted([*(self.turn[i] for i in moving), *(self.before(i, j) for i in others)],
+                                         [*(-change[i] for i in moving), *(change[i] for i in others)])
+                               <= capacity - take[j])
+
+    def minimise_latency(self) -> None:
+        """Objective: from the first start to the last end of one micro-batch."""
+        low = min(earliest for earliest, _ in self._windows)
+        high = max(latest for _, latest in self._windows) + max(self.instance.durations)
+        first = self.model.new_int_var(low, high, "first start")
+        last = self.model.new_int_var(low, high, "last end")
+        for i, duration in enumerate(self.instance.durations):
+            self.model.add(first <= self.start[i])
+            self.model.add(last >= self.start[i] + duration)
+        self.model.minimize(last - first)
+
+    def hint(self, starts: list[int] | None) -> None:
+        """Start the search from a known schedule of this period."""
+        if starts is None:
+            return
+        for i, start in enumerate(starts):
+            self.model.add_hint(self.start[i], start)
+            self.model.add_hint(self.offset[i], start % self.period)
+            self.model.add_hint(self.turn[i], start // self.period)
+
+    def starts(self, solver: cp_model.CpSolver) -> list[int]:
+        """The solution's absolute starts."""
+        return [solver.value(start) for start in self.start]
+
+
+def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:
+    return cp_model.LinearExpr.weighted_sum(variables, weights)
+
+
+def _lag_range(instance: Instance, period: int) -> int:
+    """No schedule needs two blocks' lags k to differ by more than this.
+
+    Sort the blocks by lag. Between neighbours with a gap wider than the longest dependency (a block may wrap, and a
+    transfer lasts ceil(c / T) periods more) all later blocks can move one period earlier: no dependency breaks, the
+    order within the period stays, and what later blocks give back is held for a shorter time.
+    """
+    longest = max((-(-arc.lag // period) + arc.distance for arc in instance.arcs), default=0)
+    return (len(instance.durations) - 1) * (longest + 2) + 1
+
+
+def _ceil(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)
