@@ -1,0 +1,221 @@
+"""What is drawn, as plain rows: boxes, memory steps, phases. Places are those of a :class:`~weft.figures.axis.TimeAxis`,
+heights are pixels from the top of the picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from solver.problem import Number
+from solver.schedule import Operation, Schedule
+from weft.figures.axis import TimeAxis
+from weft.figures.style import INK, Unit, chunk_of_block, kind_label, text_width
+
+__all__ = ["Lane", "Measured", "Row", "Subject", "boxes", "memory_steps", "read_measured", "repetend_span", "subject"]
+
+Row: TypeAlias = dict[str, Any]
+
+#: Below this many pixels a box has no outline: it would cover the box.
+OUTLINED = 3.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of a schedule: per device, the operations that ran there, the first one of all starting at 0."""
+
+    rows: tuple[tuple[Operation, ...], ...]
+
+    @property
+    def end(self) -> float:
+        """When the last operation ended."""
+        return max((operation.end for row in self.rows for operation in row), default=0.0)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A schedule and what its picture needs to know. Memory in the problem's unit; ``None`` = unlimited."""
+
+    schedule: Schedule
+    static: tuple[Number, ...]
+    caps: tuple[Number | None, ...]
+
+    @cached_property
+    def chunks(self) -> tuple[int, ...]:
+        """Per block, which chunk of the model it belongs to on its devices."""
+        return chunk_of_block(self.schedule.problem)
+
+    @cached_property
+    def peaks(self) -> tuple[Number, ...]:
+        """Per device, the highest level including what is always there."""
+        return tuple(base + peak for base, peak in zip(self.static, self.schedule.peak_memory, strict=True))
+
+    @property
+    def name(self) -> str:
+        """Who made the schedule."""
+        return str(self.schedule.solver.get("name", "schedule"))
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Where a device's boxes go: ``top`` and ``bottom`` in pixels."""
+
+    top: float
+    bottom: float
+
+
+def subject(schedule: Schedule) -> Subject:
+    """Read off what ``schedule`` says of memory. Raises ``ValueError`` if it contradicts its problem."""
+    devices = schedule.problem.devices
+    capacities = [device.memory for device in devices]
+    stated = schedule.solver.get("static_memory")
+    if stated is None:
+        return Subject(schedule, (0,) * len(devices), tuple(capacities))
+    static = _per_device(stated, "static_memory", len(devices))
+    total = schedule.solver.get("gpu_memory")
+    if total is not None:
+        return Subject(schedule, static, _per_device(total, "gpu_memory", len(devices)))
+    caps = (None if capacity is None else base + capacity for base, capacity in zip(static, capacities, strict=True))
+    return Subject(schedule, static, tuple(caps))
+
+
+def _per_device(value: Any, label: str, devices: int) -> tuple[Number, ...]:
+    numbers = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value] * devices
+    if len(numbers) != devices or not all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in numbers):
+        raise ValueError(f"solver: {label} is {value!r}, it must be a number for each of the {devices} devices")
+    return tuple(numbers)
+
+
+# -- measured runs -----------------------------------------------------------------------------------------------
+
+
+def read_measured(entries: Iterable[Any], schedule: Schedule) -> Measured:
+    """The measured run of ``schedule``; see :func:`weft.figures.chart`. Raises ``ValueError`` naming the entry."""
+    problem = schedule.problem
+    rows: list[list[Operation]] = [[] for _ in problem.devices]
+    for i, entry in enumerate(entries):
+        try:
+            block, micro_batch, rank, start, end = _fields(entry)
+            index = problem.index[block] if isinstance(block, str) else int(block)
+            problem.blocks[index]
+            if rank not in range(len(rows)):
+                raise ValueError(f"rank {rank} of {len(rows)}")
+            rows[rank].append(Operation(index, int(micro_batch), float(start), float(end)))
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"measured[{i}]: is {entry!r}, it must hold a block and a rank of the schedule, a "
+                             f"micro-batch, a start and an end ({error})") from None
+    begin = min((operation.start for row in rows for operation in row), default=0.0)
+    return Measured(tuple(
+        tuple(sorted((o._replace(start=o.start - begin, end=o.end - begin) for o in row), key=lambda o: o.start))
+        for row in rows))
+
+
+def _fields(entry: Any) -> Iterable[Any]:
+    names = ("block", "micro_batch", "rank", "start", "end")
+    if isinstance(entry, Mapping):
+        return [entry[name] for name in names]
+    if isinstance(entry, Sequence):
+        return entry[:5]
+    return [getattr(entry, name) for name in names]
+
+
+# -- boxes -------------------------------------------------------------------------------------------------------
+
+
+def boxes(
+    shown: Subject, rows: Sequence[Sequence[Operation]], lanes: Sequence[Lane], axis: TimeAxis,
+    units: tuple[Unit, Unit], *, size: float, outline: bool = False, hover: bool = True,
+) -> list[Row]:
+    """A row for every box of ``rows`` (operations per device) that the axis shows.
+
+    ``size`` is the font size of micro-batch numbers, ``outline`` draws pale boxes without numbers (a plan beside what
+    was measured), ``units`` are for time and memory, ``hover`` adds what a tooltip shows.
+    """
+    problem = shown.schedule.problem
+    result = []
+    for device, lane in enumerate(lanes):
+        for operation in rows[device]:
+            block = problem.blocks[operation.block]
+            for start, end in axis.clip(operation.start, operation.end):
+                pixels = (end - start) / axis.per_pixel
+                label = str(operation.micro_batch)
+                fits = not outline and pixels >= text_width(label, size) + 2.5
+                row: Row = {
+                    "x": start, "x2": end, "y": lane.top, "y2": lane.bottom,
+                    "kind": kind_label(block.kind, shown.chunks[operation.block]),
+                    "edge": None if pixels < OUTLINED else INK if len(block.devices) > 1 else "white",
+                }
+                if outline:
+                    row["fade"] = 0.45
+                if fits:
+                    row["label"] = label
+                if hover:
+                    row |= {
+                        "block": block.name, "micro-batch": operation.micro_batch,
+                        "device": ", ".join(problem.devices[d].name for d in block.devices),
+                        "does": block.kind.value.replace("_", " ") + (", planned" if outline else ""),
+                        "start": units[0].show(operation.start, 5), "end": units[0].show(operation.end, 5),
+                        "duration": units[0].show(operation.end - operation.start),
+                        "memory": _change(block.memory_on(device), block.workspace_on(device), units[1]),
+                    }
+                result.append(row)
+    return result
+
+
+def _change(change: Number, workspace: Number, unit: Unit) -> str:
+    sign = "+" if change > 0 else ""
+    text = f"{sign}{unit.show(change)}".replace("-", "−")
+    return f"{text}, workspace {unit.show(workspace)}" if workspace else text
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+
+def memory_steps(shown: Subject, device: int, axis: TimeAxis) -> list[list[tuple[float, float, float, float]]]:
+    """Per drawn part of the axis, the ``(place, end place, level, time)`` steps of a device's memory, with the base."""
+    profile = shown.schedule.memory_profile(device)
+    ends = [time for time, _ in profile[1:]] + [shown.schedule.makespan]
+    parts: dict[float, list[tuple[float, float, float, float]]] = {shift: [] for _, _, shift in axis.shifts()}
+    for (time, level), end in zip(profile, ends, strict=True):
+        for first, last, shift in axis.shifts():
+            low, high = max(time, first), min(end, last)
+            if low < high:
+                parts[shift].append((low - shift, high - shift, float(shown.static[device] + level), time))
+    return [steps for steps in parts.values() if steps]
+
+
+# -- phases ------------------------------------------------------------------------------------------------------
+
+
+def repetend_span(schedule: Schedule) -> tuple[float, float] | None:
+    """From when to when every device repeats its row, ``None`` without a steady state.
+
+    A device repeats while the operation one period further on is the same block, one period's micro-batches later.
+    """
+    repetend = schedule.repetend
+    if repetend is None:
+        return None
+    begin, end = 0.0, schedule.makespan
+    for device, row in enumerate(schedule.device_orders):
+        length = repetend.micro_batches * len(schedule.problem.blocks_on[device])
+        if not length:
+            continue
+        stretch = _longest_repeat(row, length, repetend.micro_batches)
+        if stretch is None:
+            return None
+        begin, end = max(begin, row[stretch[0]].start), min(end, row[stretch[1] - 1].end)
+    return (begin, end) if begin < end else None
+
+
+def _longest_repeat(row: Sequence[Operation], length: int, micro_batches: int) -> tuple[int, int] | None:
+    """``(from, to)``: the longest stretch of ``row`` that repeats every ``length`` operations."""
+    best, run = 0, 0
+    stretch = None
+    for i in range(len(row) - length):
+        here, later = row[i], row[i + length]
+        same = here.block == later.block and later.micro_batch == here.micro_batch + micro_batches
+        run = run + 1 if same else 0
+        if run > best:
+            best, stretch = run, (i + 1 - run, i + 1 + length)
+    return stretch

@@ -1,0 +1,118 @@
+"""Colours, units and text widths of the pictures.
+
+The colours of block kinds are Okabe and Ito's ("Color Universal Design", 2008), which stay apart under the common
+forms of colour blindness. Later chunks of a model on the same GPU are lighter tints of the same colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.problem import BlockKind, Problem
+
+__all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "STATIC", "Unit", "TINTS", "chunk_of_block", "figure",
+           "joined", "kind_label", "memory_unit", "text_width", "time_unit", "tint"]
+
+FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
+INK = "#222222"
+MUTED = "#6b6b6b"
+IDLE = "#efefef"
+CAP = "#9b1535"
+MEMORY = ("activations", "#a9b4c0")
+STATIC = ("weights + optimizer state", "#6f7f90")
+
+#: Kind -> what the legend calls it, its colour; in legend order.
+KINDS: dict[BlockKind, tuple[str, str]] = {
+    BlockKind.FORWARD: ("F forward", "#56B4E9"),
+    BlockKind.BACKWARD: ("B backward", "#E69F00"),
+    BlockKind.INPUT_GRAD: ("I input gradient", "#D55E00"),
+    BlockKind.WEIGHT_GRAD: ("W weight gradient", "#009E73"),
+    BlockKind.RECOMPUTE: ("R recompute", "#CC79A7"),
+    BlockKind.OTHER: ("O other", "#999999"),
+}
+
+#: More chunks than this share the lightest tint: further steps could not be told apart.
+TINTS = 4
+
+
+def kind_label(kind: BlockKind, chunk: int) -> str:
+    """The legend entry (chunk 0) or colour class (later chunks) of a block."""
+    label = KINDS[kind][0]
+    return label if chunk == 0 else f"{label}, chunk {chunk + 1}"
+
+
+def tint(colour: str, chunk: int, chunks: int) -> str:
+    """``colour`` (``#rrggbb``), lighter for later chunks of ``chunks``."""
+    share = 0.0 if chunks < 2 else 0.62 * chunk / (min(chunks, TINTS) - 1)
+    parts = (int(colour[i:i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)
+
+
+def chunk_of_block(problem: Problem) -> tuple[int, ...]:
+    """Per block, the how-manieth of its kind it is on its devices: in model order, so backward ones count from the end.
+
+    Blocks on other sets of devices are counted apart, so that one that spans all GPUs is no chunk of any of them.
+    """
+    chunks = [0] * len(problem.blocks)
+    seen: dict[tuple[tuple[int, ...], BlockKind], list[int]] = {}
+    for i in problem.topological_order:
+        block = problem.blocks[i]
+        seen.setdefault((tuple(sorted(block.devices)), block.kind), []).append(i)
+    for (_, kind), members in seen.items():
+        if kind in (BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD):
+            members.reverse()
+        for chunk, i in enumerate(members):
+            chunks[i] = min(chunk, TINTS - 1)
+    return tuple(chunks)
+
+
+# -- numbers for people ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What numbers are shown in: ``value / size`` followed by ``name``."""
+
+    name: str
+    size: float
+
+    def show(self, value: float, digits: int = 4) -> str:
+        """``value`` in this unit, with its name."""
+        return f"{figure(value / self.size, digits)} {self.name}".strip()
+
+
+def time_unit(problem: Problem, longest: float) -> Unit:
+    """Seconds become ms or µs where they are small; any other unit stays as it is."""
+    if problem.time_unit != "s":
+        return Unit(problem.time_unit, 1)
+    return Unit("s", 1) if longest >= 10 else Unit("ms", 1e-3) if longest >= 1e-3 else Unit("µs", 1e-6)
+
+
+def memory_unit(problem: Problem, highest: float) -> Unit:
+    """Bytes become GiB, or MiB or KiB where they are few; any other unit stays as it is."""
+    if problem.memory_unit != "B":
+        return Unit(problem.memory_unit, 1)
+    power = 3 if highest >= 0.1 * 2**30 else 2 if highest >= 0.1 * 2**20 else 1
+    return Unit(("B", "KiB", "MiB", "GiB")[power], 2.0 ** (10 * power))
+
+
+def figure(value: float, digits: int = 4) -> str:
+    """``value`` with about ``digits`` significant digits, never with an exponent."""
+    if not value:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def text_width(text: str, size: float, bold: bool = False) -> float:
+    """About how many pixels ``text`` takes at font size ``size``: what decides whether a label fits."""
+    narrow = sum(character in " .,:;|ilIfjt'()" for character in text)
+    return size * ((len(text) - narrow) * 0.58 + narrow * 0.31) * (1.07 if bold else 1.0)
+
+
+def joined(parts: Sequence[str]) -> str:
+    """``parts`` as one line, the empty ones left out."""
+    return "  ·  ".join(part for part in parts if part)
