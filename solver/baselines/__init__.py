@@ -1,0 +1,73 @@
+"""Published schedules, and a greedy one for any block graph, as per-device orders with times from :mod:`solver.timing`.
+
+``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. None of them looks at the devices'
+capacities but ``greedy``: a published schedule is what it is, and whether it fits is for the judge to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from solver.baselines import gpipe, greedy, interleaved, one_f_one_b, zb_v, zero_bubble
+from solver.baselines.base import Baseline, NotApplicable
+from solver.problem import Problem
+from solver.schedule import Operation, Schedule
+from solver.timing import time_orders
+from solver.validate import validate
+
+__all__ = ["BASELINES", "Baseline", "NotApplicable", "baseline", "steady_period"]
+
+BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
+    Baseline("gpipe", "GPipe", "Huang et al., NeurIPS 2019", "a pipeline", gpipe.orders),
+    Baseline("1f1b", "1F1B", "Narayanan et al., SOSP 2019; Fan et al., PPoPP 2021",
+             "a training pipeline, one stage a device", one_f_one_b.orders),
+    Baseline("interleaved", "Interleaved 1F1B", "Narayanan et al., SC 2021",
+             "a training pipeline, stages in a loop over the devices, micro-batches in multiples of the devices",
+             interleaved.orders),
+    Baseline("zb-h1", "ZB-H1", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
+             zero_bubble.orders),
+    Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", "a pipeline with split backwards, two stages a device in a V",
+             zb_v.orders),
+    Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", greedy.orders),
+)}
+
+
+def baseline(name: str, problem: Problem, micro_batches: int) -> Schedule:
+    """The schedule of baseline ``name`` (a key of ``BASELINES``) for ``problem``, checked by the judge.
+
+    The judge does not look at the devices' memory here (``validate(schedule)`` does). ``makespan_bound`` is 0: nothing
+    is proven. Raises :class:`NotApplicable` if the baseline cannot run this problem with this many micro-batches, and
+    ``ValueError`` for an unknown name or less than one micro-batch.
+    """
+    if name not in BASELINES:
+        raise ValueError(f"there is no baseline {name!r}, there are {', '.join(BASELINES)}")
+    if micro_batches < 1:
+        raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
+    operations = time_orders(problem, micro_batches, BASELINES[name].orders(problem, micro_batches))
+    schedule = Schedule(problem, micro_batches, operations, makespan_bound=0.0, solver={"name": name},
+                        period=steady_period(problem, micro_batches, operations))
+    validate(schedule, capacities=False)
+    return schedule
+
+
+def steady_period(problem: Problem, micro_batches: int, operations: Sequence[Operation]) -> float | None:
+    """Time per micro-batch where it is truly steady, else ``None``; in the problem's time unit.
+
+    Steady means: in the middle half of the makespan every block starts at one and the same interval, from each
+    micro-batch to the next, or to the one as many later as there are devices (interleaved schedules advance so); and
+    the busiest device can keep that up.
+    """
+    makespan = max(operation.end for operation in operations)
+    starts: list[list[float]] = [[0.0] * micro_batches for _ in problem.blocks]
+    for operation in operations:
+        starts[operation.block][operation.micro_batch] = operation.start
+    middle = [[start for start in row if makespan / 4 <= start <= makespan * 3 / 4] for row in starts]
+    work = max(sum(problem.blocks[i].duration for i in row) for row in problem.blocks_on)
+    for step in sorted({1, len(problem.devices)}):
+        if any(len(row) < step + 2 for row in middle):
+            continue
+        intervals = [later - start for row in middle for start, later in zip(row, row[step:], strict=False)]
+        period = intervals[0] / step
+        if max(intervals) - min(intervals) <= 1e-9 * makespan and period >= work * (1 - 1e-9):
+            return max(period, work)
+    return None
