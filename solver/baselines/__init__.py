@@ -53,21 +53,22 @@ def baseline(name: str, problem: Problem, micro_batches: int) -> Schedule:
 def steady_period(problem: Problem, micro_batches: int, operations: Sequence[Operation]) -> float | None:
     """Time per micro-batch where it is truly steady, else ``None``; in the problem's time unit.
 
-    Steady means: in the middle half of the makespan every block starts at one and the same interval, from each
-    micro-batch to the next, or to the one as many later as there are devices (interleaved schedules advance so); and
-    the busiest device can keep that up.
+    Steady means: in the middle half of the makespan, or at least in its middle third, every block starts at one and the
+    same interval, from each micro-batch to the next or to the one as many later as there are devices (interleaved
+    schedules advance so); and the busiest device can keep that up.
     """
     makespan = max(operation.end for operation in operations)
     starts: list[list[float]] = [[0.0] * micro_batches for _ in problem.blocks]
     for operation in operations:
         starts[operation.block][operation.micro_batch] = operation.start
-    middle = [[start for start in row if makespan / 4 <= start <= makespan * 3 / 4] for row in starts]
     work = max(sum(problem.blocks[i].duration for i in row) for row in problem.blocks_on)
-    for step in sorted({1, len(problem.devices)}):
-        if any(len(row) < step + 2 for row in middle):
-            continue
-        intervals = [later - start for row in middle for start, later in zip(row, row[step:], strict=False)]
-        period = intervals[0] / step
-        if max(intervals) - min(intervals) <= 1e-9 * makespan and period >= work * (1 - 1e-9):
-            return max(period, work)
+    for ramp in (makespan / 4, makespan / 3):
+        middle = [[start for start in row if ramp <= start <= makespan - ramp] for row in starts]
+        for step in sorted({1, len(problem.devices)}):
+            if any(len(row) < step + 2 for row in middle):
+                continue
+            intervals = [later - start for row in middle for start, later in zip(row, row[step:], strict=False)]
+            period = intervals[0] / step
+            if max(intervals) - min(intervals) <= 1e-9 * makespan and period >= work * (1 - 1e-9):
+                return max(period, work)
     return None
