@@ -1,0 +1,178 @@
+"""The proof before the launch: a program is complete and cannot deadlock.
+
+The channels it is proved for are the strictest there are: a SEND waits until its peer stands at the matching RECV, and
+the other way round; an instruction starts only when the one before it in its row is done. A program that runs through
+under these rules runs through, and pairs the same messages, on every weaker channel that keeps the order of the
+messages between two ranks: one NCCL stream per pair or per rank, gloo's buffers, transfers that overlap computing. (By
+induction along the strict run: what it would do next is never held up by anything but itself.) The executor's channels
+are such weaker ones. The price is that a program in which two ranks first both send and then both receive is refused,
+although buffers would let it pass; lowering never makes one.
+
+Complete means: every block of every micro-batch runs once on each of its devices and nowhere else, so every gradient
+contribution is counted once; on its rank, everything it waits for ran before or was received before; F, then I, then W
+of a stage; every SEND has its RECV with the same content; nothing is received twice, or for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from runtime.program import Instruction, Program, ProgramError, Recv, Send, Vocabulary, Work
+from solver.problem import Problem
+
+__all__ = ["check_program", "grid"]
+
+GRID_REACH = 3  # how many steps an error shows before and after the fault
+
+
+def check_program(program: Program, problem: Problem, micro_batches: int) -> None:
+    """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``program`` is complete and
+    free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``."""
+    if len(program.ranks) != len(problem.devices):
+        raise ProgramError(f"the program has {len(program.ranks)} ranks for {len(problem.devices)} devices")
+    _StrictRun(program, problem, micro_batches).run()
+
+
+def grid(program: Program, steps: Sequence[int], fault: int) -> str:
+    """The rows of ``program`` around ``steps`` (one a rank, where each stands), with an arrow behind row ``fault``."""
+    windows = []
+    for row, step in zip(program.ranks, steps, strict=True):
+        cells = [str(row[i]) if 0 <= i < len(row) else "" for i in range(step - GRID_REACH, step + GRID_REACH + 1)]
+        cells[GRID_REACH] = f"[{cells[GRID_REACH] or 'end'}]"
+        windows.append(cells)
+    widths = [max(len(cells[i]) for cells in windows) for i in range(2 * GRID_REACH + 1)]
+    lines = []
+    for rank, cells in enumerate(windows):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        marker = "  <-- here" if rank == fault else ""
+        lines.append(f"  rank {rank}, step {steps[rank]:>4}:  {text}".rstrip() + marker)
+    return "\n".join(lines)
+
+
+class _StrictRun:
+    """Runs a program under the strictest rules; ``step`` is where each rank stands, ``held`` what it has."""
+
+    def __init__(self, program: Program, problem: Problem, micro_batches: int) -> None:
+        self.program, self.problem, self.micro_batches = program, problem, micro_batches
+        self.vocabulary = Vocabulary(problem)
+        self.step = [0] * len(program.ranks)
+        self.held: list[set[tuple[int, int]]] = [set() for _ in program.ranks]
+        self.unused: list[dict[tuple[int, int], int]] = [{} for _ in program.ranks]  # received -> step of its RECV
+        self.computed: list[set[tuple[int, int]]] = [set() for _ in program.ranks]
+        self.waited: list[tuple[tuple[int, int], ...]] = [
+            tuple(dict.fromkeys((problem.index[d.block], d.distance) for d in block.after)) for block in problem.blocks]
+
+    def run(self) -> None:
+        moved = set(range(len(self.step)))
+        while moved:  # only ranks next to one that moved can have become free to move
+            rank = moved.pop()
+            while (partners := self._advance(rank)) is not None:
+                moved.update(partners)
+        for rank in range(len(self.step)):
+            if self._current(rank) is not None:
+                self._refuse_deadlock(rank)
+        self._require_complete()
+
+    def _current(self, rank: int) -> Instruction | None:
+        row = self.program.ranks[rank]
+        return row[self.step[rank]] if self.step[rank] < len(row) else None
+
+    def _advance(self, rank: int) -> tuple[int, ...] | None:
+        """Run what ``rank`` stands at, if it can run: the other ranks that moved with it, else ``None``."""
+        instruction = self._current(rank)
+        if instruction is None:
+            return None
+        if isinstance(instruction, (Send, Recv)):
+            return self._transfer(rank, instruction)
+        return self._compute(rank, instruction)
+
+    def _compute(self, rank: int, work: Work) -> tuple[int, ...] | None:
+        key = self._key(rank, work)
+        block = self.problem.blocks[key[0]]
+        if rank not in block.devices:
+            self._refuse(rank, f"{work} runs on rank {rank}, but its block {block.name!r} belongs on "
+                               + " and ".join(map(str, block.devices)))
+        if key in self.computed[rank]:
+            self._refuse(rank, f"{work} runs twice on rank {rank}")
+        for producer, distance in self.waited[key[0]]:
+            needed = producer, key[1] - distance
+            if needed[1] >= 0 and needed not in self.held[rank]:
+                self._refuse(rank, f"{work} needs the result of {self.vocabulary.work(*needed)}, which rank {rank} "
+                                   "has neither computed nor received by then")
+        self._require_stage_order(rank, key, work)
+        if any(self._current(other) != work for other in block.devices):
+            return None  # a block on several devices starts when all of them have come to it
+        for other in block.devices:
+            self.computed[other].add(key)
+            self.held[other].add(key)
+            for producer, distance in self.waited[key[0]]:
+                self.unused[other].pop((producer, key[1] - distance), None)
+            self.step[other] += 1
+        return tuple(other for other in block.devices if other != rank)
+
+    def _require_stage_order(self, rank: int, key: tuple[int, int], work: Work) -> None:
+        pipeline = self.vocabulary.pipeline
+        if pipeline is None:
+            return
+        for block in pipeline.stages[pipeline.stage_of(key[0])].blocks:
+            if block == key[0]:
+                return
+            if (block, key[1]) not in self.computed[rank]:
+                self._refuse(rank, f"{work} runs before {self.vocabulary.work(block, key[1])} of its stage")
+
+    def _transfer(self, rank: int, instruction: Send | Recv) -> tuple[int, ...] | None:
+        what, peer = instruction.what, instruction.peer
+        key = self._key(rank, what)
+        if peer == rank or not 0 <= peer < len(self.step):
+            self._refuse(rank, f"{instruction} on rank {rank} names rank {peer} as its peer, it must be another of the "
+                               f"ranks 0 to {len(self.step) - 1}")
+        if isinstance(instruction, Send) and key not in self.held[rank]:
+            self._refuse(rank, f"{instruction}: rank {rank} has not computed {what} by then")
+        if isinstance(instruction, Recv) and key in self.held[rank]:
+            self._refuse(rank, f"{instruction}: rank {rank} already has the result of {what}")
+        other = self._current(peer)
+        matching = Recv(what, rank) if isinstance(instruction, Send) else Send(what, rank)
+        if isinstance(other, (Send, Recv)) and other.peer == rank and other != matching:
+            self._refuse(rank, f"ranks {rank} and {peer} do not see their messages in the same order: {instruction} "
+                               f"on rank {rank} meets {other} on rank {peer}")
+        if other != matching:
+            return None
+        receiver = peer if isinstance(instruction, Send) else rank
+        if key in self.held[receiver]:
+            self._refuse(receiver, f"{self._current(receiver)}: rank {receiver} already has the result of {what}")
+        if receiver == rank and key not in self.held[peer]:
+            self._refuse(peer, f"{other}: rank {peer} has not computed {what} by then")
+        self.held[receiver].add(key)
+        self.unused[receiver][key] = self.step[receiver]
+        self.step[rank] += 1
+        self.step[peer] += 1
+        return (peer,)
+
+    def _key(self, rank: int, work: Work) -> tuple[int, int]:
+        block = self.vocabulary.block(work)
+        if block is None:
+            self._refuse(rank, f"{work} names nothing that the problem {self.problem.name!r} has")
+        if work.micro_batch >= self.micro_batches:
+            self._refuse(rank, f"{work} names micro-batch {work.micro_batch}, but there are {self.micro_batches} "
+                               f"(0 to {self.micro_batches - 1})")
+        return block, work.micro_batch
+
+    def _require_complete(self) -> None:
+        for rank, blocks in enumerate(self.problem.blocks_on):
+            for micro_batch in range(self.micro_batches):
+                for block in blocks:
+                    if (block, micro_batch) not in self.computed[rank]:
+                        self._refuse(rank, f"rank {rank} never runs {self.vocabulary.work(block, micro_batch)}")
+            for key, step in self.unused[rank].items():
+                self.step[rank] = step
+                self._refuse(rank, f"rank {rank} receives the result of {self.vocabulary.work(*key)} and never uses it")
+
+    def _refuse_deadlock(self, rank: int) -> None:
+        standing = [self._current(r) for r in range(len(self.step))]
+        waiting = [f"rank {r} is at its end" if at is None else f"rank {r} waits at {at}"
+                   for r, at in enumerate(standing)]
+        self._refuse(rank, "the ranks wait for each other and none can go on: " + ", ".join(waiting))
+
+    def _refuse(self, rank: int, sentence: str) -> NoReturn:
+        raise ProgramError(f"{sentence}\n{grid(self.program, self.step, rank)}")

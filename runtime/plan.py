@@ -1,0 +1,170 @@
+"""A program ready to launch, and its file ``weft.plan/1``.
+
+The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``, as
+predicted, in the problem's time unit; ``stages``, the rank of every stage, or ``null`` where the problem is no
+pipeline; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An instruction is
+``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes ``{"do": "0F0", "start": 0, "end": 1.5}``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from runtime.check import check_program
+from runtime.lowering import lower
+from runtime.program import Instruction, Program, ProgramError, Recv, Send, Vocabulary, Work, parse_instruction
+from solver.files import (
+    Entry,
+    FormatError,
+    problem_from_json,
+    problem_to_json,
+    read_json,
+    require_format,
+    write_atomically,
+)
+from solver.problem import Problem
+from solver.schedule import Schedule
+
+__all__ = ["Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
+
+PLAN_FORMAT = "weft.plan/1"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``problem``'s ranks run for ``micro_batches`` micro-batches.
+
+    ``times`` are the predicted start and end of everything computed, in the problem's time unit; ``solver`` says who
+    made the schedule.
+    """
+
+    problem: Problem
+    micro_batches: int
+    program: Program
+    times: Mapping[Work, tuple[float, float]]
+    solver: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What the instructions' names mean."""
+        return Vocabulary(self.problem)
+
+    @cached_property
+    def makespan(self) -> float:
+        """Latest predicted end, in the problem's time unit."""
+        return max(end for _, end in self.times.values())
+
+    @property
+    def stage_ranks(self) -> tuple[int, ...] | None:
+        """The rank of every stage; ``None`` where the problem is no pipeline."""
+        pipeline = self.vocabulary.pipeline
+        return None if pipeline is None else tuple(stage.device for stage in pipeline.stages)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the plan's JSON: what a measured timeline says it was measured on."""
+        return hashlib.sha256(json.dumps(plan_to_json(self), sort_keys=True).encode()).hexdigest()
+
+
+def plan_of(schedule: Schedule) -> Plan:
+    """The proven program of ``schedule``: lowered, then checked (:func:`runtime.check.check_program`).
+
+    Raises :class:`~runtime.program.ProgramError` for a schedule that breaks its problem's dependencies.
+    """
+    program = lower(schedule)
+    check_program(program, schedule.problem, schedule.micro_batches)
+    vocabulary = Vocabulary(schedule.problem)
+    times = {vocabulary.work(o.block, o.micro_batch): (o.start, o.end) for o in schedule.operations}
+    return Plan(schedule.problem, schedule.micro_batches, program, times, dict(schedule.solver))
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a ``weft.plan/1`` file and prove its program. Raises :class:`~solver.files.FormatError`."""
+    return plan_from_json(read_json(path), os.fspath(path))
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a ``weft.plan/1`` file, whole or not at all. Raises ``OSError``."""
+    write_atomically(path, json.dumps(plan_to_json(plan), indent=1, allow_nan=False) + "\n")
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The ``weft.plan/1`` object of ``plan``."""
+    ranks = []
+    for device, row in zip(plan.problem.devices, plan.program.ranks, strict=True):
+        instructions: list[dict[str, Any]] = []
+        for instruction in row:
+            entry: dict[str, Any] = {"do": str(instruction)}
+            if not isinstance(instruction, (Send, Recv)):
+                entry["start"], entry["end"] = plan.times[instruction]
+            instructions.append(entry)
+        ranks.append({"device": device.name, "instructions": instructions})
+    return {
+        "format": PLAN_FORMAT,
+        "problem": problem_to_json(plan.problem),
+        "micro_batches": plan.micro_batches,
+        "makespan": plan.makespan,
+        "stages": None if plan.stage_ranks is None else list(plan.stage_ranks),
+        "ranks": ranks,
+        "solver": dict(plan.solver),
+    }
+
+
+def plan_from_json(value: Any, where: str = "plan") -> Plan:
+    """The plan of a ``weft.plan/1`` object, its program proven; ``where`` (a file name) leads every error message.
+
+    ``makespan`` and ``stages`` follow from the rest: a file in which they say something else is refused.
+    """
+    entry = Entry(value, where)
+    require_format(entry, PLAN_FORMAT)
+    entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver")
+    problem = problem_from_json(entry.get("problem"), f"{where}: problem")
+    micro_batches = entry.count("micro_batches", minimum=1)
+    solver = entry.child("solver").value
+    rows: list[tuple[Instruction, ...]] = []
+    times: dict[Work, tuple[float, float]] = {}
+    for item in entry.list("ranks"):
+        rows.append(_row(item, len(rows), problem, times))
+    program = Program(tuple(rows))
+    try:
+        check_program(program, problem, micro_batches)
+    except ProgramError as error:
+        raise FormatError(f"{where}: {error}") from None
+    plan = Plan(problem, micro_batches, program, times, solver)
+    makespan = entry.number("makespan")
+    if not math.isclose(makespan, plan.makespan, rel_tol=1e-9):
+        raise FormatError(f"{where}: makespan is {makespan}, but the last instruction ends at {plan.makespan}")
+    stages = None if plan.stage_ranks is None else list(plan.stage_ranks)
+    if entry.get("stages") != stages:
+        raise FormatError(f"{where}: stages is {entry.get('stages')}, but the problem's stages are on ranks {stages}")
+    return plan
+
+
+def _row(entry: Entry, rank: int, problem: Problem, times: dict[Work, tuple[float, float]]) -> tuple[Instruction, ...]:
+    entry.allow("device", "instructions")
+    if rank < len(problem.devices) and entry.text("device") != problem.devices[rank].name:
+        raise FormatError(f"{entry.where}: device is {entry.text('device')!r}, but rank {rank} runs the problem's "
+                          f"device {problem.devices[rank].name!r}")
+    row = []
+    for item in entry.list("instructions"):
+        item.allow("do", "start", "end")
+        try:
+            instruction = parse_instruction(item.text("do"))
+        except ProgramError as error:
+            raise FormatError(f"{item.where}: do: {error}") from None
+        row.append(instruction)
+        if isinstance(instruction, (Send, Recv)):
+            item.allow("do")
+            continue
+        start, end = item.number("start"), item.number("end")
+        if times.setdefault(instruction, (start, end)) != (start, end) or not 0 <= start < end:
+            raise FormatError(f"{item.where}: {instruction} is from {start} to {end}, it must end after it starts, not "
+                              "start before 0, and have the same times on all its ranks")
+    return tuple(row)
