@@ -1,0 +1,187 @@
+"""Random schedules lower to programs that the proof accepts; a program with one fault is refused, or runs the same.
+
+The second half needs a notion of "runs the same" that shares nothing with the proof: :func:`_runs_asynchronously` lets
+ranks post their messages without waiting, delivers each pair's messages in order, and says whether every rank reaches
+its end with all work done once and all its inputs there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+from hypothesis import assume, event, given
+from hypothesis import strategies as st
+
+from runtime.check import check_program
+from runtime.plan import plan_from_json, plan_of, plan_to_json
+from runtime.program import BlockWork, Instruction, Program, ProgramError, Recv, Send, StageWork, parse_instruction
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
+from solver.schedule import Schedule
+from solver.timing import time_orders
+
+NAMES = st.text(max_size=8)
+COUNTS = st.integers(0, 10**6)
+WORKS = (st.builds(StageWork, COUNTS, st.sampled_from("FBIW"), COUNTS) | st.builds(BlockWork, NAMES, COUNTS))
+INSTRUCTIONS = WORKS | st.builds(Send, WORKS, COUNTS) | st.builds(Recv, WORKS, COUNTS)
+
+
+@given(INSTRUCTIONS)
+def test_every_instruction_prints_and_parses_back(instruction: Instruction) -> None:
+    assert parse_instruction(str(instruction)) == instruction
+
+
+@given(INSTRUCTIONS, st.integers(0, 30), st.sampled_from(" 0F[]<>\"x\\\n"))
+def test_an_inserted_character_is_never_read_as_the_same_instruction(
+        instruction: Instruction, at: int, character: str) -> None:
+    text = str(instruction)
+    changed = text[:at] + character + text[at:]
+    with contextlib.suppress(ProgramError):
+        assert parse_instruction(changed) != instruction
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    """A random block graph (several devices a block, branches, lags, waits for the previous micro-batch) or a pipeline
+    with full or split backwards, run in a random order that its dependencies allow."""
+    problem = draw(st.one_of(_graphs(), _pipelines()))
+    micro_batches = draw(st.integers(1, 4))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    waits = {(b, m): {(problem.index[d.block], m - d.distance) for d in block.after if m >= d.distance}
+             for b, block in enumerate(problem.blocks) for m in range(micro_batches)}
+    orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
+    while waits:
+        key = chance.choice([key for key, needed in waits.items() if not needed & waits.keys()])
+        del waits[key]
+        for device in problem.blocks[key[0]].devices:
+            orders[device].append(key)
+    return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
+
+
+@st.composite
+def _graphs(draw: st.DrawFn) -> Problem:
+    devices, blocks = draw(st.integers(1, 4)), []
+    for i in range(draw(st.integers(1, 7))):
+        where = draw(st.lists(st.integers(0, devices - 1), min_size=1, max_size=2, unique=True))
+        producers = draw(st.lists(st.integers(0, i), max_size=3))
+        after = tuple(Dependency(f"b{p}", draw(st.sampled_from([0, 0.5, 2])),
+                                 distance=1 if p == i else draw(st.sampled_from([0, 0, 1, 2]))) for p in producers)
+        blocks.append(Block(f"b{i}", BlockKind.OTHER, tuple(where), draw(st.sampled_from([1, 2, 0.3])), after=after))
+    return Problem("graph", tuple(Device(str(d)) for d in range(devices)), tuple(blocks))
+
+
+@st.composite
+def _pipelines(draw: st.DrawFn) -> Problem:
+    devices, stages = draw(st.integers(1, 4)), draw(st.integers(1, 6))
+    where = [(draw(st.integers(0, devices - 1)),) for _ in range(stages)]
+    lag = draw(st.sampled_from([0, 0.5]))
+    blocks = [Block(f"f{s}", BlockKind.FORWARD, where[s], draw(st.sampled_from([1, 1.5])),
+                    after=(Dependency(f"f{s - 1}", lag),) if s else ()) for s in range(stages)]
+    before = f"f{stages - 1}"
+    for s in reversed(range(stages)):
+        split = draw(st.booleans())
+        kind, name = (BlockKind.INPUT_GRAD, f"i{s}") if split else (BlockKind.BACKWARD, f"b{s}")
+        blocks.append(Block(name, kind, where[s], 2, after=(Dependency(before, lag),)))
+        if split:
+            blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, where[s], 1, after=(Dependency(name),)))
+        before = name
+    return Problem("pipeline", tuple(Device(str(d)) for d in range(devices)), tuple(blocks))
+
+
+@given(schedules())
+def test_every_schedule_lowers_to_a_program_that_is_proven(schedule: Schedule) -> None:
+    plan = plan_of(schedule)
+    for device, row in enumerate(schedule.device_orders):
+        assert list(plan.program.works(device)) == [plan.vocabulary.work(o.block, o.micro_batch) for o in row]
+    assert _runs_asynchronously(plan.program, schedule.problem, schedule.micro_batches)
+    assert plan_from_json(plan_to_json(plan)) == plan
+
+
+@given(schedules(), st.data())
+def test_one_fault_is_refused_or_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
+    """Dropped, doubled and redirected instructions are always refused. Two neighbours that change places are refused,
+    or they are independent of each other: then the program still runs, in another valid order."""
+    program = plan_of(schedule).program
+    rows = [list(row) for row in program.ranks]
+    places = [(rank, step) for rank, row in enumerate(rows) for step in range(len(row))]
+    rank, step = data.draw(st.sampled_from(places))
+    row, instruction = rows[rank], rows[rank][step]
+    fault = data.draw(st.sampled_from(["drop", "double", "swap", "peer"]))
+    if fault == "drop":
+        del row[step]
+    elif fault == "double":
+        row.insert(data.draw(st.integers(0, len(row))), instruction)
+    elif fault == "swap":
+        assume(step + 1 < len(row))
+        row[step], row[step + 1] = row[step + 1], row[step]
+    else:
+        assume(isinstance(instruction, (Send, Recv)))
+        assert isinstance(instruction, (Send, Recv))
+        peer = data.draw(st.integers(0, len(rows)).filter(lambda other: other != instruction.peer))
+        row[step] = type(instruction)(instruction.what, peer)
+    faulty = Program(tuple(tuple(row) for row in rows))
+    try:
+        check_program(faulty, schedule.problem, schedule.micro_batches)
+    except ProgramError:
+        event(f"{fault}: refused")
+        return
+    event(f"{fault}: harmless")
+    assert fault == "swap"
+    assert _runs_asynchronously(faulty, schedule.problem, schedule.micro_batches)
+
+
+def _runs_asynchronously(program: Program, problem: Problem, micro_batches: int) -> bool:
+    names = {str(work): work for row in program.ranks for work in row}
+    sent: dict[tuple[int, int], list[str]] = {}
+    got: list[set[str]] = [set() for _ in program.ranks]
+    done: list[list[str]] = [[] for _ in program.ranks]
+    asked: dict[tuple[int, int], list[str]] = {}
+    step = [0] * len(program.ranks)
+
+    def block_of(text: str) -> tuple[int, int]:
+        work = names[text]
+        assert isinstance(work, (StageWork, BlockWork))
+        if isinstance(work, BlockWork):
+            return problem.index[work.block], work.micro_batch
+        return problem.index[f"{work.letter.lower()}{work.stage}"], work.micro_batch  # as _pipelines names them
+
+    def deliver() -> bool:
+        return all(a == b for pair, wanted in asked.items() for a, b in zip(wanted, sent.get(pair, []), strict=False))
+
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(program.ranks):
+            if step[rank] == len(row):
+                continue
+            instruction = row[step[rank]]
+            if isinstance(instruction, Send):
+                if str(instruction.what) not in done[rank]:
+                    return False
+                sent.setdefault((rank, instruction.peer), []).append(str(instruction.what))
+            elif isinstance(instruction, Recv):
+                asked.setdefault((instruction.peer, rank), []).append(str(instruction.what))
+            else:
+                block, m = block_of(str(instruction))
+                arrived = {text for (source, target), wanted in asked.items() if target == rank
+                           for text, _ in zip(wanted, sent.get((source, target), []), strict=False)}
+                got[rank] = {*done[rank], *arrived}
+                have = {block_of(text) for text in got[rank]}
+                needed = {(problem.index[d.block], m - d.distance) for d in problem.blocks[block].after
+                          if m >= d.distance}
+                together = problem.blocks[block].devices
+                at = [program.ranks[o][step[o]] if step[o] < len(program.ranks[o]) else None for o in together]
+                if not needed <= have or (rank == min(together) and any(other != instruction for other in at)):
+                    continue
+                if rank != min(together) and str(instruction) not in done[min(together)]:
+                    continue
+                done[rank].append(str(instruction))
+            step[rank] += 1
+            moved = True
+            if not deliver():
+                return False
+    complete = all(sorted(block_of(text) for text in texts)
+                   == [(b, m) for b in blocks for m in range(micro_batches)]
+                   for texts, blocks in zip(done, problem.blocks_on, strict=True))
+    return complete and all(len(asked.get(pair, [])) == len(messages) for pair, messages in sent.items()) and all(
+        step[rank] == len(row) for rank, row in enumerate(program.ranks))
