@@ -18,12 +18,14 @@ at the cycle boundary), so a refuted T refutes every shorter one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from solver.instance import Instance
 
-__all__ = ["UNRELATED", "Lags", "closure", "closure_bound"]
+__all__ = ["UNRELATED", "Lags", "Lifetimes", "closure", "closure_bound", "least_lifetimes", "longest_paths"]
 
 Lags = npt.NDArray[np.int64]
 
@@ -40,7 +42,7 @@ def closure(instance: Instance, period: int) -> Lags | None:
     """
     if period < instance.heaviest_load:
         return None
-    lags = _longest_paths(instance, period)
+    lags = longest_paths(instance, period)
     if lags is None:
         return None
     pairs = [(i, j) for a, b in instance.shared_pairs() for i, j in ((a, b), (b, a))]
@@ -68,7 +70,8 @@ def closure_bound(instance: Instance, upper: int) -> int:
     return low
 
 
-def _longest_paths(instance: Instance, period: int) -> Lags | None:
+def longest_paths(instance: Instance, period: int) -> Lags | None:
+    """Lags implied by the dependencies alone for ``period``; None if they contradict it (a positive cycle)."""
     n = len(instance.durations)
     lags = np.full((n, n), UNRELATED, dtype=np.int64)
     np.fill_diagonal(lags, 0)
@@ -111,33 +114,40 @@ def _limit_lifetimes(instance: Instance, period: int, lags: Lags) -> bool:
     for device, capacity in enumerate(instance.capacity):
         if capacity is None or not instance.limited(device):
             continue
-        lifetimes = _matching(instance, device, lags)
+        lifetimes = least_lifetimes(instance, device, lags)
         if lifetimes is None:
             continue
-        workspace = sum((instance.take[device][i] - max(instance.change[device][i], 0)) * instance.durations[i]
-                        for i in instance.blocks_on[device])
-        slack = capacity * period - workspace - sum(
-            amount * (int(lags[taker, giver]) + instance.durations[giver]) for taker, giver, amount in lifetimes)
+        slack = capacity * period - lifetimes.workspace - sum(amount * life for _, _, amount, life in lifetimes.held)
         if slack < 0:
             return False
-        for taker, giver, amount in lifetimes:
-            longest = int(lags[taker, giver]) + slack // amount
+        for taker, giver, amount, life in lifetimes.held:
+            longest = life - instance.durations[giver] + slack // amount
             if not _raise(lags, giver, taker, -longest):
                 return False
     return True
 
 
-def _matching(instance: Instance, device: int, lags: Lags) -> list[tuple[int, int, int]] | None:
-    """What each taker takes, split among givers: ``(taker, giver, amount)``; None if some lifetime has no known least.
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """What one micro-batch holds on a device at least: ``workspace`` (amount x ticks) and, per taker and giver,
+    ``(taker, giver, amount, least ticks from the taker's start to the giver's end)``."""
+
+    workspace: int
+    held: list[tuple[int, int, int, int]]
+
+
+def least_lifetimes(instance: Instance, device: int, lags: Lags) -> Lifetimes | None:
+    """What each taker takes, split among givers, with least lifetimes; None if some lifetime has no known least.
 
     Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
     tightest.
     """
-    left = dict(instance.change[device])
+    take, change, durations = instance.take[device], instance.change[device], instance.durations
+    left = dict(change)
     candidates = sorted(((int(lags[taker, giver]), taker, giver)
                          for taker in left if left[taker] > 0 for giver in left if left[giver] < 0),
                         key=lambda entry: (-entry[0], entry[1], entry[2]))
-    lifetimes = []
+    held = []
     for lag, taker, giver in candidates:
         amount = min(left[taker], -left[giver])
         if amount <= 0:
@@ -146,5 +156,7 @@ def _matching(instance: Instance, device: int, lags: Lags) -> list[tuple[int, in
             return None
         left[taker] -= amount
         left[giver] += amount
-        lifetimes.append((taker, giver, amount))
-    return lifetimes if not any(left.values()) else None
+        held.append((taker, giver, amount, lag + durations[giver]))
+    if any(left.values()):
+        return None
+    return Lifetimes(sum((take[i] - max(change[i], 0)) * durations[i] for i in take), held)

@@ -42,7 +42,8 @@ class Instance:
 
     ``take[d][i]`` is what block i takes on device d when it starts (workspace included), ``change[d][i]`` by how
     much it has changed the level once it has ended; both hold only the device's blocks. ``capacity[d]`` is None
-    where unlimited. ``tick`` is the length of a tick in the problem's time unit.
+    where unlimited. ``tick`` is the length of a tick in the problem's time unit, ``memory_unit`` what one unit of
+    the amounts here is in the problem's.
     """
 
     problem: Problem
@@ -53,6 +54,7 @@ class Instance:
     capacity: tuple[int | None, ...]
     tick: Fraction
     inflation: Fraction
+    memory_unit: Fraction
 
     @classmethod
     def of(cls, problem: Problem) -> Instance:
@@ -77,6 +79,7 @@ class Instance:
                            for device in problem.devices),
             tick=tick,
             inflation=inflation,
+            memory_unit=unit,
         )
 
     @property

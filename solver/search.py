@@ -1,0 +1,293 @@
+"""The search: baselines first, then the repetend, its completion and, while time is left, the whole schedule.
+
+Every schedule that improves on the best so far is timed, judged and reported before the search goes on, so whoever
+stops it (a time limit, Ctrl-C) has a valid schedule with a proven bound.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from solver.baselines import BASELINES, NotApplicable
+from solver.bounds import makespan_bound, steady_bound
+from solver.completion import Completion, complete, repeat
+from solver.cpsat import Budget
+from solver.cyclic import Periodic, retime
+from solver.explain import Infeasible, require_room
+from solver.finite import reorder
+from solver.instance import Instance
+from solver.paths import FixedOrder
+from solver.problem import Problem
+from solver.repetend import PeriodSearch, find_repetend, shorten_latency
+from solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
+from solver.timing import Orders, time_orders
+from solver.validate import InvalidSchedule, validate
+
+__all__ = ["MAX_OPERATIONS", "Infeasible", "Progress", "solve"]
+
+#: Schedules with more operations than this are refused: unroll a smaller one instead.
+MAX_OPERATIONS = 2_000_000
+
+#: Up to so many operations a problem is solved whole from the start, to proof.
+_SMALL = 24
+#: Up to so many operations the whole schedule is polished while time is left.
+_POLISHED = 1500
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands: the best schedule so far, the proven bound on its makespan, and what it is doing."""
+
+    best: Schedule
+    elapsed: float
+    phase: str
+
+
+def solve(
+    problem: Problem,
+    micro_batches: int,
+    *,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Schedule:
+    """The best schedule found for ``micro_batches`` micro-batches of ``problem``, with a proven lower bound.
+
+    ``time_limit`` is wall time in seconds. ``effort`` limits CP-SAT's deterministic time (about seconds) instead of
+    leaving it to the clock: with it, a ``seed`` and one worker a run repeats exactly, as long as the time limit is not
+    reached. Ctrl-C ends the search as the time limit does. ``on_progress`` hears of every improvement.
+
+    Raises :class:`~solver.explain.Infeasible` if no schedule fits the devices' memory, and ``ValueError`` for
+    numbers out of range.
+    """
+    if micro_batches < 1:
+        raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
+    if micro_batches * len(problem.blocks) > MAX_OPERATIONS:
+        raise ValueError(f"{micro_batches} micro-batches of {len(problem.blocks)} blocks are more than "
+                         f"{MAX_OPERATIONS} operations; solve for fewer and unroll the schedule")
+    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    search = _Search(problem, micro_batches, budget, on_progress)
+    try:
+        search.run()
+    except KeyboardInterrupt:
+        budget.interrupted = True
+        if search.best is None:
+            raise
+    return search.result()
+
+
+class _Search:
+    def __init__(self, problem: Problem, micro_batches: int, budget: Budget,
+                 on_progress: Callable[[Progress], None]) -> None:
+        self.problem = problem
+        self.micro_batches = micro_batches
+        self.budget = budget
+        self.on_progress = on_progress
+        self.instance = Instance.of(problem)
+        self.bound = makespan_bound(self.instance, micro_batches)
+        self.best: Schedule | None = None
+        self.orders: Orders = ()
+        self.periods: PeriodSearch | None = None
+        self.phase = "baselines"
+
+    # -- the phases ---------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        self._offer_baselines()
+        if self.operations <= _SMALL and not self.done:
+            self._solve_whole(deterministic=20.0)
+        self._find_repetend()
+        if not self.done:
+            self._complete()
+        if not self.done and self.operations <= _POLISHED:
+            self._polish()
+
+    @property
+    def operations(self) -> int:
+        return self.micro_batches * len(self.problem.blocks)
+
+    @property
+    def done(self) -> bool:
+        return (self.best is not None and self.best.gap == 0) or self.budget.spent
+
+    def _offer_baselines(self) -> None:
+        for entry in BASELINES.values():
+            try:
+                orders = entry.orders(self.problem, self.micro_batches)
+            except NotApplicable:
+                continue
+            self.offer(orders, entry.name)
+        if self.best is None:
+            require_room(self.instance, self.micro_batches, self.budget)
+            raise Infeasible(f"{self.problem.name}: no schedule was found that fits the devices' memory, "
+                             "though none of the devices alone rules it out; raise their memory")
+
+    def _find_repetend(self) -> None:
+        self.phase = "repetend"
+        start = self._one_micro_batch_at_a_time()
+        if start is None:
+            return
+
+        def changed(search: PeriodSearch) -> None:
+            self.periods = search
+
+        self.periods = find_repetend(self.instance, start, self.budget, changed)
+        if self.micro_batches > self.periods.best.depth:
+            self.offer_repetend(repeat(self.periods.best, self.micro_batches), self.periods.best)
+
+    def _one_micro_batch_at_a_time(self) -> Periodic | None:
+        """The trivial periodic schedule, from the best schedule of a single micro-batch."""
+        if not self.instance.balanced:
+            return None
+        orders = BASELINES["greedy"].orders(self.problem, 1)
+        fixed = FixedOrder(self.instance, 1, orders)
+        longest = max(fixed.makespan, *(self._across(fixed)), 1)
+        return retime(self.instance, longest, [fixed.start[i, 0] for i in self.instance.blocks])
+
+    def _across(self, fixed: FixedOrder) -> list[int]:
+        """Periods long enough for every dependency between micro-batches."""
+        return [-(-(fixed.start[arc.source, 0] + self.instance.durations[arc.source] + arc.lag
+                    - fixed.start[arc.target, 0]) // arc.distance) for arc in self.instance.arcs if arc.distance]
+
+    def _complete(self) -> None:
+        self.phase = "completion"
+        if self.periods is None:
+            return
+        found = self.periods.best
+        shorter = shorten_latency(found, self.budget, seconds=self.budget.left / 4, deterministic=2.0)
+        for candidate in (found,) if shorter is found else (shorter, found):
+            if self.micro_batches > candidate.depth:
+                self.offer_repetend(repeat(candidate, self.micro_batches), candidate)
+            for edge in (0, 1, 2, 4):
+                if self.done:
+                    return
+                completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
+                                      seconds=self.budget.left / 3, deterministic=1.0)
+                if completion is None:
+                    break
+                self.offer_completion(completion)
+
+    def _polish(self) -> None:
+        """Solve stretches of the whole schedule anew, wider and wider, until time or ideas run out."""
+        self.phase = "whole schedule"
+        size = 24
+        while not self.done:
+            improved = False
+            for first in range(0, self.operations, size // 2):
+                if self.done:
+                    return
+                improved |= self._reorder_stretch(first, first + size)
+            if size >= self.operations:
+                return
+            if not improved:
+                size *= 2
+
+    def _solve_whole(self, deterministic: float) -> None:
+        self.phase = "whole schedule"
+        result = reorder(self.instance, self.micro_batches, self.orders, [(0, len(row)) for row in self.orders],
+                         self.budget, bound=self._ceil_bound(), deterministic=deterministic)
+        self.bound = max(self.bound, Fraction(result.bound))
+        if result.orders is not None:
+            self.offer(result.orders, "weft")
+        else:
+            self.report()
+
+    def _reorder_stretch(self, first: int, last: int) -> bool:
+        """Free the operations number ``first`` to ``last`` in order of start."""
+        fixed = FixedOrder(self.instance, self.micro_batches, self.orders)
+        ranked = sorted(fixed.start, key=lambda op: (fixed.start[op], op))
+        begin = fixed.start[ranked[first]]
+        end = fixed.start[ranked[last]] if last < len(ranked) else None
+        stretch = [(sum(fixed.start[op] < begin for op in row),
+                    len(row) if end is None else sum(fixed.start[op] < end for op in row)) for row in self.orders]
+        whole = begin == 0 and end is None
+        result = reorder(self.instance, self.micro_batches, self.orders, stretch, self.budget, bound=self._ceil_bound(),
+                         deterministic=0.02 * (last - first) if not whole else 20.0)
+        if whole and result.bound > self.bound:
+            self.bound = Fraction(result.bound)
+            self.report()
+        return result.orders is not None and self.offer(result.orders, "weft")
+
+    # -- what is known so far -------------------------------------------------------------------------------------
+
+    def _ceil_bound(self) -> int:
+        return -(-self.bound.numerator // self.bound.denominator)
+
+    def offer_completion(self, completion: Completion) -> None:
+        """Offer the completed repetend for all micro-batches."""
+        self.offer_repetend(completion.unrolled(self.micro_batches), completion.found, completion.edge)
+
+    def offer_repetend(self, orders: Orders, found: Periodic, edge: int = 0) -> None:
+        """Offer a schedule with ``found`` in its middle, ``edge`` periods at either end excepted."""
+        first = found.depth + edge
+        self.offer(orders, "weft", Repetend(first, self.micro_batches - edge - first), found)
+
+    def offer(self, orders: Orders, name: str, repetend: Repetend | None = None, found: Periodic | None = None) -> bool:
+        """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state."""
+        operations = time_orders(self.problem, self.micro_batches, orders)
+        makespan = max(operation.end for operation in operations)
+        if self.best is not None:
+            shorter = makespan < self.best.makespan * (1 - RELATIVE_TOLERANCE)
+            as_short = makespan <= self.best.makespan * (1 + RELATIVE_TOLERANCE)
+            if not (shorter or (as_short and found is not None and self.best.period is None)):
+                return False
+        schedule = Schedule(
+            self.problem, self.micro_batches, operations,
+            makespan_bound=min(makespan, self.instance.bound(self.bound)),
+            period=None if found is None else self.instance.time(found.period),
+            repetend=repetend,
+            solver={"name": name},
+        )
+        try:
+            validate(schedule)
+        except InvalidSchedule:
+            if name == "weft":
+                raise
+            return False  # a published schedule that does not fit
+        self.best, self.orders = schedule, orders
+        self.report()
+        return True
+
+    def report(self) -> None:
+        """Tell the listener where the search stands."""
+        self.on_progress(Progress(self.result(), self.budget.elapsed, self.phase))
+
+    def result(self) -> Schedule:
+        """The best schedule, with all that has been proven."""
+        if self.best is None:
+            raise Infeasible(f"{self.problem.name}: stopped before any schedule was found")
+        best = self.best
+        bound = min(best.makespan, self.instance.bound(self.bound))
+        period_bound = None
+        entries: dict[str, object] = {}
+        if self.periods is not None:
+            entries["repetend_period"] = self.instance.time(self.periods.best.period)
+            entries["repetend_period_bound"] = min(self.instance.time(self.periods.best.period),
+                                                   self.instance.bound(self.periods.bound))
+            entries["repetend_proven"] = self.periods.proven
+            if best.period is not None:
+                period_bound = min(best.period, self.instance.bound(self.periods.bound))
+        return Schedule(
+            best.problem, best.micro_batches, best.operations, bound, best.period, period_bound, best.repetend,
+            solver={
+                **best.solver,
+                "seconds": round(self.budget.elapsed, 3),
+                "seed": self.budget.seed,
+                "version": _version(),
+                "workers": self.budget.workers,
+                "deterministic_seconds": round(self.budget.deterministic_used, 3),
+                "steady_bound": self.instance.bound(steady_bound(self.instance)),
+                **entries,
+            })
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("weft")
+    except importlib.metadata.PackageNotFoundError:
+        return "uninstalled"

@@ -1,0 +1,73 @@
+"""More (or fewer) micro-batches for a solved schedule: whole periods put in or taken out, no search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from solver.bounds import makespan_bound
+from solver.instance import Instance
+from solver.schedule import Schedule
+from solver.timing import time_orders
+from solver.validate import validate
+
+__all__ = ["unroll"]
+
+
+def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
+    """``schedule`` for another number of micro-batches, re-timed, with its bound, and checked by the judge.
+
+    Raises ``ValueError`` if the schedule has no repetend, or fewer micro-batches are asked for than leave one period.
+    """
+    repetend = schedule.repetend
+    if micro_batches == schedule.micro_batches:
+        return schedule
+    if repetend is None:
+        raise ValueError("the schedule has no repetend to repeat; solve it again for this number of micro-batches")
+    periods, rest = divmod(micro_batches - schedule.micro_batches, repetend.micro_batches)
+    if rest:
+        raise ValueError(f"the schedule's period advances {repetend.micro_batches} micro-batches: their number can "
+                         f"change by multiples of that only, not from {schedule.micro_batches} to {micro_batches}")
+    if repetend.count + periods < 1:
+        least = schedule.micro_batches - (repetend.count - 1) * repetend.micro_batches
+        raise ValueError(f"the schedule's warm-up and cool-down take {least} micro-batches, it cannot run "
+                         f"{micro_batches}")
+    problem = schedule.problem
+    orders = []
+    for device, operations in enumerate(schedule.device_orders):
+        row = [(operation.block, operation.micro_batch) for operation in operations]
+        orders.append(_stretched(row, len(problem.blocks_on[device]) * repetend.micro_batches, repetend.count, periods,
+                                 repetend.micro_batches))
+    instance = Instance.of(problem)
+    result = replace(
+        schedule,
+        micro_batches=micro_batches,
+        operations=time_orders(problem, micro_batches, orders),
+        makespan_bound=instance.bound(makespan_bound(instance, micro_batches)),
+        repetend=replace(repetend, count=repetend.count + periods),
+    )
+    validate(result)
+    return result
+
+
+def _stretched(row: list[tuple[int, int]], length: int, count: int, periods: int, step: int) -> list[tuple[int, int]]:
+    """``row`` with ``periods`` more repeats (fewer, if negative) of its ``count`` repeats of ``length`` operations."""
+    first = _first_repeat(row, length, count, step)
+    end = first + length * count
+    extra = periods * step
+    if periods <= 0:
+        return [*row[:end + periods * length], *((block, m + extra) for block, m in row[end:])]
+    last = row[end - length:end]
+    return [*row[:end], *((block, m + turn * step) for turn in range(1, periods + 1) for block, m in last),
+            *((block, m + extra) for block, m in row[end:])]
+
+
+def _first_repeat(row: list[tuple[int, int]], length: int, count: int, step: int) -> int:
+    """Where the stretch of ``count`` repeats starts: each operation ``length`` later is the same block, ``step`` on."""
+    run = 0
+    for position in range(len(row) - length, -1, -1):
+        here = row[position]
+        same = position + length < len(row) and row[position + length] == (here[0], here[1] + step)
+        run = run + 1 if same else 0
+        if run >= (count - 1) * length:
+            return position
+    raise AssertionError("the judged repetend is not in the row")
