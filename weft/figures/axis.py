@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from solver.schedule import Schedule
 from weft.figures.style import Unit, figure
@@ -55,7 +56,7 @@ class TimeAxis:
     def cuts(self) -> list[tuple[float, float]]:
         """Places ``(from, to)`` of the gaps between parts."""
         edges = [(start - shift, end - shift) for start, end, shift in self.shifts()]
-        return [(before[1], after[0]) for before, after in zip(edges, edges[1:], strict=False)]
+        return [(before[1], after[0]) for before, after in pairwise(edges)]
 
     def clip(self, start: float, end: float) -> Iterator[tuple[float, float]]:
         """The places of what is drawn of the time from ``start`` to ``end``."""

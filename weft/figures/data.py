@@ -1,5 +1,7 @@
-"""What is drawn, as plain rows: boxes, memory steps, phases. Places are those of a :class:`~weft.figures.axis.TimeAxis`,
-heights are pixels from the top of the picture."""
+"""What is drawn, as plain rows: boxes, memory steps, phases.
+
+Places are those of a :class:`~weft.figures.axis.TimeAxis`, heights are pixels from the top of the picture.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,17 @@ from solver.schedule import Operation, Schedule
 from weft.figures.axis import TimeAxis
 from weft.figures.style import INK, Unit, chunk_of_block, kind_label, text_width
 
-__all__ = ["Lane", "Measured", "Row", "Subject", "boxes", "memory_steps", "read_measured", "repetend_span", "subject"]
+__all__ = ["Lane", "Measured", "Row", "Subject", "boxes", "memory_steps", "numbers", "read_measured",
+           "repetend_span", "subject"]
 
 Row: TypeAlias = dict[str, Any]
 
 #: Below this many pixels a box has no outline: it would cover the box.
 OUTLINED = 3.0
+
+#: Font sizes of micro-batch numbers, and the shares of them that must fit (see :func:`numbers`).
+NUMBER_SIZES = (10.0, 9.0, 8.0, 7.0)
+NEARLY_ALL, TOO_FEW = 0.9, 0.4
 
 
 @dataclass(frozen=True)
@@ -125,12 +132,12 @@ def _fields(entry: Any) -> Iterable[Any]:
 
 def boxes(
     shown: Subject, rows: Sequence[Sequence[Operation]], lanes: Sequence[Lane], axis: TimeAxis,
-    units: tuple[Unit, Unit], *, size: float, outline: bool = False, hover: bool = True,
+    units: tuple[Unit, Unit], *, pale: bool = False, hover: bool = True,
 ) -> list[Row]:
     """A row for every box of ``rows`` (operations per device) that the axis shows.
 
-    ``size`` is the font size of micro-batch numbers, ``outline`` draws pale boxes without numbers (a plan beside what
-    was measured), ``units`` are for time and memory, ``hover`` adds what a tooltip shows.
+    ``pale`` is for a plan beside what was measured, ``units`` are for time and memory, ``hover`` adds what a tooltip
+    shows.
     """
     problem = shown.schedule.problem
     result = []
@@ -139,28 +146,43 @@ def boxes(
             block = problem.blocks[operation.block]
             for start, end in axis.clip(operation.start, operation.end):
                 pixels = (end - start) / axis.per_pixel
-                label = str(operation.micro_batch)
-                fits = not outline and pixels >= text_width(label, size) + 2.5
                 row: Row = {
+                    "micro-batch": operation.micro_batch,
                     "x": start, "x2": end, "y": lane.top, "y2": lane.bottom,
                     "kind": kind_label(block.kind, shown.chunks[operation.block]),
+                    "fade": 0.45 if pale else 1.0,
                     "edge": None if pixels < OUTLINED else INK if len(block.devices) > 1 else "white",
                 }
-                if outline:
-                    row["fade"] = 0.45
-                if fits:
-                    row["label"] = label
                 if hover:
                     row |= {
-                        "block": block.name, "micro-batch": operation.micro_batch,
+                        "block": block.name,
                         "device": ", ".join(problem.devices[d].name for d in block.devices),
-                        "does": block.kind.value.replace("_", " ") + (", planned" if outline else ""),
+                        "does": block.kind.value.replace("_", " ") + (", planned" if pale else ""),
                         "start": units[0].show(operation.start, 5), "end": units[0].show(operation.end, 5),
                         "duration": units[0].show(operation.end - operation.start),
                         "memory": _change(block.memory_on(device), block.workspace_on(device), units[1]),
                     }
                 result.append(row)
+    result.sort(key=lambda row: row["edge"] == INK)  # a dark outline stays on top of its neighbours
     return result
+
+
+def numbers(drawn: Sequence[Row], axis: TimeAxis, height: float) -> list[Row]:
+    """The micro-batch numbers of ``drawn`` boxes, ``height`` pixels high: those that fit, all in one size.
+
+    The size is the largest in which nearly all fit. Where too few fit even in the smallest, there are none: single
+    numbers among bare boxes tell nothing.
+    """
+    def fits(row: Row, size: float) -> bool:
+        return bool((row["x2"] - row["x"]) / axis.per_pixel >= text_width(str(row["micro-batch"]), size) + 2.5)
+
+    sizes = [size for size in NUMBER_SIZES if size < height]
+    shares = {size: sum(fits(row, size) for row in drawn) / max(1, len(drawn)) for size in sizes}
+    size = next((size for size in sizes if shares[size] >= NEARLY_ALL), min(sizes, default=0.0))
+    if shares.get(size, 0.0) < TOO_FEW:
+        return []
+    return [{"x": (row["x"] + row["x2"]) / 2, "y": (row["y"] + row["y2"]) / 2, "text": str(row["micro-batch"]),
+             "size": size} for row in drawn if fits(row, size)]
 
 
 def _change(change: Number, workspace: Number, unit: Unit) -> str:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import altair as alt
 
 from weft.figures.data import Row
 from weft.figures.style import FONT, IDLE, INK, MUTED
 
-__all__ = ["Scales", "layers", "page"]
+__all__ = ["Scales", "layers", "page", "specification"]
+
+#: What an HTML page may do: run what it holds (Vega compiles expressions), show and save images made from it.
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+#: What the pointer shows over a box and over the memory strip: field of the row -> title.
+BOX_DETAILS = {"block": "block", "micro-batch": "micro-batch", "device": "device", "does": "kind", "start": "start",
+               "end": "end", "duration": "duration", "memory": "memory change"}
+LEVEL_DETAILS = {"device": "device", "memory": "memory", "cap": "cap", "from": "from"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,98 +45,145 @@ class Scales:
         """Vertical position in pixels from the top."""
         return alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[0, self.height], nice=False, reverse=True))
 
-    def colour(self) -> alt.Color:
+    def fill(self) -> alt.Fill:
         """Fill by class."""
         legend = alt.Legend(title=None, orient="top", values=self.legend, symbolType="square", symbolStrokeWidth=0,
                             symbolSize=110, labelFontSize=11, columnPadding=14, direction="horizontal")
-        return alt.Color("kind:N", legend=legend,
-                         scale=alt.Scale(domain=list(self.colours), range=list(self.colours.values())))
+        return alt.Fill("kind:N", legend=legend,
+                        scale=alt.Scale(domain=list(self.colours), range=list(self.colours.values())))
 
 
 def layers(
-    scales: Scales, *, idle: list[Row], areas: list[Row], levels: list[Row], boxes: list[Row], number_size: float,
+    scales: Scales, *, idle: list[Row], areas: list[Row], levels: list[Row], boxes: list[Row], numbers: list[Row],
     rules: list[Row], texts: list[Row], arrows: list[Row], hover: bool, ticks: Sequence[tuple[float, str]],
     time_title: str, title: str, notes: list[str],
 ) -> alt.LayerChart:
     """The chart of all rows, the first named below the later ones."""
-    stack = [_rects(scales, idle).mark_rect(color=IDLE)]
-    if areas:
-        stack.append(_areas(scales, areas))
-    if levels:
-        tooltip = [alt.Tooltip(f"{name}:N") for name in ("device", "memory", "cap", "from")]
-        stack.append(_rects(scales, levels).mark_rect(opacity=0).encode(tooltip=tooltip))
-    if boxes:
-        stack += _boxes(scales, boxes, number_size, hover)
-    stack.append(_rules(scales, rules))
-    if arrows:
-        angle = alt.Angle("angle:Q", scale=None)
-        stack.append(_table(arrows).mark_point(shape="triangle", filled=True, size=34, color=INK, opacity=1)
-                     .encode(x=scales.x(), y=scales.y(), angle=angle))
-    stack += _texts(scales, texts)
+    tables = _Tables()
+    stack = [_rects(scales, tables.add("idle", idle)).mark_rect(color=IDLE)]
     stack[0] = stack[0].encode(x=scales.x(axis=_time_axis(ticks, time_title)))
-    heading = alt.TitleParams(title, subtitle=notes, anchor="start", frame="group", fontSize=14, fontWeight="bold",
-                              color=INK, subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, offset=8)
-    chart: alt.LayerChart = alt.layer(*stack).properties(width=scales.width, height=scales.height, title=heading)
-    return chart.configure(font=FONT, background="white", padding=12).configure_view(stroke=None)
+    if areas:
+        stack.append(_areas(scales, tables.add("memory", areas)))
+    if boxes:
+        faded = any(row["fade"] < 1 for row in boxes)
+        stack.append(_boxes(scales, tables.add("boxes", boxes), faded=faded))
+    if numbers:
+        stack.append(_numbers(scales, tables.add("numbers", numbers)))
+    stack.append(_rules(scales, tables.add("rules", rules)))
+    if arrows:
+        stack.append(_arrows(scales, tables.add("arrows", arrows)))
+    stack += _texts(scales, tables, texts)
+    if hover and boxes:  # above everything else, so that a number does not hide its box from the pointer
+        stack.append(_details(scales, tables.add("boxes", boxes), BOX_DETAILS))
+    if hover and levels:
+        stack.append(_details(scales, tables.add("levels", levels), LEVEL_DETAILS))
+    heading = alt.TitleParams(title, anchor="start", frame="group", fontSize=14, fontWeight="bold", color=INK, offset=8)
+    if notes:
+        heading = alt.TitleParams(**heading.to_dict(), subtitle=notes, subtitleColor=MUTED, subtitleFontSize=11,
+                                  subtitlePadding=4)
+    chart: alt.LayerChart = alt.layer(*stack, width=scales.width, height=scales.height, title=heading).configure(
+        font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
+    chart.datasets = tables.rows
+    return chart
 
 
-def page(chart: alt.LayerChart, title: str) -> str:
-    """A whole HTML page that holds the chart and all scripts it needs: it opens offline."""
-    options = {"actions": {"export": True, "source": False, "compiled": False, "editor": False}}
-    text: str = chart.to_html(inline=True, embed_options=options)
-    name = f"<title>{html.escape(title)}</title>"
-    return text.replace("<head>", f"<head>\n  {name}", 1)
+def specification(chart: alt.LayerChart) -> dict[str, Any]:
+    """The Vega-Lite specification of ``chart``: checked by Altair, but for the data, which it checks row by row."""
+    bare = chart.copy(deep=False)
+    bare.datasets = alt.Undefined
+    return {**bare.to_dict(), "datasets": chart.datasets}
 
 
-def _table(rows: list[Row]) -> alt.Chart:
-    """A chart on ``rows``, which go into the picture as they are: Altair limits only data frames, not inline values."""
-    return alt.Chart(alt.InlineData(values=rows))
+def page(specification: dict[str, Any], title: str, script: str) -> str:
+    """A whole HTML page with ``script`` (Vega, Vega-Lite and Vega-Embed): it opens offline.
+
+    The page forbids itself any access to the network.
+    """
+    options = {"renderer": "svg",
+               "actions": {"export": True, "source": False, "compiled": False, "editor": False}}
+    data = json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")  # a name may hold "</script>"
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{html.escape(title)}</title>
+<style>body {{ margin: 8px; font-family: {FONT}; }}</style>
+<script>{script}</script>
+</head>
+<body>
+<div id="picture"></div>
+<script>
+vegaEmbed("#picture", {data}, {json.dumps(options)});
+</script>
+</body>
+</html>
+"""
 
 
-def _rects(scales: Scales, rows: list[Row]) -> alt.Chart:
-    return _table(rows).encode(x=scales.x(), x2="x2:Q", y=scales.y(), y2="y2:Q")
+class _Tables:
+    """The picture's data, by name. Layers refer to them, so that Altair neither copies nor checks (nor limits) them
+    row by row every time a layer changes hands."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Row]] = {}
+
+    def add(self, name: str, rows: list[Row]) -> alt.Chart:
+        """An empty chart on ``rows``."""
+        self.rows[name] = rows
+        return alt.Chart(alt.NamedData(name=name))
+
+
+def _rects(scales: Scales, table: alt.Chart) -> alt.Chart:
+    rects: alt.Chart = table.encode(x=scales.x(), x2="x2:Q", y=scales.y(), y2="y2:Q")
+    return rects
 
 
 def _time_axis(ticks: Sequence[tuple[float, str]], title: str) -> alt.Axis:
     labels = "".join(f"abs(datum.value - {place!r}) < {_near(ticks)!r} ? '{label}' : " for place, label in ticks) + "''"
     return alt.Axis(values=[place for place, _ in ticks], labelExpr=labels, title=title, grid=False, domain=True,
                     domainColor="#888888", tickColor="#888888", labelColor=INK, titleColor=INK, labelFontSize=10,
-                    titleFontSize=11, titleFontWeight="normal", offset=6, labelOverlap=False)
+                    titleFontSize=11, titleFontWeight="normal", offset=6, labelOverlap=False, labelFlush=False)
 
 
 def _near(ticks: Sequence[tuple[float, str]]) -> float:
     places = sorted(place for place, _ in ticks)
-    return min((b - a for a, b in zip(places, places[1:], strict=False)), default=1.0) / 3
+    return min((b - a for a, b in pairwise(places)), default=1.0) / 3
 
 
-def _areas(scales: Scales, rows: list[Row]) -> alt.Chart:
-    area = _table(rows).mark_area(interpolate="step-after", opacity=1)
-    return area.encode(x=scales.x(), y=scales.y(), y2="y2:Q", color=scales.colour(), detail="area:N")
+def _arrows(scales: Scales, table: alt.Chart) -> alt.Chart:
+    heads: alt.Chart = table.mark_point(shape="triangle", filled=True, size=34, color=INK, opacity=1)
+    return heads.encode(x=scales.x(), y=scales.y(), angle=alt.Angle("angle:Q", scale=None))
 
 
-def _boxes(scales: Scales, rows: list[Row], size: float, hover: bool) -> list[alt.Chart]:
+def _areas(scales: Scales, table: alt.Chart) -> alt.Chart:
+    area: alt.Chart = table.mark_area(interpolate="step-after", opacity=1)
+    return area.encode(x=scales.x(), y=scales.y(), y2="y2:Q", fill=scales.fill(), detail="area:N")
+
+
+def _boxes(scales: Scales, table: alt.Chart, *, faded: bool) -> alt.Chart:
     edge = alt.Stroke("edge:N", scale=None, legend=None)
-    boxes = _rects(scales, rows).mark_rect(strokeWidth=0.6).encode(color=scales.colour(), stroke=edge)
-    if any("fade" in row for row in rows):
-        for row in rows:
-            row.setdefault("fade", 1.0)
+    boxes: alt.Chart = _rects(scales, table).mark_rect(strokeWidth=0.6)
+    boxes = boxes.encode(fill=scales.fill(), stroke=edge)
+    if faded:
         boxes = boxes.encode(fillOpacity=alt.FillOpacity("fade:Q", scale=None, legend=None))
-    if hover:
-        names = ("block", "micro-batch", "device", "does", "start", "end", "duration", "memory")
-        titles = {"does": "kind", "memory": "memory change"}
-        boxes = boxes.encode(tooltip=[alt.Tooltip(f"{name}:N", title=titles.get(name, name)) for name in names])
-    numbers = [{"px": row["x"], "x2": row["x2"], "y": (row["y"] + row["y2"]) / 2, "label": row["label"]}
-               for row in rows if "label" in row]
-    if not numbers:
-        return [boxes]
-    for row in numbers:
-        row["x"] = (row.pop("px") + row.pop("x2")) / 2
-    text = _table(numbers).mark_text(fontSize=size, baseline="middle", color="#111111", dy=0.5, tooltip=None)
-    return [boxes, text.encode(x=scales.x(), y=scales.y(), text="label:N")]
+    return boxes
 
 
-def _rules(scales: Scales, rows: list[Row]) -> alt.Chart:
-    return _table(rows).mark_rule().encode(
+def _details(scales: Scales, table: alt.Chart, fields: dict[str, str]) -> alt.Chart:
+    """Invisible rectangles that show ``fields`` (with these titles) under the pointer."""
+    rects: alt.Chart = _rects(scales, table).mark_rect(opacity=0)
+    return rects.encode(tooltip=[alt.Tooltip(f"{name}:N", title=title) for name, title in fields.items()])
+
+
+def _numbers(scales: Scales, table: alt.Chart) -> alt.Chart:
+    numbers: alt.Chart = table.mark_text(baseline="middle", color="#111111", dy=0.5)
+    return numbers.encode(x=scales.x(), y=scales.y(), text="text:N", size=alt.Size("size:Q", scale=None, legend=None))
+
+
+def _rules(scales: Scales, table: alt.Chart) -> alt.Chart:
+    rules: alt.Chart = table.mark_rule()
+    return rules.encode(
         x=scales.x(), x2="x2:Q", y=scales.y(), y2="y2:Q",
         color=alt.Color("colour:N", scale=None, legend=None),
         strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
@@ -133,16 +191,17 @@ def _rules(scales: Scales, rows: list[Row]) -> alt.Chart:
     )
 
 
-def _texts(scales: Scales, rows: list[Row]) -> list[alt.Chart]:
+def _texts(scales: Scales, tables: _Tables, rows: list[Row]) -> list[alt.Chart]:
     """Labels at pixels of the picture; one layer per alignment, which no encoding can carry."""
     per_pixel = (scales.domain[1] - scales.domain[0]) / scales.width
-    groups: dict[tuple[str, bool], list[Row]] = {}
+    groups: dict[tuple[Literal["left", "center", "right"], bool], list[Row]] = {}
     for row in rows:
         placed = {"x": scales.domain[0] + row["px"] * per_pixel, "y": row["y"], "text": row["text"],
                   "size": row["size"], "colour": row["colour"]}
         groups.setdefault((row["align"], row["bold"]), []).append(placed)
     return [
-        _table(members).mark_text(align=align, baseline="middle", fontWeight="bold" if bold else "normal", clip=False)
+        tables.add(f"text {align}{' bold' if bold else ''}", members)
+        .mark_text(align=align, baseline="middle", fontWeight="bold" if bold else "normal")
         .encode(x=scales.x(), y=scales.y(), text="text:N", color=alt.Color("colour:N", scale=None, legend=None),
                 size=alt.Size("size:Q", scale=None, legend=None))
         for (align, bold), members in groups.items()

@@ -6,23 +6,24 @@ one chart holds boxes, memory and labels. Vega draws it without a browser (vl-co
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import altair as alt
+import vl_convert
 
 from solver.schedule import Schedule
 from weft.figures import marks
-from weft.figures.axis import TimeAxis, time_axis
-from weft.figures.data import Lane, Measured, Row, Subject, boxes, memory_steps, read_measured, repetend_span, subject
+from weft.figures.axis import time_axis
+from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_measured, repetend_span, subject
+from weft.figures.memory import draw_memory, top_level
+from weft.figures.sheet import WIDTH, Sheet, heights_for
 from weft.figures.style import (
-    CAP,
     INK,
     KINDS,
     MEMORY,
     MUTED,
+    OVER,
     STATIC,
     TINTS,
     Unit,
@@ -37,64 +38,8 @@ from weft.figures.style import (
 
 __all__ = ["build", "render"]
 
-WIDTH = 960
 HEADER = 21.0
 BAND = 17.0
-#: A cap this many times above the highest level is named, not drawn: on its scale the levels would be flat.
-FAR_CAP = 2.6
-
-
-@dataclass(frozen=True, slots=True)
-class Heights:
-    """Pixels: a lane of boxes, the memory under it, the space to the next device, fonts of numbers and labels."""
-
-    lane: float
-    memory: float
-    space: float
-    number: float
-    label: float
-
-
-def _heights(devices: int, memory: bool, measured: bool) -> Heights:
-    if devices <= 8:
-        heights = Heights(20, 24, 10, 10, 11)
-    elif devices <= 16:
-        heights = Heights(15, 15, 7, 9, 10)
-    elif devices <= 32:
-        heights = Heights(12, 9, 5, 8, 9)
-    else:
-        heights = Heights(8, 5, 3, 6, 7)
-    return Heights(heights.lane + (2 + heights.lane * 0.5 if measured else 0), heights.memory if memory else 0,
-                   heights.space if memory else heights.space / 2, heights.number, heights.label)
-
-
-@dataclass
-class Sheet:
-    """The rows of every layer, gathered panel by panel."""
-
-    axis: TimeAxis
-    units: tuple[Unit, Unit]
-    heights: Heights
-    memory_top: float
-    hover: bool
-    idle: list[Row] = field(default_factory=list)
-    boxes: list[Row] = field(default_factory=list)
-    areas: list[Row] = field(default_factory=list)
-    levels: list[Row] = field(default_factory=list)
-    rules: list[Row] = field(default_factory=list)
-    texts: list[Row] = field(default_factory=list)
-    arrows: list[Row] = field(default_factory=list)
-
-    def text(self, text: str, y: float, size: float, *, x: float, colour: str = INK, align: str = "left",
-             bold: bool = False) -> None:
-        """Write ``text`` at ``x`` pixels from the left end of the axis, its middle at height ``y``."""
-        self.texts.append({"text": text, "px": x, "y": y, "size": size, "colour": colour, "align": align,
-                           "bold": bold})
-
-    def line(self, x: float, y: float, x2: float, y2: float, *, colour: str = INK, width: float = 1.0,
-             dash: Sequence[float] = ()) -> None:
-        """A straight line; ``x`` and ``x2`` are places on the axis."""
-        self.rules.append({"x": x, "y": y, "x2": x2, "y2": y2, "colour": colour, "width": width, "dash": list(dash)})
 
 
 def build(
@@ -118,75 +63,77 @@ def build(
                              "they are drawn on one axis and must agree")
     longest = max([panel.schedule.makespan for panel in panels] + ([run.end] if run else []))
     axis = time_axis([panel.schedule for panel in panels], longest, window, WIDTH)
-    memory_top = _memory_top(panels)
+    memory_top = top_level(panels)
     devices = max(len(panel.schedule.problem.devices) for panel in panels)
     problem = schedule.problem
     sheet = Sheet(axis, (time_unit(problem, longest), memory_unit(problem, memory_top)),
-                  _heights(devices, memory_top > 0, run is not None), memory_top, hover)
+                  heights_for(devices, memory_top > 0), memory_top, hover)
 
     top, ends = 0.0, []
     for shown in panels:
         is_last = shown is panels[-1]
-        bottom = _panel(sheet, shown, top, run if is_last else None)
+        band = repetend_span(shown.schedule) is not None or (is_last and baseline is not None)
+        bottom = _panel(sheet, shown, top, run if is_last else None, band)
         ends.append((shown.schedule.makespan, top, bottom))
         top = bottom + (16 if not is_last else 0)
     _makespans(sheet, panels, ends)
     _cuts(sheet, top)
-    return _assemble(sheet, panels, top, title or _title(schedule), _notes(sheet, panels, longest, window))
+    return _assemble(sheet, panels, top, title or _title(schedule), _notes(sheet, panels, longest, run))
 
 
 def render(picture: alt.LayerChart, ending: str, title: str) -> str | bytes:
     """The file content of ``picture`` for the ending ``.html``, ``.svg`` or ``.png``."""
+    specification = marks.specification(picture)
+    version = alt.SCHEMA_VERSION.rpartition(".")[0]
+    content: str | bytes
     if ending == ".png":
-        image = io.BytesIO()
-        picture.save(image, format="png", scale_factor=2)
-        return image.getvalue()
-    if ending == ".svg":
-        drawing = io.StringIO()
-        picture.save(drawing, format="svg")
-        return drawing.getvalue()
-    return marks.page(picture, title)
+        scale = 2.0 if specification["height"] <= 1500 else 1.5
+        content = vl_convert.vegalite_to_png(specification, vl_version=version, scale=scale)
+    elif ending == ".svg":
+        content = vl_convert.vegalite_to_svg(specification, vl_version=version)
+    else:
+        script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
+        content = marks.page(specification, title, script)
+    return content
 
 
 # -- one panel ---------------------------------------------------------------------------------------------------
 
 
-def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None) -> float:
-    """Lay out one schedule from height ``top``; its lower end."""
+def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band: bool) -> float:
+    """Lay out one schedule from height ``top``; its lower end. ``band`` leaves room over the lanes for brackets."""
     schedule, heights = shown.schedule, sheet.heights
-    name, facts = shown.name, _facts(shown, sheet.units[0], run)
-    sheet.text(name, top + 8, 12, x=0, bold=True)
-    sheet.text(facts, top + 8, 11, x=text_width(name, 12, bold=True) + 14, colour=MUTED)
+    sheet.text(shown.name, top + 8, 12, x=0, bold=True)
+    sheet.text(_facts(shown, sheet.units[0], run), top + 8, 11, x=text_width(shown.name, 12, bold=True) + 14,
+               colour=MUTED)
     y = top + HEADER
-    span = repetend_span(schedule)
-    if span is not None:
-        _phases(sheet, schedule, span, y)
+    if band:
+        _phases(sheet, schedule, y)
         y += BAND
     plan, lanes = [], []
     for device, description in enumerate(schedule.problem.devices):
-        lane = Lane(y, y + heights.lane)
         if run is not None:
-            split = y + heights.lane / 3
-            plan.append(Lane(y, split - 1))
-            lane = Lane(split + 1, y + heights.lane)
-            if heights.label >= 9:
-                sheet.text("planned", (y + split) / 2, 8, x=WIDTH + 5, colour=MUTED)
-                sheet.text("measured", (lane.top + lane.bottom) / 2, 8, x=WIDTH + 5, colour=MUTED)
-        lanes.append(lane)
-        end = max(schedule.makespan, run.end if run else 0.0)
-        sheet.idle += [{"x": x, "x2": x2, "y": lane.top, "y2": lane.bottom} for x, x2 in sheet.axis.clip(0.0, end)]
-        sheet.text(description.name, (lane.top + lane.bottom) / 2, heights.label, x=-8, align="right")
+            plan.append(Lane(y, y + heights.plan))
+            if heights.label >= 10:
+                sheet.text("planned", y + heights.plan / 2, 8, x=WIDTH + 5, colour=MUTED)
+                sheet.text("measured", y + heights.plan + 2 + heights.lane / 2, 8, x=WIDTH + 5, colour=MUTED)
+            y += heights.plan + 2
+        lanes.append(Lane(y, y + heights.lane))
+        end = run.end if run is not None else schedule.makespan
+        sheet.idle += [{"x": x, "x2": x2, "y": y, "y2": y + heights.lane} for x, x2 in sheet.axis.clip(0.0, end)]
+        sheet.text(description.name, y + heights.lane / 2, heights.label, x=-8, align="right")
         y += heights.lane
         if heights.memory:
-            _memory(sheet, shown, device, y + 2, y + heights.memory)
+            draw_memory(sheet, shown, device, y + 2, y + heights.memory)
             y += heights.memory
         y += heights.space
     rows = schedule.device_orders
-    size = heights.number
     if run is not None:
-        sheet.boxes += boxes(shown, rows, plan, sheet.axis, sheet.units, size=size, outline=True, hover=sheet.hover)
+        sheet.boxes += boxes(shown, rows, plan, sheet.axis, sheet.units, pale=True, hover=sheet.hover)
         rows = run.rows
-    sheet.boxes += boxes(shown, rows, lanes, sheet.axis, sheet.units, size=size, hover=sheet.hover)
+    drawn = boxes(shown, rows, lanes, sheet.axis, sheet.units, hover=sheet.hover)
+    sheet.boxes += drawn
+    sheet.numbers += numbers(drawn, sheet.axis, heights.lane)
     return y - heights.space
 
 
@@ -199,16 +146,18 @@ def _facts(shown: Subject, unit: Unit, run: Measured | None) -> str:
     proof = "proven optimal" if schedule.status == "optimal" else ""
     if not proof and schedule.makespan_bound > 0:
         proof = f"at most {figure(100 * schedule.gap, 2)} % above the optimum"
-    return joined([length, f"bubble {100 * schedule.bubble.step:.1f} % of the step", proof])
+    return joined([length, f"step bubble {100 * schedule.bubble.step:.1f} %", proof])
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:+.1f} %".replace("-", "−")
 
 
-def _phases(sheet: Sheet, schedule: Schedule, span: tuple[float, float], y: float) -> None:
+def _phases(sheet: Sheet, schedule: Schedule, y: float) -> None:
     """Brackets over the lanes: warm-up, repetend, cool-down."""
-    assert schedule.repetend is not None
+    span = repetend_span(schedule)
+    if span is None or schedule.repetend is None:
+        return
     count = f"repetend × {schedule.repetend.count}"
     for labels, start, end, strong in ((("warm-up",), 0.0, span[0], False),
                                        ((count, f"× {schedule.repetend.count}"), *span, True),
@@ -224,59 +173,6 @@ def _phases(sheet: Sheet, schedule: Schedule, span: tuple[float, float], y: floa
             if label is not None:
                 sheet.text(label, y + BAND - 11, 9, x=sheet.axis.pixel((x + x2) / 2), align="center",
                            colour=INK if strong else MUTED)
-
-
-# -- memory ------------------------------------------------------------------------------------------------------
-
-
-def _memory_top(panels: Sequence[Subject]) -> float:
-    """The level at the top of every memory strip: the highest cap, or less where that is far above all levels."""
-    peak = float(max(max(panel.peaks) for panel in panels))
-    caps = [float(cap) for panel in panels for cap in panel.caps if cap is not None and cap <= FAR_CAP * peak]
-    return max([peak, *caps])
-
-
-def _memory(sheet: Sheet, shown: Subject, device: int, top: float, bottom: float) -> None:
-    """One device's memory over time between two heights, its cap, its peak."""
-    def height(level: float) -> float:
-        return bottom - (bottom - top) * level / sheet.memory_top
-
-    base, cap, peak = float(shown.static[device]), shown.caps[device], float(shown.peaks[device])
-    over = cap is not None and peak > cap * (1 + 1e-9)
-    name = f"{len(sheet.rules)}"  # tells areas apart; any distinct text will do
-    for part, steps in enumerate(memory_steps(shown, device, sheet.axis)):
-        points = [(x, level) for x, _, level, _ in steps]
-        points.append((steps[-1][1], steps[-1][2]))
-        sheet.areas += _area(f"{name}/{part}", MEMORY[0], [(x, height(base), height(level)) for x, level in points])
-        if base:
-            sheet.areas += _area(f"{name}/{part}/base", STATIC[0],
-                                 [(x, bottom, height(base)) for x in (points[0][0], points[-1][0])])
-        if over and cap is not None:
-            sheet.areas += _area(f"{name}/{part}/over", "over the cap",
-                                 [(x, height(cap), min(height(cap), height(level))) for x, level in points])
-        if sheet.hover:
-            sheet.levels += [{
-                "x": x, "x2": x2, "y": top, "y2": bottom, "device": shown.schedule.problem.devices[device].name,
-                "from": sheet.units[0].show(time, 5), "memory": sheet.units[1].show(level),
-                "cap": "none" if cap is None else sheet.units[1].show(cap),
-            } for x, x2, level, time in steps]
-    label = sheet.heights.label - 2
-    for x, x2 in sheet.axis.clip(0.0, shown.schedule.makespan):
-        sheet.line(x, bottom, x2, bottom, colour="#bbbbbb", width=0.7)
-        if cap is not None and cap <= sheet.memory_top:
-            sheet.line(x, height(cap), x2, height(cap), colour=CAP, dash=(3, 2))
-    if label < 7:
-        return
-    sheet.text(f"peak {sheet.units[1].show(peak, 3)}", (top + bottom) / 2 + 1, label, x=-8, align="right",
-               colour=CAP if over else MUTED, bold=over)
-    if cap is not None:
-        far = cap > sheet.memory_top
-        sheet.text(f"{'↑ ' if far else ''}cap {sheet.units[1].show(cap, 3)}", top if far else height(cap), label,
-                   x=WIDTH + 5, colour=CAP)
-
-
-def _area(name: str, kind: str, points: Iterable[tuple[float, float, float]]) -> list[Row]:
-    return [{"area": name, "kind": kind, "x": x, "y": y, "y2": y2} for x, y, y2 in points]
 
 
 # -- across panels -----------------------------------------------------------------------------------------------
@@ -326,13 +222,18 @@ def _title(schedule: Schedule) -> str:
             f"on {devices} device{'s' if devices != 1 else ''}")
 
 
-def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, window: tuple[float, float] | str) -> list[str]:
+def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measured | None) -> list[str]:
     """What a reader has to be told to read the picture."""
     unit, notes = sheet.units[0], []
     parts = sheet.axis.parts
     if len(parts) > 1 or parts[0] != (0.0, longest):
-        shown = " and ".join(f"{figure(start / unit.size)}–{figure(end / unit.size)}" for start, end in parts)
+        shown = ", ".join(f"{figure(start / unit.size)}–{figure(end / unit.size)}" for start, end in parts)
         notes.append(f"Shown: {shown} {unit.name} of {unit.show(longest)}.")
+    peak = max(max(panel.peaks) for panel in panels)
+    if sheet.heights.memory and peak > sheet.memory_top:
+        notes.append(f"Memory is drawn up to {sheet.units[1].show(sheet.memory_top, 3)}.")
+    if run and sheet.heights.memory:
+        notes.append("Memory as planned.")
     kinds = {row["kind"] for row in sheet.boxes}
     if any(", chunk " in kind for kind in kinds):
         notes.append("Lighter: later chunk of the model on the same device.")
@@ -347,7 +248,7 @@ def _assemble(sheet: Sheet, panels: Sequence[Subject], height: float, title: str
     unit = sheet.units[0].name
     return marks.layers(
         scales,
-        idle=sheet.idle, areas=sheet.areas, levels=sheet.levels, boxes=sheet.boxes, number_size=sheet.heights.number,
+        idle=sheet.idle, areas=sheet.areas, levels=sheet.levels, boxes=sheet.boxes, numbers=sheet.numbers,
         rules=sheet.rules, texts=sheet.texts, arrows=sheet.arrows, hover=sheet.hover,
         ticks=sheet.axis.ticks(sheet.units[0]), time_title=f"time ({unit})" if unit else "time",
         title=title, notes=notes,
@@ -358,7 +259,8 @@ def _colours(sheet: Sheet, panels: Sequence[Subject]) -> tuple[dict[str, str], l
     """Colour per class used in the picture, and the classes that the legend names."""
     used = {row["kind"] for row in sheet.boxes} | {row["kind"] for row in sheet.areas}
     chunks = min(TINTS, 1 + max(max(panel.chunks) for panel in panels))
-    colours, legend = {}, []
+    colours: dict[str, str] = {}
+    legend = []
     for kind, (label, colour) in KINDS.items():
         members = {kind_label(kind, chunk): tint(colour, chunk, chunks) for chunk in range(chunks)}
         if used & members.keys():
@@ -366,5 +268,5 @@ def _colours(sheet: Sheet, panels: Sequence[Subject]) -> tuple[dict[str, str], l
             legend.append(label)
     if STATIC[0] in used:
         legend += [STATIC[0], MEMORY[0]]
-    colours |= {MEMORY[0]: MEMORY[1], STATIC[0]: STATIC[1], "over the cap": CAP}
+    colours |= {MEMORY[0]: MEMORY[1], STATIC[0]: STATIC[1], OVER[0]: OVER[1]}
     return colours, legend

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from solver.problem import BlockKind, Problem
 
-__all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "STATIC", "Unit", "TINTS", "chunk_of_block", "figure",
-           "joined", "kind_label", "memory_unit", "text_width", "time_unit", "tint"]
+__all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "OVER", "STATIC", "TINTS", "Unit",
+           "chunk_of_block", "figure", "joined", "kind_label", "memory_unit", "text_width", "time_unit", "tint"]
 
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 INK = "#222222"
@@ -22,6 +22,7 @@ IDLE = "#efefef"
 CAP = "#9b1535"
 MEMORY = ("activations", "#a9b4c0")
 STATIC = ("weights + optimizer state", "#6f7f90")
+OVER = ("over the cap", CAP)
 
 #: Kind -> what the legend calls it, its colour; in legend order.
 KINDS: dict[BlockKind, tuple[str, str]] = {
@@ -45,7 +46,7 @@ def kind_label(kind: BlockKind, chunk: int) -> str:
 
 def tint(colour: str, chunk: int, chunks: int) -> str:
     """``colour`` (``#rrggbb``), lighter for later chunks of ``chunks``."""
-    share = 0.0 if chunks < 2 else 0.62 * chunk / (min(chunks, TINTS) - 1)
+    share = 0.0 if chunks < 2 else 0.55 * chunk / (min(chunks, TINTS) - 1)
     parts = (int(colour[i:i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)
 
