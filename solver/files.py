@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
+from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError, is_finite_number
 from solver.schedule import Operation, Repetend, Schedule
 
 __all__ = [
@@ -51,6 +51,8 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         return json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
     except json.JSONDecodeError as error:
         raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
+    except ValueError as error:  # a whole number with thousands of digits
+        raise FormatError(f"{name}: not JSON ({str(error).partition(':')[0]})") from None
     except _DuplicateKeyError as error:
         raise FormatError(f"{name}: the key {error} appears twice in one object") from None
     except RecursionError:
@@ -180,6 +182,8 @@ def _block(entry: Entry) -> Block:
 def _amounts(entry: Entry, field: str, devices: int) -> tuple[Number, ...]:
     value = entry.get(field)
     values = value if isinstance(value, list) else [value] * devices
+    if len(values) != devices:
+        raise FormatError(f"{entry.where}: {field} has {len(values)} entries for {devices} devices")
     return tuple(_number(item, f"{entry.where}: {field}") for item in values)
 
 
@@ -394,13 +398,14 @@ def require_format(entry: Entry, expected: str) -> None:
 
 
 def _number(value: Any, where: str) -> Number:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if not is_finite_number(value):
         raise FormatError(f"{where} is {_show(value)}, it must be a finite number")
-    return value
+    number: Number = value
+    return number
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, list(known), n=1)
+    matches = difflib.get_close_matches(name, map(str, known), n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
 
 

@@ -6,7 +6,7 @@ fault, what was found there and what is allowed. All of them are immutable.
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,7 +17,8 @@ import networkx as nx
 
 Number: TypeAlias = int | float
 
-__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError"]
+__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError",
+           "is_finite_number"]
 
 
 class ProblemError(ValueError):
@@ -229,9 +230,16 @@ class Problem:
                                f"but the blocks run on {list(producer.devices)} and {list(block.devices)}")
 
 
+def is_finite_number(value: object) -> bool:
+    """Whether ``value`` is an ``int`` or ``float`` (no ``bool``), finite, and an ``int`` not beyond all floats."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) <= sys.float_info.max  # NaN compares false
+
+
 def _require_finite(value: Number, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ProblemError(f"{where} is {value!r}, it must be a finite number")
+    if not is_finite_number(value):
+        raise ProblemError(f"{where} is {value!r:.60}, it must be a finite number")
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

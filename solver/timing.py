@@ -83,8 +83,12 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 
 
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:
+    if len(orders) != len(problem.devices):
+        raise DeadlockError(f"there are orders for {len(orders)} devices of {len(problem.devices)}")
     for device, row in enumerate(orders):
-        expected = len(problem.blocks_on[device]) * micro_batches
-        if len(row) != expected or len(set(row)) != expected:
-            raise DeadlockError(f"device {problem.devices[device].name!r}: its order holds {len(set(row))} operations "
-                                f"of {expected}")
+        here = frozenset(problem.blocks_on[device])
+        expected = len(here) * micro_batches
+        found = len({(block, m) for block, m in row if block in here and 0 <= m < micro_batches})
+        if found != expected or len(row) != expected:
+            raise DeadlockError(f"device {problem.devices[device].name!r}: its order holds {found} operations of "
+                                f"{expected}, and {len(row) - found} that are there twice or do not belong there")
