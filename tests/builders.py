@@ -1,0 +1,54 @@
+"""Problems that several test files build."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
+
+__all__ = ["chain", "loop", "pipeline", "v"]
+
+
+def chain(p: int) -> list[int]:
+    """The device of each stage: one stage a device."""
+    return list(range(p))
+
+
+def loop(p: int, chunks: int = 2) -> list[int]:
+    """The device of each stage: ``chunks`` a device, round and round."""
+    return list(range(p)) * chunks
+
+
+def v(p: int) -> list[int]:
+    """The device of each stage: down the devices and back."""
+    return [*range(p), *reversed(range(p))]
+
+
+def pipeline(devices: Sequence[int], *, forward: Number = 1, backward: Number | None = 2,
+             split: tuple[Number, Number] | None = None, activation: Number = 1, memory: Number | None = None,
+             lag: Number = 0, first_input_grad: bool = True) -> Problem:
+    """A pipeline of uniform stages, stage s on ``devices[s]``.
+
+    ``split`` = (I, W) cuts the backward in two; ``backward=None`` leaves it out (inference, nothing is kept).
+    ``activation`` is taken by a forward and given back when its backward (its W) ends. ``lag`` is the transfer
+    between stages on different devices. Without ``first_input_grad`` stage 0 has a weight gradient only.
+    """
+    last = len(devices) - 1
+    trains = backward is not None or split is not None
+
+    def after(block: str, source: int, target: int) -> tuple[Dependency, ...]:
+        return (Dependency(block, lag if devices[source] != devices[target] else 0),)
+
+    blocks = [Block(f"f{s}", BlockKind.FORWARD, (device,), forward, (activation if trains else 0,), (),
+                    after(f"f{s - 1}", s - 1, s) if s else ()) for s, device in enumerate(devices)]
+    for s in reversed(range(len(devices))) if trains else ():
+        device, before = devices[s], after(f"b{s + 1}", s + 1, s) if s < last else after(f"f{s}", s, s)
+        if split is None:
+            assert backward is not None
+            blocks.append(Block(f"b{s}", BlockKind.BACKWARD, (device,), backward, (-activation,), (), before))
+            continue
+        if s > 0 or first_input_grad:
+            blocks.append(Block(f"b{s}", BlockKind.INPUT_GRAD, (device,), split[0], (0,), (), before))
+            before = (Dependency(f"b{s}"),)
+        blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, (device,), split[1], (-activation,), (), before))
+    return Problem("uniform", tuple(Device(f"gpu{d}", memory) for d in sorted(set(devices))), tuple(blocks))

@@ -1,0 +1,223 @@
+"""The two file formats: what a file says is read back, and a bad file gets one clear sentence."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from solver.baselines import baseline
+from solver.files import (
+    FormatError,
+    load_problem,
+    load_schedule,
+    problem_from_json,
+    problem_to_json,
+    save_problem,
+    save_schedule,
+    schedule_from_json,
+    schedule_to_json,
+    write_atomically,
+)
+from tests.builders import chain, pipeline
+
+PROBLEM: dict[str, Any] = {
+    "format": "weft.problem/1", "name": "small", "time_unit": "ms", "memory_unit": "GiB",
+    "devices": [{"name": "gpu0", "memory": 4}, {"name": "gpu1", "memory": None}],
+    "links": [{"name": "wire", "source": "gpu0", "target": "gpu1"}],
+    "blocks": [
+        {"name": "f", "kind": "forward", "devices": [0], "duration": 1.5, "memory": 1, "after": []},
+        {"name": "g", "kind": "other", "devices": [1, 0], "duration": 2, "memory": [1, 0], "workspace": 1,
+         "after": [{"block": "f", "lag": 0.5, "link": "wire"}, {"block": "g", "distance": 1}]},
+        {"name": "b", "kind": "backward", "devices": [0], "duration": 3, "memory": -1, "after": ["g"]},
+    ],
+}
+SCHEDULE = schedule_to_json(baseline("greedy", problem_from_json(PROBLEM), 2))
+
+Damage = Callable[[dict[str, Any]], object]
+
+
+def refusal(read: Callable[[Any, str], object], value: dict[str, Any], damage: Damage) -> str:
+    damaged = copy.deepcopy(value)
+    damage(damaged)
+    with pytest.raises(FormatError) as caught:
+        read(damaged, "file.json")
+    message = str(caught.value)
+    assert message.startswith("file.json: ")
+    assert "\n" not in message
+    return message.removeprefix("file.json: ")
+
+
+def test_problem_is_read_as_written() -> None:
+    problem = problem_from_json(PROBLEM)
+    assert problem.blocks[1].after[0].link == "wire"
+    assert problem.blocks[1].workspace == (1, 1)
+    assert problem.devices[1].memory is None
+    assert problem_from_json(problem_to_json(problem)) == problem
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda p: p.pop("name"), "the field 'name' is missing"),
+    (lambda p: p.update(name=3), "name is 3, it must be text"),
+    (lambda p: p.update(format="weft.problem/2"),
+     "format is 'weft.problem/2'; this weft reads 'weft.problem/1' only; the file comes from a newer weft"),
+    (lambda p: p.update(format="weft.problem/0"), "format is 'weft.problem/0'; this weft reads 'weft.problem/1' only"),
+    (lambda p: p.update(format="weft.schedule/1"), "format is 'weft.schedule/1', it must be 'weft.problem/1'"),
+    (lambda p: p.update(format="weft.problem/10"),
+     "format is 'weft.problem/10'; this weft reads 'weft.problem/1' only; the file comes from a newer weft"),
+    (lambda p: p.update(blokcs=[]), "unknown field 'blokcs'; did you mean 'blocks'?"),
+    (lambda p: p["blocks"][0].update(durations=1), "blocks[0]: unknown field 'durations'; did you mean 'duration'?"),
+    (lambda p: p["blocks"][2].update(duration=-3),
+     "blocks[2]: block 'b': duration is -3, it must be greater than 0"),
+    (lambda p: p["blocks"][2].update(duration=float("nan")), "blocks[2]: duration is NaN, it must be a finite number"),
+    (lambda p: p["blocks"][2].update(duration=10**400), "blocks[2]: duration is"),
+    (lambda p: p["blocks"][2].update(duration="3"), "blocks[2]: duration is \"3\", it must be a finite number"),
+    (lambda p: p["blocks"][0].update(devices=[7]),
+     "block 'f': devices names device 7, but there are 2 devices (0 to 1)"),
+    (lambda p: p["blocks"][0].update(devices=0), "blocks[0]: devices is 0, it must be a list of indices into devices"),
+    (lambda p: p["blocks"][0].update(devices=[True]), "blocks[0]: devices is [true], it must be a list of indices"),
+    (lambda p: p["blocks"][0].update(memory=[1, 2]), "blocks[0]: memory has 2 entries for 1 devices"),
+    (lambda p: p["blocks"][1].update(memory=[1]), "blocks[1]: memory has 1 entries for 2 devices"),
+    (lambda p: p["blocks"][0].update(memory=[]), "blocks[0]: memory has 0 entries for 1 devices"),
+    (lambda p: p["blocks"][0].update(kind="foward"),
+     "blocks[0]: kind is 'foward', it must be one of forward, backward, input_grad, weight_grad, recompute, other; did you mean 'forward'?"),
+    (lambda p: p["blocks"][0].update(kind=["forward"]), "blocks[0]: kind is [\"forward\"], it must be text"),
+    (lambda p: p["blocks"][0].update(after=["b"]), "the blocks wait for each other in a cycle: f -> g -> b -> f"),
+    (lambda p: p["blocks"][2].update(after=["h"]), "block 'b': after 'h': there is no block of that name"),
+    (lambda p: p["blocks"][2].update(after="g"), "blocks[2]: after is \"g\", it must be a list"),
+    (lambda p: p["blocks"][2].update(after=[{"block": "g", "distance": 1.5}]),
+     "blocks[2]: after[0]: distance is 1.5, it must be a whole number"),
+    (lambda p: p["blocks"][2].update(name="f"), "blocks: the name 'f' is used twice"),
+    (lambda p: p["blocks"].append(3), "blocks[3]: is 3, it must be an object"),
+    (lambda p: p.update(blocks=[]), "blocks is empty"),
+    (lambda p: p.update(devices={}), "devices is {}, it must be a list"),
+    (lambda p: p["devices"][0].update(memory=-1), "devices[0]: device 'gpu0': memory is -1, it must be 0 or more"),
+    (lambda p: p["devices"][0].pop("memory"), "devices[0]: the field 'memory' is missing"),
+    (lambda p: p["links"][0].update(source="gpu2"), "links[0]: source: there is no device named 'gpu2'; did you mean"),
+])
+def test_bad_problem(damage: Damage, message: str) -> None:
+    assert refusal(problem_from_json, PROBLEM, damage).startswith(message)
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda s: s.update(format="weft.schedule/2"),
+     "format is 'weft.schedule/2'; this weft reads 'weft.schedule/1' only; the file comes from a newer weft"),
+    (lambda s: s.update(micro_batches=0), "micro_batches is 0, it must be a whole number of at least 1"),
+    (lambda s: s.update(micro_batches=1.0), "micro_batches is 1.0, it must be a whole number of at least 1"),
+    (lambda s: s["operations"][0].update(block="ff"),
+     "operations[0]: block: there is no block named 'ff'; did you mean"),
+    (lambda s: s["operations"][1].update(start=float("inf")), "operations[1]: start is Infinity, it must be a finite"),
+    (lambda s: s["operations"][1].update(micro_batch=-1),
+     "operations[1]: micro_batch is -1, it must be a whole number"),
+    (lambda s: s["operations"][1].pop("end"), "operations[1]: the field 'end' is missing"),
+    (lambda s: s.update(makespan=1.0), "makespan is 1.0, but the last operation ends at"),
+    (lambda s: s.update(status="optimal"), "status is 'optimal', but makespan and makespan_bound make it 'feasible'"),
+    (lambda s: s["peak_memory"].__setitem__(0, 99), "peak_memory[0] is 99, but the operations there reach"),
+    (lambda s: s["peak_memory"].pop(), "peak_memory must list one number for each of the 2 devices"),
+    (lambda s: s.update(repetend={"first": 0, "count": 0, "micro_batches": 1}), "repetend: count is 0"),
+    (lambda s: s.update(solver="weft"), "solver is \"weft\", it must be an object"),
+    (lambda s: s["problem"]["blocks"][0].update(duration=0), "problem: blocks[0]: block 'f': duration is 0"),
+    (lambda s: s.update(operations=None), "operations is null, it must be a list"),
+])
+def test_bad_schedule(damage: Damage, message: str) -> None:
+    assert refusal(schedule_from_json, SCHEDULE, damage).startswith(message)
+
+
+@pytest.mark.parametrize("value", [None, 3, "text", [], [PROBLEM]])
+def test_not_an_object(value: Any) -> None:
+    for read in (problem_from_json, schedule_from_json):
+        with pytest.raises(FormatError, match=r"^file.json: is .*, it must be an object"):
+            read(value, "file.json")
+
+
+# -- files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (b"", "is empty"),
+    (b" \n", "is empty"),
+    (b"{\n \"a\": }", "line 2, column 7: not JSON"),
+    (b"\xff\xfe", "is not UTF-8 text"),
+    (b"{\"a\": 1, \"a\": 2}", "the key 'a' appears twice in one object"),
+    (b"[" * 100_000, "is nested too deeply"),
+    (b"[" + b"9" * 5_000 + b"]", "not JSON"),
+    (b"[3]", "is [3], it must be an object"),
+])
+def test_bad_file(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "problem.json"
+    path.write_bytes(content)
+    for load in (load_problem, load_schedule):
+        with pytest.raises(FormatError) as caught:
+            load(path)
+        assert str(caught.value).startswith(f"{path}: ")
+        assert message in str(caught.value)
+
+
+def test_missing_file_and_directory(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"none\.json: cannot be read: No such file"):
+        load_problem(tmp_path / "none.json")
+    with pytest.raises(FormatError, match="cannot be read: Is a directory"):
+        load_problem(tmp_path)
+
+
+def test_saved_is_loaded(tmp_path: Path) -> None:
+    problem = problem_from_json(PROBLEM)
+    schedule = baseline("greedy", problem, 3)
+    save_problem(problem, tmp_path / "problem.json")
+    save_schedule(schedule, tmp_path / "schedule.json")
+    assert load_problem(tmp_path / "problem.json") == problem
+    assert load_schedule(tmp_path / "schedule.json") == schedule
+
+
+def test_writing_replaces_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("a long text that was there before")
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    assert os.listdir(tmp_path) == ["out.txt"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "schedule.json"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_schedule(baseline("gpipe", pipeline(chain(2)), 2), path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["schedule.json"]
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "out.txt", "text")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_not_json_is_not_written(tmp_path: Path) -> None:
+    schedule = baseline("gpipe", pipeline(chain(2)), 2).with_solver(seconds=float("nan"))
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save_schedule(schedule, tmp_path / "schedule.json")
+    assert os.listdir(tmp_path) == []
+
+
+def test_output_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_atomically(tmp_path / "none" / "out.txt", "text")
+
+
+def test_files_are_plain_json(tmp_path: Path) -> None:
+    save_problem(problem_from_json(PROBLEM), tmp_path / "problem.json")
+    assert json.loads((tmp_path / "problem.json").read_text()) == problem_to_json(problem_from_json(PROBLEM))
