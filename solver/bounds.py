@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from solver.closure import UNRELATED, Lags, least_lifetimes, longest_paths
+from solver.closure import Lags, least_lifetimes, longest_paths
 from solver.instance import Instance
 
 __all__ = ["makespan_bound", "steady_bound"]

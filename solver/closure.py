@@ -12,6 +12,8 @@ closed under three arguments until nothing changes:
   capacity. The slack that the known least lifetimes leave in that inequality limits every single lifetime from
   above, which is a lower bound on a lag backwards.
 
+* *Depth*: no schedule needs blocks further apart than :func:`lag_range` periods.
+
 A positive cycle (D[i, i] > 0) or negative slack refutes T. Feasibility is monotone in T (idle time can be inserted
 at the cycle boundary), so a refuted T refutes every shorter one.
 """
@@ -25,7 +27,8 @@ import numpy.typing as npt
 
 from solver.instance import Instance
 
-__all__ = ["UNRELATED", "Lags", "Lifetimes", "closure", "closure_bound", "least_lifetimes", "longest_paths"]
+__all__ = ["UNRELATED", "Lags", "Lifetimes", "closure", "closure_bound", "lag_range", "least_lifetimes",
+           "longest_paths", "takes_before_giving"]
 
 Lags = npt.NDArray[np.int64]
 
@@ -42,7 +45,7 @@ def closure(instance: Instance, period: int) -> Lags | None:
     """
     if period < instance.heaviest_load:
         return None
-    lags = longest_paths(instance, period)
+    lags = longest_paths(instance, period, -(lag_range(instance, period) + 1) * period)
     if lags is None:
         return None
     pairs = [(i, j) for a, b in instance.shared_pairs() for i, j in ((a, b), (b, a))]
@@ -70,10 +73,30 @@ def closure_bound(instance: Instance, upper: int) -> int:
     return low
 
 
-def longest_paths(instance: Instance, period: int) -> Lags | None:
+def lag_range(instance: Instance, period: int) -> int:
+    """No schedule needs two blocks' lags k to differ by more than this.
+
+    Sort the blocks by lag. Between neighbours with a gap wider than the longest dependency (a block may wrap, and a
+    transfer lasts ceil(c / T) periods more) all later blocks can move one period earlier: no dependency breaks, the
+    order within the period stays, and memory is held for a shorter time if no part of a micro-batch gives back more
+    than the part before it took (:func:`takes_before_giving`).
+    """
+    longest = max((-(-arc.lag // period) + arc.distance for arc in instance.arcs), default=0)
+    return (len(instance.durations) - 1) * (longest + 2) + 1
+
+
+def takes_before_giving(instance: Instance) -> bool:
+    """Whether dependencies alone make sure that everything given back was taken before, wherever memory is limited."""
+    horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
+    lags = longest_paths(instance, horizon)
+    return lags is not None and all(least_lifetimes(instance, device, lags) is not None
+                                    for device in range(len(instance.capacity)) if instance.limited(device))
+
+
+def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -> Lags | None:
     """Lags implied by the dependencies alone for ``period``; None if they contradict it (a positive cycle)."""
     n = len(instance.durations)
-    lags = np.full((n, n), UNRELATED, dtype=np.int64)
+    lags = np.full((n, n), unrelated, dtype=np.int64)
     np.fill_diagonal(lags, 0)
     for arc in instance.arcs:
         lag = instance.durations[arc.source] + arc.lag - arc.distance * period

@@ -24,7 +24,7 @@ from ortools.sat.python import cp_model
 
 from solver.cpsat import Budget, run
 from solver.instance import Instance
-from solver.paths import FixedOrder, Op
+from solver.paths import FixedOrder
 from solver.timing import Orders
 
 __all__ = ["Improvement", "Stretch", "reorder"]

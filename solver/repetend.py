@@ -25,7 +25,7 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from solver.closure import UNRELATED, Lags, closure, closure_bound
+from solver.closure import Lags, closure, closure_bound, lag_range, takes_before_giving
 from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, retime
 from solver.instance import Instance
@@ -68,6 +68,8 @@ def find_repetend(
     _bisect(instance, search, closure_bound(instance, _ceil(start.period)), budget, on_change)
     if not search.proven:
         _settle_fractions(instance, search, budget, on_change)
+    if not takes_before_giving(instance):  # the argument for the range of lags does not hold: only the load is proven
+        search.bound = Fraction(instance.heaviest_load)
     return search
 
 
@@ -101,7 +103,7 @@ def _settle_fractions(instance: Instance, search: PeriodSearch, budget: Budget,
     the tick below the best therefore proves the best exactly.
     """
     nodes = len(instance.durations) + sum(arc.link is not None for arc in instance.arcs)
-    height = nodes * (_lag_range(instance, _ceil(search.best.period)) + 1
+    height = nodes * (lag_range(instance, _ceil(search.best.period)) + 1
                       + max((arc.distance for arc in instance.arcs), default=0))
     factor = height**2 + 1
     total = sum(instance.durations)
@@ -194,13 +196,11 @@ class _Model:
         self._limit_memory()
 
     def _make_starts(self) -> None:
-        # Shifting a periodic schedule in time changes nothing: the block that most others follow starts at 0.
-        known = self.lags > UNRELATED // 2
-        root = int((known.sum(axis=1) + known.sum(axis=0)).argmax())
-        widest = _lag_range(self.instance, self.period)
+        # Shifting a periodic schedule in time changes nothing: one block, which says most of the others, starts at 0.
+        window = -self.lags - self.lags.T  # how far two starts' difference can vary
+        root = int(window.sum(axis=1).argmin())
         for i in self.instance.blocks:
-            earliest = int(self.lags[root, i]) if known[root, i] else -widest * self.period
-            latest = -int(self.lags[i, root]) if known[i, root] else widest * self.period
+            earliest, latest = int(self.lags[root, i]), -int(self.lags[i, root])
             first, last = earliest // self.period, latest // self.period
             name = self.instance.problem.blocks[i].name
             offset = self.model.new_int_var(0, 0 if i == root else self.period - 1, f"offset {name}")
@@ -234,8 +234,7 @@ class _Model:
             self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
         for i, j in self.instance.shared_pairs():  # redundant, from the closure
             for a, b in ((i, j), (j, i)):
-                if self.lags[a, b] > UNRELATED // 2:
-                    self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
+                self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
 
     def _carry_transfers(self) -> None:
         instance, period = self.instance, self.period
@@ -243,7 +242,7 @@ class _Model:
         for number, arc in enumerate(instance.arcs):
             if arc.link is None:
                 continue
-            widest = (2 * _lag_range(instance, period) + 2) * period
+            widest = (2 * lag_range(instance, period) + 2) * period
             begin = self.model.new_int_var(-widest, widest, f"transfer {number}")
             self.model.add(begin >= self.start[arc.source] + instance.durations[arc.source])
             self.model.add(self.start[arc.target] >= begin + arc.lag - arc.distance * period)
@@ -299,17 +298,6 @@ class _Model:
 
 def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:
     return cp_model.LinearExpr.weighted_sum(variables, weights)
-
-
-def _lag_range(instance: Instance, period: int) -> int:
-    """No schedule needs two blocks' lags k to differ by more than this.
-
-    Sort the blocks by lag. Between neighbours with a gap wider than the longest dependency (a block may wrap, and a
-    transfer lasts ceil(c / T) periods more) all later blocks can move one period earlier: no dependency breaks, the
-    order within the period stays, and what later blocks give back is held for a shorter time.
-    """
-    longest = max((-(-arc.lag // period) + arc.distance for arc in instance.arcs), default=0)
-    return (len(instance.durations) - 1) * (longest + 2) + 1
 
 
 def _ceil(value: Fraction) -> int:
