@@ -85,7 +85,8 @@ def test_problem_is_read_as_written() -> None:
     (lambda p: p["blocks"][1].update(memory=[1]), "blocks[1]: memory has 1 entries for 2 devices"),
     (lambda p: p["blocks"][0].update(memory=[]), "blocks[0]: memory has 0 entries for 1 devices"),
     (lambda p: p["blocks"][0].update(kind="foward"),
-     "blocks[0]: kind is 'foward', it must be one of forward, backward, input_grad, weight_grad, recompute, other; did you mean 'forward'?"),
+     "blocks[0]: kind is 'foward', it must be one of forward, backward, input_grad, weight_grad, "
+     "recompute, other; did you mean 'forward'?"),
     (lambda p: p["blocks"][0].update(kind=["forward"]), "blocks[0]: kind is [\"forward\"], it must be text"),
     (lambda p: p["blocks"][0].update(after=["b"]), "the blocks wait for each other in a cycle: f -> g -> b -> f"),
     (lambda p: p["blocks"][2].update(after=["h"]), "block 'b': after 'h': there is no block of that name"),
