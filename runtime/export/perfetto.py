@@ -1,0 +1,127 @@
+"""A schedule as a trace for ui.perfetto.dev or chrome://tracing (the Chrome "Trace Event Format", JSON).
+
+One process holds the plan with a thread a device; a second one, if there is a measured timeline, holds the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from runtime.timeline import Timeline
+from solver.files import write_atomically
+from solver.problem import Block, BlockKind
+from solver.schedule import Schedule
+
+__all__ = ["save_trace", "trace"]
+
+Event: TypeAlias = dict[str, Any]
+
+PLAN, RUN = 1, 2  # processes; threads are devices + 1, since 0 is the idle thread of a machine
+
+#: Microseconds in a time unit. Units that are not of time are drawn as milliseconds.
+MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3}
+
+#: Names of the trace viewer's own colours, near those of the pictures.
+COLOURS = {BlockKind.FORWARD: "thread_state_running", BlockKind.BACKWARD: "thread_state_iowait",
+           BlockKind.INPUT_GRAD: "terrible", BlockKind.WEIGHT_GRAD: "good",
+           BlockKind.RECOMPUTE: "rail_response", BlockKind.OTHER: "grey"}
+
+#: Arrows start and end this share of a slice inside it: at its very edge they would belong to its neighbour.
+INSIDE = 1e-3
+
+
+def trace(schedule: Schedule, measured: Timeline | None = None) -> dict[str, Any]:
+    """The trace of ``schedule``, a JSON object with times in microseconds.
+
+    Every operation is a complete event on each of its devices, named by kind and micro-batch (``F3``); block, devices
+    and memory are among its arguments. Every device has a counter of the memory its blocks hold, in the problem's unit,
+    and an arrow leads from a block to each that waits for it on another device. ``measured`` is a run of the same
+    schedule. Raises ``ValueError`` if it names a block or a rank that the schedule does not have.
+    """
+    scale = MICROSECONDS.get(schedule.problem.time_unit, 1e3)
+    events = [*_header(schedule, PLAN, "weft plan"), *_operations(schedule, scale), *_counters(schedule, scale),
+              *_arrows(schedule, scale)]
+    if measured is not None:
+        events += [*_header(schedule, RUN, "measured"), *_measured(schedule, measured, scale)]
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {
+        "problem": schedule.problem.name, "schedule": str(schedule.solver.get("name", "")),
+        "time_unit": schedule.problem.time_unit, "microseconds_per_unit": scale,
+    }}
+
+
+def save_trace(schedule: Schedule, path: str | os.PathLike[str], measured: Timeline | None = None) -> None:
+    """Write :func:`trace` to ``path``, whole or not at all. Raises ``OSError``."""
+    write_atomically(path, json.dumps(trace(schedule, measured), allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _header(schedule: Schedule, process: int, name: str) -> Iterator[Event]:
+    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
+    yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
+    for device, description in enumerate(schedule.problem.devices):
+        yield {"ph": "M", "pid": process, "tid": device + 1, "name": "thread_name", "args": {"name": description.name}}
+        yield {"ph": "M", "pid": process, "tid": device + 1, "name": "thread_sort_index",
+               "args": {"sort_index": device}}
+
+
+def _operations(schedule: Schedule, scale: float) -> Iterator[Event]:
+    problem = schedule.problem
+    for operation in schedule.operations:
+        block = problem.blocks[operation.block]
+        for device in block.devices:
+            event = _slice(block, operation.micro_batch, PLAN, device, operation.start * scale, operation.end * scale)
+            event["args"] |= {"devices": [problem.devices[d].name for d in block.devices],
+                              "memory": block.memory_on(device)}
+            if block.workspace_on(device):
+                event["args"]["workspace"] = block.workspace_on(device)
+            yield event
+
+
+def _slice(block: Block, micro_batch: int, process: int, device: int, start: float, end: float) -> Event:
+    """A complete event from ``start`` to ``end`` in microseconds.
+
+    Both are rounded to the viewers' nanoseconds before they are subtracted: a slice that seems to end after the next
+    one has begun would be drawn around it.
+    """
+    first, last = round(start * 1000), round(end * 1000)
+    return {"ph": "X", "pid": process, "tid": device + 1, "name": f"{block.kind.letter}{micro_batch}",
+            "cat": str(block.kind), "cname": COLOURS[block.kind], "ts": first / 1000, "dur": (last - first) / 1000,
+            "args": {"block": block.name, "micro_batch": micro_batch}}
+
+
+def _counters(schedule: Schedule, scale: float) -> Iterator[Event]:
+    for device, description in enumerate(schedule.problem.devices):
+        levels = dict(schedule.memory_profile(device))  # of several steps at one time the last holds
+        for time, level in levels.items():
+            yield {"ph": "C", "pid": PLAN, "name": f"memory of {description.name}", "ts": time * scale,
+                   "args": {schedule.problem.memory_unit or "memory": level}}
+
+
+def _arrows(schedule: Schedule, scale: float) -> Iterator[Event]:
+    problem = schedule.problem
+    times = {(operation.block, operation.micro_batch): operation for operation in schedule.operations}
+    number = 0
+    for producer, consumer, dependency in problem.dependencies():
+        source = problem.blocks[producer].devices
+        targets = [device for device in problem.blocks[consumer].devices if device not in source]
+        for micro_batch in range(dependency.distance, schedule.micro_batches if targets else 0):
+            before, after = times[producer, micro_batch - dependency.distance], times[consumer, micro_batch]
+            leave = before.end - INSIDE * (before.end - before.start)
+            arrive = after.start + INSIDE * (after.end - after.start)
+            for target in targets:
+                number += 1
+                ends = {"pid": PLAN, "name": "transfer", "cat": "transfer", "id": number}
+                yield {"ph": "s", **ends, "tid": source[0] + 1, "ts": leave * scale}
+                yield {"ph": "f", "bp": "e", **ends, "tid": target + 1, "ts": arrive * scale}
+
+
+def _measured(schedule: Schedule, run: Timeline, scale: float) -> Iterator[Event]:
+    problem = schedule.problem
+    for entry in run.operations:
+        if entry.block not in problem.index or entry.rank not in range(len(problem.devices)):
+            raise ValueError(f"the measured timeline has block {entry.block!r} on rank {entry.rank}, which the "
+                             f"schedule of {problem.name!r} does not have: it was measured on another plan")
+        start, end = (time / run.seconds_per_unit * scale for time in (entry.start, entry.end))
+        yield _slice(problem.blocks[problem.index[entry.block]], entry.micro_batch, RUN, entry.rank, start, end)
