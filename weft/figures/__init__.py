@@ -16,6 +16,8 @@ from solver.schedule import Schedule
 if TYPE_CHECKING:
     import altair as alt
 
+    from runtime.timeline import Timeline
+
 __all__ = ["FORMATS", "Window", "chart", "draw"]
 
 #: The endings :func:`draw` understands.
@@ -30,7 +32,7 @@ def draw(
     path: str | os.PathLike[str],
     *,
     baseline: Schedule | None = None,
-    measured: Iterable[Any] | None = None,
+    measured: Timeline | Iterable[Any] | None = None,
     title: str | None = None,
     window: Window = "auto",
 ) -> None:
@@ -54,16 +56,17 @@ def chart(
     schedule: Schedule,
     *,
     baseline: Schedule | None = None,
-    measured: Iterable[Any] | None = None,
+    measured: Timeline | Iterable[Any] | None = None,
     title: str | None = None,
     window: Window = "auto",
 ) -> alt.LayerChart:
     """The Altair chart of ``schedule``.
 
     ``baseline`` is drawn above it on the same time axis; it may come from another placement, but must use the same
-    time unit. ``measured`` is what a run of ``schedule`` took: entries of ``block`` (name or index), ``micro_batch``,
-    ``rank`` (index of the device), ``start``, ``end``, in the problem's time unit, as tuples in this order or as
-    objects with these attributes or keys; it is drawn under the plan and starts at 0 with its first entry.
+    time unit. ``measured`` is what a run of ``schedule`` took: a :class:`~runtime.timeline.Timeline`, or entries of
+    ``block`` (name or index), ``micro_batch``, ``rank`` (index of the device), ``start``, ``end`` in the problem's time
+    unit, as tuples in this order or as objects with these attributes or keys. It is drawn under the plan and starts
+    at 0 with its first entry.
 
     ``window`` limits the picture to some times. ``"auto"`` draws all of a schedule whose boxes can be told apart, and
     otherwise its beginning and its end; the subtitle then says so.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from solver.baselines import BASELINES
 from solver.problem import Number
 from solver.schedule import Operation, Schedule
 from weft.figures.axis import TimeAxis
@@ -60,8 +61,9 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """Who made the schedule."""
-        return str(self.schedule.solver.get("name", "schedule"))
+        """Who made the schedule; baselines go by the name their authors gave them."""
+        name = str(self.schedule.solver.get("name", "schedule"))
+        return BASELINES[name].title if name in BASELINES else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +99,19 @@ def _per_device(value: Any, label: str, devices: int) -> tuple[Number, ...]:
 # -- measured runs -----------------------------------------------------------------------------------------------
 
 
-def read_measured(entries: Iterable[Any], schedule: Schedule) -> Measured:
+def read_measured(run: Any, schedule: Schedule) -> Measured:
     """The measured run of ``schedule``; see :func:`weft.figures.chart`. Raises ``ValueError`` naming the entry."""
     problem = schedule.problem
     rows: list[list[Operation]] = [[] for _ in problem.devices]
-    for i, entry in enumerate(entries):
+    scale = 1 / getattr(run, "seconds_per_unit", 1.0)
+    for i, entry in enumerate(getattr(run, "operations", run)):
         try:
             block, micro_batch, rank, start, end = _fields(entry)
             index = problem.index[block] if isinstance(block, str) else int(block)
             problem.blocks[index]
             if rank not in range(len(rows)):
                 raise ValueError(f"rank {rank} of {len(rows)}")
-            rows[rank].append(Operation(index, int(micro_batch), float(start), float(end)))
+            rows[rank].append(Operation(index, int(micro_batch), float(start) * scale, float(end) * scale))
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(f"measured[{i}]: is {entry!r}, it must hold a block and a rank of the schedule, a "
                              f"micro-batch, a start and an end ({error})") from None

@@ -102,6 +102,7 @@ def page(specification: dict[str, Any], title: str, script: str) -> str:
     options = {"renderer": "svg",
                "actions": {"export": True, "source": False, "compiled": False, "editor": False}}
     data = json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")  # a name may hold "</script>"
+    script = script.replace("</script", "<\\/script")
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -6,7 +6,7 @@ one chart holds boxes, memory and labels. Vega draws it without a browser (vl-co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -14,7 +14,7 @@ import vl_convert
 
 from solver.schedule import Schedule
 from weft.figures import marks
-from weft.figures.axis import time_axis
+from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_measured, repetend_span, subject
 from weft.figures.memory import draw_memory, top_level
 from weft.figures.sheet import WIDTH, Sheet, heights_for
@@ -46,7 +46,7 @@ def build(
     schedule: Schedule,
     *,
     baseline: Schedule | None,
-    measured: Iterable[Any] | None,
+    measured: Any,
     title: str | None,
     window: tuple[float, float] | str,
     hover: bool,
@@ -72,7 +72,7 @@ def build(
     top, ends = 0.0, []
     for shown in panels:
         is_last = shown is panels[-1]
-        band = repetend_span(shown.schedule) is not None or (is_last and baseline is not None)
+        band = repetend_span(shown.schedule) is not None or (is_last and _saved(axis, panels) is not None)
         bottom = _panel(sheet, shown, top, run if is_last else None, band)
         ends.append((shown.schedule.makespan, top, bottom))
         top = bottom + (16 if not is_last else 0)
@@ -150,7 +150,8 @@ def _facts(shown: Subject, unit: Unit, run: Measured | None) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:+.1f} %".replace("-", "−")
+    text = f"{100 * share:+.1f} %".replace("-", "−")
+    return "±0 %" if text[1:] == "0.0 %" else text
 
 
 def _phases(sheet: Sheet, schedule: Schedule, y: float) -> None:
@@ -186,8 +187,8 @@ def _makespans(sheet: Sheet, panels: Sequence[Subject], ends: Sequence[tuple[flo
         if place is None:
             continue
         sheet.line(place, top + 2, place, own_bottom)
-        if own_bottom < bottom:
-            sheet.line(place, own_bottom, place, bottom, colour=MUTED, dash=(2, 3))
+        if own_bottom < bottom:  # on through the lanes of the other schedule, not through its header
+            sheet.line(place, ends[-1][1] + HEADER, place, bottom, colour=MUTED, dash=(2, 3))
         label = sheet.units[0].show(makespan)
         head = text_width(shown.name, 12, bold=True) + 14 + text_width(_facts(shown, sheet.units[0], None), 11)
         x = sheet.axis.pixel(place)
@@ -197,14 +198,23 @@ def _makespans(sheet: Sheet, panels: Sequence[Subject], ends: Sequence[tuple[flo
             sheet.text(label, top + 8, 10, x=x + 4)
     if len(panels) < 2 or places[1] is None:
         return
-    saved = ends[1][0] / ends[0][0] - 1
-    x, y = sheet.axis.pixel(places[1]), ends[1][1] + HEADER + 5
-    sheet.text(_percent(saved), ends[1][1] + 8, 12, x=x + 5, bold=True)
-    if places[0] is not None and abs(sheet.axis.pixel(places[0]) - x) >= 14:
-        low, high = sorted((places[0], places[1]))
-        tip = 4 * sheet.axis.per_pixel
-        sheet.line(low + tip, y, high - tip, y, width=1.2)
-        sheet.arrows += [{"x": low + tip, "y": y, "angle": 270}, {"x": high - tip, "y": y, "angle": 90}]
+    x, top = sheet.axis.pixel(places[1]), ends[1][1]
+    sheet.text(_percent(ends[1][0] / ends[0][0] - 1), top + 8, 12, x=x + 5, bold=True)
+    saved = _saved(sheet.axis, panels)
+    if saved is not None:
+        tip, y = 4 * sheet.axis.per_pixel, top + HEADER + 5
+        low, high = saved[0] + tip, saved[1] - tip
+        sheet.line(low, y, high, y, width=1.2)
+        sheet.arrows += [{"x": low, "y": y, "angle": 270}, {"x": high, "y": y, "angle": 90}]
+
+
+def _saved(axis: TimeAxis, panels: Sequence[Subject]) -> tuple[float, float] | None:
+    """Places between which an arrow shows the time saved or lost; ``None`` where there is no room for it."""
+    places = [axis.place(panel.schedule.makespan) for panel in panels]
+    low, high = places[0], places[-1]
+    if low is None or high is None or abs(high - low) < 14 * axis.per_pixel:
+        return None
+    return min(low, high), max(low, high)
 
 
 def _cuts(sheet: Sheet, bottom: float) -> None:
