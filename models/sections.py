@@ -1,0 +1,295 @@
+"""The sections of a spec file as pydantic models: names, units, defaults, examples and what is allowed.
+
+These classes are what ``weft schema`` prints. Reading a file, and errors that name its lines, are in
+:mod:`models.spec`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    Tag,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from models.quantities import parse_bandwidth, parse_bytes, parse_seconds
+
+__all__ = [
+    "EXPLICIT", "FAMILY", "MAX_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES", "Cluster", "ExplicitModel", "GptModel",
+    "Inference", "LayerSpec", "Placement", "Spec", "Training",
+]
+
+#: More micro-batches in one step than any training run uses; a schedule holds an entry for every one of them.
+MAX_MICRO_BATCHES = 65_536
+#: Limits that keep a typing error (a layer count of 10^9) from taking the machine down.
+MAX_GPUS = 1_024
+MAX_LAYERS = 1_024
+
+#: The two kinds of ``model`` section; pydantic puts these tags into error locations.
+FAMILY, EXPLICIT = "family:", "layers:"
+
+_QUANTITY = r"^\s*[+]?[0-9.]+([eE][+-]?[0-9]+)?\s*"
+_BYTES_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0},
+                           {"type": "string", "pattern": _QUANTITY + "([KMGT]i?)?B?$"}]}
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(_BYTES_SCHEMA)]
+Seconds: TypeAlias = Annotated[float, BeforeValidator(parse_seconds), WithJsonSchema(
+    {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _QUANTITY + "(ns|us|ms|s)?$"}]})]
+Bandwidth: TypeAlias = Annotated[float, BeforeValidator(parse_bandwidth), WithJsonSchema(
+    {"anyOf": [{"type": "number", "exclusiveMinimum": 0},
+               {"type": "string", "pattern": _QUANTITY + "([KMGT]i?)?(B|bit)/s$"}]})]
+Shape: TypeAlias = Literal["chain", "v", "loop"]
+BackwardMode: TypeAlias = Literal["full", "split"]
+
+
+def _bytes_each(value: object) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        return (parse_bytes(value),)
+    amounts = []
+    for i, item in enumerate(value):
+        try:
+            amounts.append(parse_bytes(item))
+        except ValueError as error:
+            _refuse(f"entry {i} is {item!r}, {error}")
+    return tuple(amounts)
+
+
+BytesEach: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_bytes_each), WithJsonSchema(
+    {"anyOf": [*_BYTES_SCHEMA["anyOf"], {"type": "array", "minItems": 1, "items": _BYTES_SCHEMA}]})]
+
+
+class Section(BaseModel):
+    """What all sections share: unknown keys are refused, types are not guessed, nothing changes after reading."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class GptModel(Section):
+    """A GPT: an embedding, ``layers`` equal transformer layers, and a head (final layer norm, logits, loss)."""
+
+    family: Literal["gpt"] = Field(description="The model family.")
+    layers: int = Field(ge=1, le=MAX_LAYERS, description="Number of transformer layers.", examples=[24])
+    hidden: int = Field(ge=1, description="Width of the hidden state.", examples=[2048])
+    heads: int = Field(ge=1, description="Attention heads.", examples=[32])
+    vocabulary: int = Field(ge=1, description="Entries of the vocabulary, padding included.", examples=[51200])
+    sequence: int = Field(ge=1, description="Tokens in a sequence.", examples=[2048])
+
+
+class LayerSpec(Section):
+    """One layer with its costs for one micro-batch; ``repeat`` puts several equal ones in a row."""
+
+    name: Name = Field(description="Name of the layer; with repeat, '.0', '.1', ... are added.", examples=["block"])
+    repeat: int = Field(default=1, ge=1, le=MAX_LAYERS, description="How many of these follow each other.")
+    forward: Seconds = Field(description="Time of the forward (seconds, or text with a unit); more than 0.",
+                             examples=["4.1 ms"])
+    backward: Seconds | None = Field(
+        default=None, description="Time of the whole backward. Training needs this, or both input_grad and "
+        "weight_grad.", examples=["8.2 ms"])
+    input_grad: Seconds | None = Field(default=None, description="Time of the input-gradient part of the backward.",
+                                       examples=["4.3 ms"])
+    weight_grad: Seconds | None = Field(default=None, description="Time of the weight-gradient part of the backward.",
+                                        examples=["3.9 ms"])
+    activation_memory: Bytes = Field(
+        default=0, description="What one micro-batch keeps from its forward for its backward, the layer's input "
+        "included (bytes, or text with a unit).", examples=["776 MiB"])
+    weight_grad_memory: Bytes | None = Field(
+         default=None, description="What is still kept between input_grad and weight_grad: the inputs of linear "
+        "layers and the gradients of their outputs. Default: all of activation_memory.", examples=["128 MiB"])
+    workspace: Bytes = Field(
+        default=0, description="Needed only while a block of this layer runs.", examples=["512 MiB"])
+    weights: Bytes | None = Field(
+        default=None, description="Size of the parameters. Give this or parameters; default none.", examples=["96 MiB"])
+    parameters: int | None = Field(default=None, ge=0, description="Number of parameters.", examples=[50331648])
+    output: Bytes = Field(
+        default=0, description="What the next layer gets, and the size of its gradient.", examples=["8 MiB"])
+
+    @model_validator(mode="after")
+    def _check(self) -> LayerSpec:
+        if round(self.forward, 9) <= 0:
+            _refuse("forward must be greater than 0 (at least 1 ns)")
+        if (self.input_grad is None) != (self.weight_grad is None):
+            _refuse("input_grad and weight_grad come together, one of them is missing")
+        if self.backward is not None and self.input_grad is not None:
+            _refuse("give either backward, or input_grad and weight_grad, not both")
+        if self.backward is not None and round(self.backward, 9) <= 0:
+            _refuse("backward must be greater than 0 (at least 1 ns)")
+        if self.input_grad is not None and round(self.input_grad + (self.weight_grad or 0), 9) <= 0:
+            _refuse("input_grad and weight_grad must be greater than 0 together (at least 1 ns)")
+        if self.weights is not None and self.parameters is not None:
+            _refuse("give either weights (their size) or parameters (their number), not both")
+        return self
+
+
+class ExplicitModel(Section):
+    """A chain of layers, each with its costs."""
+
+    layers: tuple[LayerSpec, ...] = Field(strict=False, min_length=1, description="The layers, first to last.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ExplicitModel:
+        count = sum(layer.repeat for layer in self.layers)
+        if count > MAX_LAYERS:
+            _refuse(f"layers are {count} with their repeats, at most {MAX_LAYERS} are supported")
+        names = [layer.name for layer in self.layers]
+        for name in names:
+            if names.count(name) > 1:
+                _refuse(f"layers: the name {name!r} is used twice")
+        return self
+
+
+def _kind_of_model(value: Any) -> str | None:
+    """Which kind a ``model`` section is meant to be: explicit where it lists layers, else of a family."""
+    if isinstance(value, (GptModel, ExplicitModel)):
+        return EXPLICIT if isinstance(value, ExplicitModel) else FAMILY
+    if not isinstance(value, dict):
+        return FAMILY
+    return EXPLICIT if "family" not in value and not isinstance(value.get("layers"), int) else FAMILY
+
+
+class Cluster(Section):
+    """The GPUs and what joins them."""
+
+    gpus: int = Field(ge=1, le=MAX_GPUS, description="Number of GPUs.", examples=[4])
+    memory: BytesEach = Field(description="Memory of each GPU (bytes, or text with a unit), or a list with one entry "
+                              "for each.", examples=["32 GiB", ["32 GiB", "32 GiB", "16 GiB", "16 GiB"]])
+    reserve: Bytes = Field(
+        default=1024**3, description="Kept free on every GPU for the framework: CUDA context, communication buffers, "
+        "fragmentation. Default 1 GiB.", examples=["1 GiB"])
+    links: Literal["nvlink-v100", "network-v100"] | None = Field(
+         default=None, description="Measured transfer times by size: nvlink-v100 (two V100 of one machine) or "
+        "network-v100 (V100 of two machines). Several GPUs need this or bandwidth.")
+    bandwidth: Bandwidth | None = Field(
+        default=None, description="Bandwidth between any two GPUs (bytes per second, or text with a unit).",
+        examples=["36 GB/s"])
+    latency: Seconds = Field(
+        default=0.0, description="Time that a transfer of any size takes at least; with bandwidth only. Default 0.",
+        examples=["10 us"])
+
+    @field_validator("memory")
+    @classmethod
+    def _some_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) <= 0:
+            raise ValueError("it must be greater than 0")
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> Cluster:
+        if len(self.memory) not in (1, self.gpus):
+            _refuse(f"memory lists {len(self.memory)} GPUs, but gpus is {self.gpus}")
+        if self.links is not None and (self.bandwidth is not None or self.latency):
+            _refuse("give either links (measured) or bandwidth and latency, not both")
+        if self.latency and self.bandwidth is None:
+            _refuse("latency needs bandwidth beside it")
+        if self.gpus > 1 and self.links is None and self.bandwidth is None:
+            _refuse("with several GPUs, give links (such as nvlink-v100) or bandwidth (such as 36 GB/s)")
+        return self
+
+
+class _Run(Section):
+    micro_batches: int = Field(ge=1, le=MAX_MICRO_BATCHES, description="Micro-batches in one step.", examples=[16])
+    micro_batch_size: int = Field(default=1, ge=1, description="Sequences in one micro-batch. Default 1.")
+    parameter_bytes: int = Field(
+        default=2, ge=1, le=16, description="Bytes of one parameter as the layers compute with it. Default 2 (fp16 "
+        "or bf16).")
+
+
+class Training(_Run):
+    """One training step: forward and backward of every micro-batch, then the optimizer."""
+
+    recompute: bool = Field(
+        default=False, description="Keep only each layer's input and run its forward again in the backward (for a "
+        "family, the transformer layers). Default false.")
+    gradient_bytes: int = Field(default=2, ge=0, le=16, description="Bytes of one parameter's gradient. Default 2.")
+    optimizer_bytes_per_parameter: int = Field(
+        default=12, ge=0, le=64, description="Optimizer state for one parameter. Default 12: mixed-precision Adam, an "
+        "fp32 master copy and two fp32 moments.")
+
+
+class Inference(_Run):
+    """Forwards only; activations are given back when a block ends."""
+
+
+class Placement(Section):
+    """Which placements to search."""
+
+    shapes: tuple[Shape, ...] = Field(default=("chain", "v", "loop"), strict=False, min_length=1, description=(
+        "chain: one stage a GPU. v: two, down the GPUs and back up. loop: two, twice down the GPUs. Default all."))
+    backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
+        "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
+
+
+class Spec(Section):
+    """A model, a cluster and what to run on it: everything a schedule search needs to know."""
+
+    name: Name = Field(description="Name of the problem, for tables and pictures.", examples=["GPT-1.3B on 4 V100"])
+    model: Annotated[Annotated[GptModel, Tag(FAMILY)] | Annotated[ExplicitModel, Tag(EXPLICIT)],
+                     Discriminator(_kind_of_model)] = Field(description="The model: of a family, or layer by layer.")
+    costs: Name | None = Field(
+        default=None, description="Where a family's costs come from: the name of a shipped profile, or the path of a "
+        "profile CSV, relative to this file. Default gpt-1.3b-v100.",
+        examples=["gpt-1.3b-v100", "profiles/my_gpt_mbs1.csv"])
+    cluster: Cluster
+    training: Training | None = Field(default=None, description="Give this or inference.")
+    inference: Inference | None = Field(default=None, description="Give this or training.")
+    placement: Placement = Placement()
+
+    #: Where the spec was read, for messages and for relative paths in it.
+    _where: str = PrivateAttr("spec")
+    _folder: Path | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _check(self) -> Spec:
+        if (self.training is None) == (self.inference is None):
+            _refuse("give either training or inference" + ("" if self.training is None else ", not both"))
+        if isinstance(self.model, ExplicitModel):
+            if self.costs is not None:
+                _refuse("costs is for a model family; listed layers state their own costs")
+            if self.training is not None:
+                self._require_backwards(self.model)
+        return self
+
+    def _require_backwards(self, model: ExplicitModel) -> None:
+        for i, layer in enumerate(model.layers):
+            if layer.backward is None and layer.input_grad is None:
+                _refuse(f"model.layers[{i}].backward is missing: training needs it, or input_grad and weight_grad")
+            if layer.input_grad is None and self.placement.backward == ("split",):
+                _refuse(f"model.layers[{i}].input_grad is missing: a split backward needs input_grad and weight_grad")
+
+    @property
+    def run(self) -> Training | Inference:
+        """The section that says how much runs: ``training`` or ``inference``."""
+        run = self.training or self.inference
+        assert run is not None  # the validator above
+        return run
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches in one step."""
+        return self.run.micro_batches
+
+    @property
+    def where(self) -> str:
+        """The file this was read from, for messages."""
+        return self._where
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that relative paths in the spec start from (``None``: the working folder)."""
+        return self._folder
+
+
+def _refuse(message: str) -> None:
+    """A finding about several keys of one section; :mod:`models.spec` puts file, line and section before it."""
+    raise PydanticCustomError("section", "{message}", {"message": message})
