@@ -59,6 +59,7 @@ def gallery() -> dict[str, tuple[Schedule, Schedule | None]]:
     """Name -> schedule and what it is compared with."""
     chain = pipeline("uneven chain", [Stage((d,), weight) for d, weight in enumerate((1.0, 0.8, 1.1, 1.3))],
                      memory=5 * GIB)
+    even = pipeline("even chain", [Stage((d,)) for d in range(4)], memory=5 * GIB)
     v = pipeline("V of two chunks", [Stage((d,), 0.5, GIB // 2) for d in (0, 1, 2, 3, 3, 2, 1, 0)],
                  memory=5 * GIB, split=True)
     shared = pipeline("embedding on all GPUs",
@@ -66,9 +67,9 @@ def gallery() -> dict[str, tuple[Schedule, Schedule | None]]:
     inference = pipeline("inference", [Stage((d,)) for d in range(8)], memory=None, train=False)
     static = {"static_memory": [11 * GIB, 10 * GIB, 10 * GIB, 11 * GIB]}
     return {
-        "chain": (solve(chain, 8, time_limit=5), baseline("1f1b", chain, 8)),
+        "chain": (solve(chain, 8, time_limit=5), baseline("gpipe", chain, 8)),
         "v-split": (solve(v, 12, time_limit=5).with_solver(**static),
-                    baseline("zb-v", v, 12).with_solver(**static)),
+                    baseline("1f1b", even, 12).with_solver(**static)),
         "several-devices": (solve(shared, 8, time_limit=5), None),
         "inference": (solve(inference, 16, time_limit=5), None),
         "long": (baseline("1f1b", chain, 256), baseline("gpipe", chain, 256)),

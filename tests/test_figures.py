@@ -17,7 +17,7 @@ from tests.builders import chain, pipeline, v
 from weft.figures import chart, draw
 from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import read_measured, repetend_span
-from weft.figures.style import Unit, chunk_of_block, figure, tint
+from weft.figures.style import Unit, chunk_of_block, figure, memory_unit, tint
 
 GIB = 2**30
 
@@ -305,6 +305,11 @@ def test_memory_of_the_wrong_length_is_refused(schedule: Schedule) -> None:
 def test_an_empty_schedule_is_refused(schedule: Schedule) -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
         chart(schedule.with_operations(()))
+
+
+@pytest.mark.parametrize(("highest", "name"), [(0, "B"), (9, "B"), (700, "KiB"), (2**20, "MiB"), (2**27, "GiB")])
+def test_bytes_are_shown_in_a_unit_that_suits_them(highest: float, name: str) -> None:
+    assert memory_unit(pipeline(chain(2)), highest).name == name
 
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.44061, "0.4406"), (1552.0, "1552"), (12.30, "12.3"),

@@ -92,10 +92,10 @@ def time_unit(problem: Problem, longest: float) -> Unit:
 
 
 def memory_unit(problem: Problem, highest: float) -> Unit:
-    """Bytes become GiB, or MiB or KiB where they are few; any other unit stays as it is."""
+    """Bytes become GiB, or MiB, KiB where they are few; any other unit stays as it is."""
     if problem.memory_unit != "B":
         return Unit(problem.memory_unit, 1)
-    power = 3 if highest >= 0.1 * 2**30 else 2 if highest >= 0.1 * 2**20 else 1
+    power = next((power for power in (3, 2, 1) if highest >= 0.1 * 2 ** (10 * power)), 0)
     return Unit(("B", "KiB", "MiB", "GiB")[power], 2.0 ** (10 * power))
 
 
