@@ -105,7 +105,7 @@ class LayerSpec(Section):
         default=0, description="What one micro-batch keeps from its forward for its backward, the layer's input "
         "included (bytes, or text with a unit).", examples=["776 MiB"])
     weight_grad_memory: Bytes | None = Field(
-         default=None, description="What is still kept between input_grad and weight_grad: the inputs of linear "
+        default=None, description="What is still kept between input_grad and weight_grad: the inputs of linear "
         "layers and the gradients of their outputs. Default: all of activation_memory.", examples=["128 MiB"])
     workspace: Bytes = Field(
         default=0, description="Needed only while a block of this layer runs.", examples=["512 MiB"])
@@ -168,7 +168,7 @@ class Cluster(Section):
         default=1024**3, description="Kept free on every GPU for the framework: CUDA context, communication buffers, "
         "fragmentation. Default 1 GiB.", examples=["1 GiB"])
     links: Literal["nvlink-v100", "network-v100"] | None = Field(
-         default=None, description="Measured transfer times by size: nvlink-v100 (two V100 of one machine) or "
+        default=None, description="Measured transfer times by size: nvlink-v100 (two V100 of one machine) or "
         "network-v100 (V100 of two machines). Several GPUs need this or bandwidth.")
     bandwidth: Bandwidth | None = Field(
         default=None, description="Bandwidth between any two GPUs (bytes per second, or text with a unit).",

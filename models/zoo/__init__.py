@@ -1,0 +1,1 @@
+"""Model families: one file each, from the sizes in a spec to the costs of its layers."""

@@ -1,0 +1,99 @@
+"""What one layer costs for one micro-batch.
+
+Times are seconds in multiples of 1 ns, sizes are bytes. A family's layers come from :mod:`models.zoo`; listed layers
+cost what the spec says (:func:`explicit_layers`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from models.sections import ExplicitModel, LayerSpec
+
+__all__ = ["LayerCost", "explicit_layers", "recomputed"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """One layer, one micro-batch.
+
+    The executor these costs are for frees at the input gradient what only it needed, and keeps until the weight
+    gradient the inputs of linear layers and the gradients of their outputs.
+    """
+
+    name: str
+    forward: float
+    #: The whole backward; 0 in inference.
+    backward: float
+    #: The two parts of the backward, ``None`` where nobody says what they are; to 1 ns they add up to it.
+    input_grad: float | None
+    weight_grad: float | None
+    parameters: int
+    weights_bytes: int
+    #: Kept from the forward for the backward: the layer's input and what it saves, not its output (the next layer's).
+    activation_bytes: int
+    #: Kept between input gradient and weight gradient.
+    weight_grad_bytes: int
+    output_bytes: int
+    #: Needed beyond what is kept, only while a block of this layer runs.
+    workspace_forward: int = 0
+    workspace_backward: int = 0
+    workspace_weight_grad: int = 0
+    #: The layer's input: what recomputation keeps.
+    input_bytes: int = 0
+    #: Needed while a forward runs that keeps nothing (inference, recomputation), the input included.
+    working_set: int = 0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the two parts of its backward are known."""
+        return self.input_grad is not None
+
+
+def recomputed(layer: LayerCost) -> LayerCost:
+    """The same layer where only its input is kept and its backward (its input gradient) runs the forward again."""
+    return replace(
+        layer,
+        backward=round(layer.backward + layer.forward, 9),
+        input_grad=None if layer.input_grad is None else round(layer.input_grad + layer.forward, 9),
+        activation_bytes=layer.input_bytes,
+        workspace_forward=max(0, layer.working_set - layer.input_bytes),
+        workspace_backward=max(layer.working_set, layer.activation_bytes + layer.workspace_backward)
+        - layer.input_bytes,
+    )
+
+
+def explicit_layers(model: ExplicitModel, parameter_bytes: int, *, training: bool, recompute: bool) -> list[LayerCost]:
+    """The layers a spec lists, repeats written out.
+
+    A layer's input is the output of the one before (0 bytes for the first); with ``recompute`` every layer keeps that.
+    """
+    layers: list[LayerCost] = []
+    for entry in model.layers:
+        for i in range(entry.repeat):
+            name = entry.name if entry.repeat == 1 else f"{entry.name}.{i}"
+            before = layers[-1].output_bytes if layers else 0
+            layer = _explicit_layer(entry, name, before, parameter_bytes, training)
+            layers.append(recomputed(layer) if recompute else layer)
+    return layers
+
+
+def _explicit_layer(entry: LayerSpec, name: str, input_bytes: int, parameter_bytes: int, training: bool) -> LayerCost:
+    backward, input_grad, weight_grad = 0.0, None, None
+    if training and entry.input_grad is not None and entry.weight_grad is not None:
+        input_grad, weight_grad = round(entry.input_grad, 9), round(entry.weight_grad, 9)
+        backward = round(input_grad + weight_grad, 9)
+    elif training and entry.backward is not None:
+        backward = round(entry.backward, 9)
+    parameters = entry.parameters or 0
+    if entry.weights is not None:
+        parameters = math.ceil(entry.weights / parameter_bytes)
+    kept = max(entry.activation_memory, input_bytes)
+    return LayerCost(
+        name, round(entry.forward, 9), backward, input_grad, weight_grad, parameters, parameters * parameter_bytes,
+        activation_bytes=kept,
+        weight_grad_bytes=kept if entry.weight_grad_memory is None else entry.weight_grad_memory,
+        output_bytes=entry.output,
+        workspace_forward=entry.workspace, workspace_backward=entry.workspace, workspace_weight_grad=entry.workspace,
+        input_bytes=input_bytes, working_set=kept + entry.workspace)

@@ -1,0 +1,106 @@
+"""Measured costs: operator profiles and point-to-point curves, in the format of Aceso's profiler.
+
+Source of the shipped ones: microsoft/SuperScaler (Aceso, Liu et al., EuroSys 2024), MIT; ``data/aceso/README.md`` says
+what each column means. A user's own file has the same columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+__all__ = ["PROFILES", "Operator", "ProfileError", "load_p2p_curve", "load_profile", "shipped_profile"]
+
+MIB = 1024**2
+_COLUMNS = ("op_name", "forward-compute", "backward-compute", "input_size", "output_size", "weights", "activations",
+            "fwd_reserved", "bwd_reserved")
+
+#: Shipped profiles: name -> file of each micro-batch size.
+PROFILES: Mapping[str, Mapping[int, str]] = {
+    "gpt-1.3b-v100": {size: f"gpt_1_3B_mbs{size}_tp1_algo0.csv" for size in (1, 2, 4, 8)},
+}
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be read: the message names the file, the line and the column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One row of a profile: times in seconds (multiples of 1 ns), sizes in bytes; see ``data/aceso/README.md``."""
+
+    name: str
+    forward: float
+    backward: float
+    input_bytes: int
+    output_bytes: int
+    weights_bytes: int
+    activation_bytes: int
+    forward_reserved: int
+    backward_reserved: int
+
+
+def shipped_profile(name: str, micro_batch_size: int) -> Mapping[str, Operator]:
+    """The operators of a shipped profile, by name. Raises ``KeyError`` for a name or size not in ``PROFILES``."""
+    return _read(_shipped(PROFILES[name][micro_batch_size]), name)
+
+
+def load_profile(path: Path, where: str) -> Mapping[str, Operator]:
+    """The operators of a profile CSV, by name; ``where`` leads the messages. Raises :class:`ProfileError`."""
+    return _read(path, where)
+
+
+@cache
+def load_p2p_curve(file: str) -> tuple[tuple[int, float], ...]:
+    """``(bytes, seconds)`` of point-to-point transfers in a shipped file, by rising size."""
+    sizes, speeds = [[float(cell) for cell in row] for row in csv.reader(io.StringIO(_shipped(file).read_text()))]
+    return tuple((round(size * MIB), size / 1024 / speed) for size, speed in zip(sizes, speeds, strict=True))
+
+
+def _shipped(file: str) -> Traversable:
+    return resources.files("models") / "data" / "aceso" / file
+
+
+def _read(source: Path | Traversable, where: str) -> Mapping[str, Operator]:
+    try:
+        text = source.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ProfileError(f"{where}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise ProfileError(f"{where}: is not UTF-8 text") from None
+    rows = csv.reader(io.StringIO(text))
+    header = tuple(cell.strip() for cell in next(rows, []))
+    if header != _COLUMNS:
+        raise ProfileError(f"{where}: line 1: the columns are {', '.join(header) or 'missing'}, they must be "
+                           f"{', '.join(_COLUMNS)}")
+    operators: dict[str, Operator] = {}
+    for row in rows:
+        if not row:
+            continue
+        here = f"{where}: line {rows.line_num}"
+        if len(row) != len(_COLUMNS):
+            raise ProfileError(f"{here}: has {len(row)} columns, it must have {len(_COLUMNS)}")
+        if row[0] in operators:
+            raise ProfileError(f"{here}: the operator {row[0]!r} appears twice")
+        forward, backward, *sizes = (_number(cell, f"{here}: {column}")
+                                     for cell, column in zip(row[1:], _COLUMNS[1:], strict=True))
+        operators[row[0]] = Operator(row[0], round(forward * 1e-6, 9), round(backward * 1e-6, 9),
+                                     *(round(size * MIB) for size in sizes))
+    return operators
+
+
+def _number(cell: str, where: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value >= 0):
+        raise ProfileError(f"{where} is {cell.strip()!r}, it must be a finite number of 0 or more")
+    return value
