@@ -54,13 +54,15 @@ def solve(
     effort: float | None = None,
     seed: int = 0,
     workers: int = 1,
+    start: Schedule | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Schedule:
     """The best schedule found for ``micro_batches`` micro-batches of ``problem``, with a proven lower bound.
 
     ``time_limit`` is wall time in seconds. ``effort`` limits CP-SAT's deterministic time (about seconds) instead of
     leaving it to the clock: with it, a ``seed`` and one worker a run repeats exactly, as long as the time limit is not
-    reached. Ctrl-C ends the search as the time limit does. ``on_progress`` hears of every improvement.
+    reached. Ctrl-C ends the search as the time limit does (and says ``interrupted`` in the result's ``solver``).
+    ``start`` is a known valid schedule of the same problem to improve on. ``on_progress`` hears of every improvement.
 
     Raises :class:`~solver.explain.Infeasible` if no schedule fits the devices' memory, and ``ValueError`` for
     numbers out of range.
@@ -71,7 +73,7 @@ def solve(
         raise ValueError(f"{micro_batches} micro-batches of {len(problem.blocks)} blocks are more than "
                          f"{MAX_OPERATIONS} operations; solve for fewer and unroll the schedule")
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
-    search = _Search(problem, micro_batches, budget, on_progress)
+    search = _Search(problem, micro_batches, budget, on_progress, start)
     try:
         search.run()
     except KeyboardInterrupt:
@@ -83,15 +85,15 @@ def solve(
 
 class _Search:
     def __init__(self, problem: Problem, micro_batches: int, budget: Budget,
-                 on_progress: Callable[[Progress], None]) -> None:
+                 on_progress: Callable[[Progress], None], start: Schedule | None) -> None:
         self.problem = problem
         self.micro_batches = micro_batches
         self.budget = budget
         self.on_progress = on_progress
         self.instance = Instance.of(problem)
         self.bound = makespan_bound(self.instance, micro_batches)
-        self.best: Schedule | None = None
-        self.orders: Orders = ()
+        self.best = start
+        self.orders: Orders = () if start is None else _orders(start)
         self.periods: PeriodSearch | None = None
         self.phase = "baselines"
 
@@ -281,9 +283,14 @@ class _Search:
                 "version": _version(),
                 "workers": self.budget.workers,
                 "deterministic_seconds": round(self.budget.deterministic_used, 3),
+                **({"interrupted": True} if self.budget.interrupted else {}),
                 "steady_bound": self.instance.bound(steady_bound(self.instance)),
                 **entries,
             })
+
+
+def _orders(schedule: Schedule) -> Orders:
+    return [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
 
 
 def _version() -> str:

@@ -1,0 +1,188 @@
+"""weft: schedules for distributed DNN training and inference, searched for and proven.
+
+The functions here are what the command line does, under the same names::
+
+    import weft
+    schedule = weft.solve("gpt.yaml", time_limit=30)      # the best schedule found, with a proven bound
+    print(weft.compare("gpt.yaml"))                       # beside 1F1B, interleaved, zero-bubble ...
+    weft.draw(schedule, "schedule.html")
+
+Importing weft is cheap: what a function needs (OR-Tools, the chart library, torch) is loaded when it is called.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from models.spec import Spec
+    from solver.problem import Problem
+    from solver.schedule import Schedule
+    from solver.search import Progress
+    from weft.comparison import Comparison
+    from weft.demonstration import Demonstration
+
+__all__ = ["__version__", "check", "compare", "demo", "draw", "plan", "replay", "schema", "solve", "unroll"]
+
+__version__ = "0.1.0"
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+#: What can be solved: a model spec or ``weft.problem/1`` file, or what one of them was read into.
+Source: TypeAlias = "PathLike | Spec | Problem"
+
+
+def _refuse_strangers() -> None:
+    """Another installed package of the same name would be imported instead of ours and fail in strange ways."""
+    home = Path(__file__).resolve().parent.parent
+    for name in ("solver", "models", "runtime"):
+        found = importlib.util.find_spec(name)
+        origin = Path(found.origin).resolve() if found and found.origin else None
+        if origin is None or origin.parent.parent != home:
+            raise ImportError(f"weft needs its own package {name!r} at {home / name}, but Python finds "
+                              f"{origin.parent if origin else 'none'}: start Python elsewhere, or uninstall the other")
+
+
+_refuse_strangers()
+
+
+def solve(
+    source: Source,
+    *,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Schedule:
+    """The best schedule found for ``source`` within ``time_limit`` seconds, with a proven lower bound on its makespan.
+
+    For a model spec all its placements (shapes, full and split backward) are searched and the best is returned; for a
+    block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides). ``effort`` limits
+    CP-SAT's deterministic time, so that a ``seed`` repeats a run exactly. Ctrl-C returns the best so far.
+
+    Raises :class:`solver.search.Infeasible` where no schedule fits, and ``ValueError`` (``SpecError``, ``FormatError``)
+    for a source that means nothing.
+    """
+    from weft.planning import solve_source
+
+    return solve_source(source, micro_batches=micro_batches, time_limit=time_limit, effort=effort, seed=seed,
+                        workers=workers, on_progress=on_progress)
+
+
+def compare(
+    source: Source,
+    *,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Comparison:
+    """Every known schedule that ``source`` allows beside weft's own, at equal memory and on the same durations.
+
+    Each known schedule gets, of the placements it can run on, the one where it fits and is fastest. Arguments and
+    errors are those of :func:`solve`. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
+    schedules by name.
+    """
+    from weft.comparison import compare_source
+
+    return compare_source(source, micro_batches=micro_batches, time_limit=time_limit, effort=effort, seed=seed,
+                          workers=workers, on_progress=on_progress)
+
+
+def check(schedule: Schedule | PathLike) -> list[str]:
+    """What is wrong with a schedule: one sentence each, none if it is valid.
+
+    The judge (:mod:`solver.validate`) derives everything from the operations; a file's stated makespan, peak
+    memory and status are held against them too. Raises ``FormatError`` for a file that is no schedule.
+    """
+    from solver.validate import violations
+
+    if isinstance(schedule, str | os.PathLike):
+        from solver.files import load_schedule, misstatements, read_json
+
+        loaded = load_schedule(schedule)
+        return [*violations(loaded), *misstatements(read_json(schedule), loaded)]
+    return violations(schedule)
+
+
+def draw(
+    schedule: Schedule | PathLike,
+    path: PathLike,
+    *,
+    baseline: Schedule | PathLike | None = None,
+    measured: PathLike | None = None,
+    title: str | None = None,
+) -> None:
+    """Draw a schedule to ``path``: ``.html`` (self-contained, details on hover), ``.svg``, ``.png``; ``.json`` is a
+    Perfetto trace.
+
+    ``baseline`` is drawn above it on the same time axis; ``measured`` is a timeline that :func:`replay` wrote.
+    Raises :class:`~solver.validate.InvalidSchedule` for a schedule that breaks a rule.
+    """
+    from weft.drawing import draw_schedule
+
+    draw_schedule(_valid(schedule), path, baseline=None if baseline is None else _valid(baseline), measured=measured,
+                  title=title)
+
+
+def plan(schedule: Schedule | PathLike, path: PathLike | None = None) -> Any:
+    """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
+
+    Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and :class:`runtime.check.ProgramError`.
+    """
+    from runtime.plan import plan_of, save_plan
+
+    made = plan_of(_valid(schedule))
+    if path is not None:
+        save_plan(made, path)
+    return made
+
+
+def replay(plan: PathLike, **options: Any) -> Any:
+    """Run a plan on this process's rank (under ``torchrun``); needs torch. See :func:`runtime.replay.replay`."""
+    from runtime.replay import replay as run_plan
+
+    return run_plan(plan, **options)
+
+
+def demo(folder: PathLike = "weft-demo", **options: Any) -> Demonstration:
+    """Plan GPT-1.3B on four V100s with measured costs, compare, draw, and write everything into ``folder``."""
+    from weft.demonstration import demonstrate
+
+    return demonstrate(folder, **options)
+
+
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of a model spec."""
+    from models.spec import spec_schema
+
+    return spec_schema()
+
+
+def unroll(schedule: Schedule | PathLike, micro_batches: int) -> Schedule:
+    """A solved schedule for another number of micro-batches: whole periods put in or taken out, no search.
+
+    Raises ``ValueError`` if it has no repetend, or too few micro-batches are asked for.
+    """
+    from solver.unroll import unroll as stretch
+
+    return stretch(_valid(schedule), micro_batches)
+
+
+def _valid(schedule: Schedule | PathLike) -> Schedule:
+    """The schedule, read if it is a path, and judged."""
+    from solver.validate import validate
+
+    if isinstance(schedule, str | os.PathLike):
+        from solver.files import load_schedule
+
+        schedule = load_schedule(schedule)
+    validate(schedule)
+    return schedule

@@ -1,0 +1,7 @@
+"""``python -m weft``, which is how ``torchrun`` starts ``weft replay``."""
+
+import sys
+
+from weft.cli import main
+
+sys.exit(main())

@@ -1,0 +1,232 @@
+"""The command line: each command a thin face of the function of :mod:`weft` with the same name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import weft
+from weft.manual import parser
+
+if TYPE_CHECKING:
+    from solver.schedule import Schedule
+    from weft.comparison import Comparison
+
+__all__ = ["main"]
+
+GOOD, NO, BAD, INTERRUPTED = 0, 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status. Errors a user can mend are one sentence on standard error."""
+    options = parser().parse_args(arguments)
+    try:
+        return _checked(_COMMANDS[options.command], options)
+    except KeyboardInterrupt:
+        print("weft: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has had enough; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return GOOD
+
+
+def _checked(run: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    try:
+        status = run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _fail(BAD, f"{name}{error.strerror or error}")
+    except ImportError as error:
+        return _fail(BAD, str(error))
+    except ValueError as error:
+        from solver.search import Infeasible
+        from solver.validate import InvalidSchedule
+
+        return _fail(NO if isinstance(error, Infeasible | InvalidSchedule) else BAD, str(error))
+
+
+def _fail(status: int, message: str) -> int:
+    print(f"weft: {message}", file=sys.stderr)
+    return status
+
+
+# -- the commands --------------------------------------------------------------------------------------------------
+
+
+def _solve(options: argparse.Namespace) -> int:
+    _require_writable(options.output)
+    schedule = _search(weft.solve, options)
+    if options.output:
+        _save(schedule, options.output)
+    if options.json:
+        from solver.files import schedule_to_json
+
+        summary = schedule_to_json(schedule)
+        for bulky in ("problem", "operations"):
+            del summary[bulky]
+        print(json.dumps({"name": schedule.problem.name, **summary}))
+    else:
+        print(_summary(schedule))
+        if options.output:
+            print(f"written to {options.output}")
+    return GOOD
+
+
+def _compare(options: argparse.Namespace) -> int:
+    comparison = _search(weft.compare, options)
+    _show(comparison, options.json)
+    return GOOD
+
+
+def _check(options: argparse.Namespace) -> int:
+    faults = weft.check(options.schedule)
+    if options.json:
+        print(json.dumps({"valid": not faults, "faults": faults}))
+    elif faults:
+        print(f"{options.schedule}: not a valid schedule")
+        for fault in faults:
+            print(f"  {fault}")
+    else:
+        from solver.files import load_schedule
+
+        print(f"{options.schedule}: valid")
+        print(_summary(load_schedule(options.schedule)))
+    return NO if faults else GOOD
+
+
+def _draw(options: argparse.Namespace) -> int:
+    outputs = options.output or [str(Path(options.schedule).with_suffix(".html"))]
+    for output in outputs:
+        weft.draw(options.schedule, output, baseline=options.baseline, measured=options.measured, title=options.title)
+        print(f"written to {output}")
+    return GOOD
+
+
+def _plan(options: argparse.Namespace) -> int:
+    _require_writable(options.output)
+    plan = weft.plan(options.schedule, options.output)
+    if options.output:
+        print(f"written to {options.output}")
+    else:
+        from runtime.plan import plan_to_json
+
+        print(json.dumps(plan_to_json(plan), indent=1))
+    return GOOD
+
+
+def _replay(options: argparse.Namespace) -> int:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        return _fail(BAD, "replay needs PyTorch: install it with  pip install 'weft[torch]'")
+    return int(weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
+                           timeline_path=options.timeline, time_scale=options.time_scale) or GOOD)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    shown = _search(weft.demo, options, source=options.output)
+    _show(shown.comparison, options.json)
+    if not options.json:
+        print("written: " + "  ".join(str(path) for path in shown.files))
+    return GOOD
+
+
+def _schema(options: argparse.Namespace) -> int:
+    print(json.dumps(weft.schema(), indent=1))
+    return GOOD
+
+
+_COMMANDS = {"solve": _solve, "compare": _compare, "check": _check, "draw": _draw, "plan": _plan, "replay": _replay,
+             "demo": _demo, "schema": _schema}
+
+
+# -- shared by the commands ------------------------------------------------------------------------------------------
+
+
+def _search(function: Callable[..., Any], options: argparse.Namespace, source: Any = None) -> Any:
+    from weft.progress import ProgressLine
+
+    extra = {"micro_batches": options.micro_batches} if hasattr(options, "micro_batches") else {}
+    with ProgressLine(quiet=options.quiet) as progress:
+        return function(source or options.spec, time_limit=options.time_limit, effort=options.effort,
+                        seed=options.seed, workers=options.workers, on_progress=progress, **extra)
+
+
+def _summary(schedule: Schedule) -> str:
+    from weft.units import memory_text, time_text
+
+    unit = schedule.problem.time_unit
+
+    def shown(value: float) -> str:
+        return " ".join(time_text(value, unit))
+
+    bubble = schedule.bubble
+    lines = [
+        f"{schedule.problem.name}: {schedule.micro_batches} micro-batches on {len(schedule.problem.devices)} devices"
+        + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
+        f"makespan  {shown(schedule.makespan)}, lower bound {shown(schedule.makespan_bound)}: "
+        + ("proven optimal" if schedule.gap == 0 else "no bound" if schedule.gap == float("inf")
+           else f"gap at most {schedule.gap:.2%}"),
+    ]
+    period = schedule.period or schedule.solver.get("repetend_period")
+    if period is not None:
+        bound = schedule.period_bound if schedule.period is not None else schedule.solver["repetend_period_bound"]
+        proof = "" if bound is None else (", proven the shortest that advances one micro-batch a period"
+                                          if period <= bound * (1 + 1e-6) else f", lower bound {shown(bound)}")
+        where = "" if schedule.period is not None else " (the best repetend found; this schedule does without)"
+        lines.append(f"period    {shown(period)} per micro-batch{proof}{where}")
+    lines.append("bubble    " + ", ".join([*([] if bubble.steady is None else [f"steady {bubble.steady:.1%}"]),
+                                          f"step {bubble.step:.1%}", f"span {bubble.span:.1%}"]))
+    static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
+    lines.append("memory    " + ", ".join(
+        f"{device.name} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
+        for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)))
+    return "\n".join(lines)
+
+
+def _show(comparison: Comparison, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(comparison.to_json()))
+        return
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 140).print(comparison.table())
+
+
+def _save(schedule: Schedule, path: str) -> None:
+    """Save a result that may have taken hours: if ``path`` fails, somewhere else, and say so."""
+    from solver.files import save_schedule
+
+    try:
+        save_schedule(schedule, path)
+    except OSError as error:
+        rescue = Path(tempfile.gettempdir()) / f"weft-{os.getpid()}-{Path(path).name}"
+        try:
+            save_schedule(schedule, rescue)
+        except OSError:
+            raise error from None
+        raise OSError(error.errno, f"{error.strerror}; the schedule was saved to {rescue} instead", path) from None
+
+
+def _require_writable(path: str | None) -> None:
+    """Refuse an impossible output before a long search rather than after it."""
+    if path is None:
+        return
+    folder = Path(path).parent
+    if Path(path).is_dir():
+        raise OSError(21, "is a folder, name a file in it", path)
+    if not folder.is_dir():
+        raise OSError(2, "its folder does not exist", path)
+    if not os.access(folder, os.W_OK):
+        raise OSError(13, "its folder cannot be written to", path)

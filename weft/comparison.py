@@ -1,0 +1,190 @@
+"""Known schedules and weft's own on the same model, devices, memory and durations: a table of numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from solver.baselines import BASELINES, NotApplicable, baseline
+from solver.problem import Number
+from solver.schedule import Schedule
+from solver.search import Progress
+from weft.planning import Case, case_of, solve_case
+from weft.units import memory_text, time_text
+
+if TYPE_CHECKING:
+    from weft import Source
+
+__all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One schedule's figures. Times are in the problem's unit, memory in its unit; bubbles are shares, 0 to 1.
+
+    ``peak`` is the highest memory use of each device, static memory included where it is known. ``fits`` says whether
+    every device has that much. ``bound`` and ``gap`` are those of weft's own row only.
+    """
+
+    name: str
+    title: str
+    placement: str
+    makespan: float
+    bubble_steady: float | None
+    bubble_step: float
+    bubble_span: float
+    peak: tuple[Number, ...]
+    fits: bool
+    bound: float | None = None
+    gap: float | None = None
+    bound_over_placements: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`weft.compare` found. ``schedules`` holds every row's schedule, by the row's name; ``left_out`` says
+    why a known schedule is missing. ``str()`` is the table."""
+
+    case: Case
+    rows: tuple[Row, ...]
+    schedules: Mapping[str, Schedule]
+    left_out: Mapping[str, str]
+
+    @property
+    def weft(self) -> Schedule:
+        """weft's own schedule."""
+        return self.schedules["weft"]
+
+    @property
+    def best_known(self) -> str | None:
+        """The name of the fastest known schedule that fits, or the fastest of all if none does."""
+        known = [row for row in self.rows if row.name != "weft"]
+        if not known:
+            return None
+        return min(known, key=lambda row: (not row.fits, row.makespan)).name
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as plain data."""
+        problem = self.weft.problem
+        return {"name": self.case.name, "micro_batches": self.case.micro_batches, "time_unit": problem.time_unit,
+                "memory_unit": problem.memory_unit, "rows": [asdict(row) for row in self.rows],
+                "left_out": dict(self.left_out)}
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        out = Console(file=io.StringIO(), width=140, color_system=None)
+        out.print(self.table())
+        stream = out.file
+        assert isinstance(stream, io.StringIO)
+        return stream.getvalue().rstrip()
+
+    def table(self) -> Any:
+        """The table, to be printed by rich."""
+        from rich.table import Table
+
+        problem = self.weft.problem
+        time_unit, memory_unit = _units(problem.time_unit, problem.memory_unit)
+        table = Table(title=f"{self.case.name}: {self.case.micro_batches} micro-batches, {len(problem.devices)} GPUs",
+                      caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
+        for header in ("schedule", "placement"):
+            table.add_column(header)
+        step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
+        for header in (step, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"):
+            table.add_column(header, justify="right")
+        for row in self.rows:
+            table.add_row(
+                row.title, row.placement, time_text(row.makespan, problem.time_unit)[0],
+                "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
+                f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
+                " ".join(memory_text(amount, problem.memory_unit)[0] for amount in row.peak),
+                "yes" if row.fits else "no", style="bold" if row.name == "weft" else None)
+        return table
+
+    def caption(self) -> str:
+        """One line a fact: weft's bound and gap, how it stands to the best known schedule, what is left out."""
+        own = next(row for row in self.rows if row.name == "weft")
+        unit = self.weft.problem.time_unit
+        bound = " ".join(time_text(own.bound or 0.0, unit))
+        lines = [f"weft: lower bound {bound}, " + ("proven optimal for this placement" if own.gap == 0 else
+                                                  f"gap at most {own.gap:.2%}")]
+        if own.bound_over_placements is not None and len(self.case.placements) > 1:
+            lines.append(f"no schedule of any of the {len(self.case.placements)} placements considered is faster than "
+                         + " ".join(time_text(own.bound_over_placements, unit)))
+        best = next((row for row in self.rows if row.name == self.best_known), None)
+        if best is not None and not best.fits:
+            lines.append("none of the known schedules fits")
+        elif best is not None:
+            change = own.makespan / best.makespan - 1
+            lines.append(f"against the best known schedule that fits ({best.title}): "
+                         + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
+        lines += [f"{BASELINES[name].title} left out: {reason}" for name, reason in self.left_out.items()]
+        return "\n".join(lines)
+
+
+def compare_source(
+    source: Source,
+    *,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Comparison:
+    """See :func:`weft.compare`."""
+    case = case_of(source, micro_batches)
+    known, left_out = known_schedules(case)
+    own = solve_case(case, time_limit=time_limit, effort=effort, seed=seed, workers=workers, on_progress=on_progress)
+    schedules = {**known, "weft": own}
+    return Comparison(case, tuple(_row(name, schedule) for name, schedule in schedules.items()), schedules, left_out)
+
+
+def known_schedules(case: Case) -> tuple[dict[str, Schedule], dict[str, str]]:
+    """Every known schedule on its best placement, by name; and, for those that can run on none, why."""
+    known: dict[str, Schedule] = {}
+    left_out: dict[str, str] = {}
+    for name in BASELINES:
+        found: list[Schedule] = []
+        reason = ""
+        for placement in case.placements:
+            try:
+                found.append(placement.label(baseline(name, placement.problem, case.micro_batches)))
+            except NotApplicable as error:
+                reason = reason or str(error)
+        if found:
+            known[name] = min(found, key=lambda schedule: (not _fits(schedule), schedule.makespan))
+        else:
+            left_out[name] = reason
+    return known, left_out
+
+
+def _row(name: str, schedule: Schedule) -> Row:
+    bubble = schedule.bubble
+    static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
+    own = name == "weft"
+    return Row(
+        name=name,
+        title="weft" if own else BASELINES[name].title,
+        placement=str(schedule.solver.get("placement", "")),
+        makespan=schedule.makespan,
+        bubble_steady=bubble.steady,
+        bubble_step=bubble.step,
+        bubble_span=bubble.span,
+        peak=tuple(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True)),
+        fits=_fits(schedule),
+        bound=schedule.makespan_bound if own else None,
+        gap=schedule.gap if own else None,
+        bound_over_placements=schedule.solver.get("bound_over_placements") if own else None,
+    )
+
+
+def _fits(schedule: Schedule) -> bool:
+    return all(device.memory is None or peak <= device.memory
+               for device, peak in zip(schedule.problem.devices, schedule.peak_memory, strict=True))
+
+
+def _units(time_unit: str, memory_unit: str) -> tuple[str, str]:
+    return time_text(1.0, time_unit)[1], memory_text(1, memory_unit)[1]

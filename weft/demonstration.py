@@ -1,0 +1,52 @@
+"""The demo: GPT-1.3B on four V100s with measured costs, compared, drawn and planned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from runtime.export.perfetto import save_trace
+from runtime.plan import plan_of, save_plan
+from solver.files import save_schedule
+from solver.search import Progress
+from weft.comparison import Comparison, compare_source
+from weft.figures import draw
+
+__all__ = ["Demonstration", "demonstrate"]
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """What the demo found, and the files it wrote."""
+
+    comparison: Comparison
+    files: tuple[Path, ...]
+
+
+def demonstrate(
+    folder: str | os.PathLike[str] = "weft-demo",
+    *,
+    time_limit: float = 30.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Demonstration:
+    """See :func:`weft.demo`. ``time_limit`` is for the search alone. Raises ``OSError`` if ``folder`` is unwritable."""
+    from models.spec import demo_spec
+
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    comparison = compare_source(demo_spec(), time_limit=time_limit, effort=effort, seed=seed, workers=workers,
+                                on_progress=on_progress)
+    schedule, rival = comparison.weft, comparison.best_known
+    files = [target / f"schedule{ending}" for ending in (".json", ".html", ".svg", ".png")]
+    save_schedule(schedule, files[0])
+    for picture in files[1:]:
+        draw(schedule, picture, baseline=None if rival is None else comparison.schedules[rival])
+    trace, plan = target / "trace.json", target / "plan.json"
+    save_trace(schedule, trace)
+    save_plan(plan_of(schedule), plan)
+    return Demonstration(comparison, (*files, trace, plan))

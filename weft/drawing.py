@@ -1,0 +1,36 @@
+"""Pictures and traces of a schedule, by the ending of the file asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from solver.schedule import Schedule
+
+if TYPE_CHECKING:
+    from runtime.timeline import Timeline
+
+__all__ = ["draw_schedule"]
+
+
+def draw_schedule(
+    schedule: Schedule,
+    path: str | os.PathLike[str],
+    *,
+    baseline: Schedule | None = None,
+    measured: str | os.PathLike[str] | None = None,
+    title: str | None = None,
+) -> None:
+    """See :func:`weft.draw`."""
+    from runtime.timeline import load_timeline
+
+    timeline: Timeline | None = None if measured is None else load_timeline(measured)
+    if Path(path).suffix.lower() == ".json":
+        from runtime.export.perfetto import save_trace
+
+        save_trace(schedule, path, measured=timeline)
+        return
+    from weft.figures import draw
+
+    draw(schedule, path, baseline=baseline, measured=timeline, title=title)

@@ -1,0 +1,68 @@
+"""Showing a search while it runs: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TextIO
+
+from solver.search import Progress
+from weft.units import time_text
+
+__all__ = ["ProgressLine"]
+
+#: Elsewhere than on a terminal, a line at most this often (seconds), and one for every better schedule.
+_INTERVAL = 5.0
+
+
+class ProgressLine:
+    """A listener for ``on_progress``; a context manager, so that the live line ends before other output.
+
+    Writes to standard error, so that results on standard output can be piped.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.live = self.stream.isatty()
+        self.quiet = quiet
+        self._last = ""
+        self._shown = float("-inf")
+        self._makespan = float("inf")
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self.live and self._last:
+            self.stream.write("\n")
+            self.stream.flush()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show where the search stands."""
+        if self.quiet:
+            return
+        best, now = progress.best, time.monotonic()
+        better = best.makespan < self._makespan
+        if not self.live and not better and now - self._shown < _INTERVAL:
+            return
+        self._makespan, self._shown = min(self._makespan, best.makespan), now
+        text = describe(progress)
+        if self.live:
+            self.stream.write("\r" + text.ljust(len(self._last)))
+        elif text != self._last:
+            self.stream.write(text + "\n")
+        self._last = text
+        self.stream.flush()
+
+
+def describe(progress: Progress) -> str:
+    """``progress`` in one line: best, bound, gap, elapsed."""
+    best = progress.best
+    unit = best.problem.time_unit
+    gap = "optimal" if best.gap == 0 else "no bound yet" if best.gap == float("inf") else f"gap {best.gap:.2%}"
+    where = best.solver.get("placement")
+    return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(best.makespan, unit))}"
+            f"  bound {' '.join(time_text(best.makespan_bound, unit))}  {gap}"
+            f"  [{f'{where}: ' if where else ''}{progress.phase}]")
