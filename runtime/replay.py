@@ -1,0 +1,176 @@
+"""Replaying a plan: what ``weft replay plan.json`` does on each rank that ``torchrun`` starts."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.plan import Plan, load_plan
+from runtime.timeline import Comparison, Measured, Timeline, compare, save_timeline
+
+if TYPE_CHECKING:
+    from runtime.session import Session
+    from runtime.training import Training
+
+__all__ = ["Replay", "ReplayError", "replay", "run_emulated", "run_training"]
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
+
+
+class ReplayError(ValueError):
+    """A replay that cannot begin, by a mistake of its user: one sentence."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay found: the timeline of its last batch, that held against the plan (``None`` if nobody said what a
+    time unit of the problem is in seconds), and the mean loss of each batch (none if emulated, or in inference)."""
+
+    timeline: Timeline
+    comparison: Comparison | None
+    losses: tuple[float, ...] = ()
+
+
+def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: str | None = None,
+           timeout: float = 60.0, timeline_path: str | os.PathLike[str] | None = None,
+           time_scale: float | None = None) -> Replay | None:
+    """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
+
+    With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
+    ``function(plan, rank)`` gives that rank's :class:`~runtime.training.Training`. ``timeout`` is in seconds, for one
+    instruction or one wait: past it every rank stops, says why, and exits with 1. ``time_scale`` is what one of the
+    problem's time units lasts, in seconds; by default what its name says (s, ms, us).
+
+    Raises :class:`ReplayError` or :class:`~solver.files.FormatError` on rank 0 for a mistake of the user; the other
+    ranks then exit with 2 in silence.
+    """
+    rank = int(os.environ.get("RANK", "0"))
+    try:
+        plan = _plan(plan_path, emulate, stages, timeout, timeline_path, time_scale)
+    except ValueError:
+        if rank == 0:
+            raise
+        time.sleep(1)  # torchrun stops all ranks when the first one exits: let rank 0 speak
+        raise SystemExit(2) from None
+
+    from runtime.session import SessionError, join
+
+    with join(timeout) as session:
+        if emulate:
+            result = run_emulated(plan, session, time_scale or _seconds_per_unit(plan) or 1.0)
+        else:
+            assert stages is not None
+            session.watch.doing(f"loading {stages}")
+            result = run_training(plan, session, _training(stages, plan, rank), time_scale or _seconds_per_unit(plan))
+        if result is not None and timeline_path is not None:
+            try:
+                save_timeline(result.timeline, timeline_path)
+            except OSError as error:
+                raise SessionError(f"{os.fspath(timeline_path)}: cannot be written: {error.strerror}") from None
+    return result
+
+
+def run_emulated(plan: Plan, session: Session, seconds_per_unit: float) -> Replay | None:
+    """Run ``plan`` once with emulated blocks; the result is on rank 0."""
+    from runtime.emulate import Emulation
+    from runtime.executor import Executor
+
+    session.watch.doing("learning how long a short sleep lasts")
+    emulation = Emulation(plan, seconds_per_unit, session.now)
+    return _result(plan, session, seconds_per_unit, Executor(plan, session, emulation).run(), ())
+
+
+def run_training(plan: Plan, session: Session, training: Training, seconds_per_unit: float | None) -> Replay | None:
+    """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
+
+    After each batch every parameter's gradient is that of the mean loss over the whole batch.
+    """
+    import torch
+
+    from runtime.executor import Executor
+    from runtime.stages import Stages
+
+    worker = Stages(plan, session, training)
+    executor = Executor(plan, session, worker)
+    modules = torch.nn.ModuleList(training.stages.values())
+    measured: list[Measured] = []
+    losses: list[float] = []
+    for step in range(training.steps):
+        worker.begin(step)
+        modules.zero_grad(set_to_none=True)
+        measured = executor.run()
+        session.watch.doing(f"after the backward of batch {step}")
+        if training.after_backward is not None:
+            training.after_backward(step)
+        if training.optimizer is not None:
+            training.optimizer.step()
+        if worker.losses:
+            losses.append(float(torch.stack(list(worker.losses.values())).mean()))
+    worker.close()
+    return _result(plan, session, seconds_per_unit, measured, tuple(losses))
+
+
+def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measured: list[Measured],
+            losses: tuple[float, ...]) -> Replay | None:
+    found = session.gather((measured, losses))
+    if found is None:
+        return None
+    timeline = Timeline.of(plan, seconds_per_unit or 1.0, [operation for rows, _ in found for operation in rows])
+    comparison = None if seconds_per_unit is None else compare(timeline, plan)
+    return Replay(timeline, comparison, next((rows for _, rows in found if rows), ()))
+
+
+def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeout: float,
+          timeline_path: str | os.PathLike[str] | None, time_scale: float | None) -> Plan:
+    """The plan, after everything that can be said against the call without the other ranks."""
+    name = os.fspath(path)
+    if emulate == (stages is not None):
+        raise ReplayError(f"{name}: say what to run: either --emulate, or --stages MODULE:FUNCTION")
+    for option, value in (("--timeout", timeout), ("--time-scale", time_scale)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ReplayError(f"{option} is {value}, it must be a number of seconds greater than 0")
+    plan = load_plan(path)
+    ranks = len(plan.program.ranks)
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "--no-python", "weft", "replay",
+                              name, *(["--emulate"] if emulate else ["--stages", str(stages)])])
+        raise ReplayError(f"{name}: a plan runs under torchrun, one process a rank; use: {command}")
+    if int(os.environ["WORLD_SIZE"]) != ranks:
+        raise ReplayError(f"{name}: the plan is for {ranks} ranks, but {os.environ['WORLD_SIZE']} were started; use "
+                          f"torchrun --nproc-per-node={ranks}")
+    if emulate and time_scale is None and _seconds_per_unit(plan) is None:
+        raise ReplayError(f"{name}: the problem's time unit is {plan.problem.time_unit!r}; say how many seconds one "
+                          "lasts with --time-scale")
+    if timeline_path is not None and not os.access(Path(timeline_path).absolute().parent, os.W_OK):
+        raise ReplayError(f"{os.fspath(timeline_path)}: cannot be written, its folder is missing or not writable")
+    return plan
+
+
+def _seconds_per_unit(plan: Plan) -> float | None:
+    return SECONDS.get(plan.problem.time_unit)
+
+
+def _training(factory: str, plan: Plan, rank: int) -> Training:
+    from runtime.session import SessionError
+    from runtime.training import Training
+
+    module_name, colon, function_name = factory.partition(":")
+    if not colon:
+        raise SessionError(f"--stages is {factory!r}, it must be MODULE:FUNCTION")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise SessionError(f"--stages {factory}: {error}") from None
+    training = function(plan, rank)
+    if not isinstance(training, Training):
+        raise SessionError(f"--stages {factory} gave {type(training).__name__}, it must give a "
+                           "runtime.training.Training")
+    return training

@@ -1,0 +1,137 @@
+"""This process as one rank among others: the process group, the clock all ranks share, the watchdog."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from runtime.watch import Watch
+
+__all__ = ["Session", "SessionError", "join"]
+
+PINGS = 20
+Value = TypeVar("Value")
+
+
+class SessionError(ValueError):
+    """A user's mistake found while the ranks are together: all of them end with its sentence and exit code 2."""
+
+
+@dataclass
+class Session:
+    """``rank`` of ``world`` ranks; ``device`` holds the tensors; ``offset`` + ``time.perf_counter()`` is the time on
+    rank 0's clock."""
+
+    rank: int
+    world: int
+    device: torch.device
+    watch: Watch
+    offset: float
+    groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
+
+    def now(self) -> float:
+        """Seconds on the clock that all ranks share."""
+        return time.perf_counter() + self.offset
+
+    def barrier(self, text: str) -> None:
+        """Wait for all ranks; ``text`` says at what."""
+        self.watch.doing(f"waiting for all ranks {text}")
+        dist.barrier()
+
+    def common_start(self, delay: float = 0.005) -> float:
+        """A moment, ``delay`` seconds after the last rank asked, on the shared clock, at which all ranks begin."""
+        self.barrier("to begin")
+        moment = torch.tensor([self.now() + delay], dtype=torch.float64)
+        dist.broadcast(moment, 0)
+        return float(moment)
+
+    def gather(self, value: Value) -> list[Value] | None:
+        """All ranks' values, on rank 0; ``None`` elsewhere."""
+        self.watch.doing("handing its results to rank 0")
+        values = [value] * self.world if self.rank == 0 else None
+        dist.gather_object(value, values)
+        return values
+
+    def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        """The group of ``ranks``. All ranks of the session must ask for the same groups in the same order."""
+        if ranks not in self.groups:
+            self.groups[ranks] = dist.new_group(list(ranks))
+        return self.groups[ranks]
+
+
+@contextlib.contextmanager
+def join(timeout: float, device: torch.device | None = None) -> Iterator[Session]:
+    """Join the ranks that ``torchrun`` started (or whoever set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
+
+    Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
+    at once, they would share one stream. ``timeout`` is in seconds, for one instruction or one wait; past it the
+    process ends (:mod:`runtime.watch`), as it does on any error inside.
+    """
+    device = device or torch.device("cpu")
+    torch.set_num_threads(1)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    wait = datetime.timedelta(seconds=timeout)
+    main_store, rank, world = next(iter(rendezvous("env://", timeout=wait)))
+    watch_store, _, _ = next(iter(rendezvous("env://", timeout=wait)))
+    with Watch(PrefixStore("weft watch", watch_store), rank, world, timeout) as watch:
+        # The watch ends a wait before the group's own timeout does, so that there is a sentence.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                                store=PrefixStore("weft", main_store), rank=rank, world_size=world,
+                                timeout=2 * wait + datetime.timedelta(seconds=30))
+        try:
+            watch.doing("joining the other ranks")
+            yield Session(rank, world, device, watch, _offset(rank, world))
+            watch.doing("waiting for all ranks to finish")
+            dist.barrier()
+            dist.destroy_process_group()
+        except ConnectionError as error:
+            watch.give_up(f"{error} while {watch.text}")
+        except SessionError as error:
+            watch.give_up(str(error), code=2)
+        except Exception as error:
+            traceback.print_exc()
+            watch.give_up(f"{type(error).__name__} while {watch.text}: {(str(error) or 'no message').splitlines()[0]}")
+
+
+def _offset(rank: int, world: int) -> float:
+    """What to add to this rank's clock to get rank 0's, in seconds.
+
+    One host has one clock. Otherwise each rank in turn asks rank 0 for its time; of several answers, the one with the
+    shortest round trip counts, and rank 0's time is taken to be that of its middle (Cristian 1989).
+    """
+    hosts: list[object] = [None] * world
+    dist.all_gather_object(hosts, _host())
+    if len(set(map(str, hosts))) == 1:
+        return 0.0
+    best = (float("inf"), 0.0)
+    answer = torch.zeros(1, dtype=torch.float64)
+    for other in range(1, world):
+        for _ in range(PINGS):
+            if rank == 0:
+                dist.recv(answer, other)
+                answer[0] = time.perf_counter()
+                dist.send(answer, other)
+            elif rank == other:
+                asked = time.perf_counter()
+                dist.send(answer, 0)
+                dist.recv(answer, 0)
+                back = time.perf_counter()
+                best = min(best, (back - asked, float(answer) - (asked + back) / 2))
+    return 0.0 if rank == 0 else best[1]
+
+
+def _host() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else f"{datetime.datetime.now()}"

@@ -1,0 +1,156 @@
+"""The watchdog: when one rank dies or hangs, every rank stops within a set time and says what it was at.
+
+Each rank says what it is doing (:meth:`Watch.doing`); a thread beside it tells the others through the rendezvous store,
+reads there whether somebody gave up, and gives up itself when the rank has been at one thing for longer than the
+timeout. Giving up is ``os._exit``: a rank that waits inside a communication library, or sleeps, cannot be stopped more
+gently. The sentence on standard error names the rank, the instruction and the micro-batch, and where the fault seems to
+lie: the rank that everybody waits for, directly or through others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NoReturn
+
+from torch.distributed.distributed_c10d import Store
+
+__all__ = ["Watch"]
+
+BEAT = 0.2  # seconds between two looks of the watching thread
+SILENCE = 3.0  # a rank whose last word is this old counts as gone
+
+
+@dataclass(frozen=True)
+class _Activity:
+    text: str
+    waits_for: int | None  # the rank without which it cannot go on
+    since: float  # time.monotonic()
+
+
+class Watch:
+    """Watches this rank's work, and the others', between ``with`` and its end.
+
+    ``store`` is a rendezvous store of this watch alone (its thread blocks on it). ``timeout`` is in seconds, for one
+    instruction or one wait.
+    """
+
+    def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
+        self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
+        self._now = _Activity("starting", None, time.monotonic())
+        self._over = threading.Event()
+        self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
+        self._thread = threading.Thread(target=self._look, name="weft watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        # SIGTERM (from torchrun, when another rank died) and Ctrl-C are for the watching thread: the main thread may
+        # sit inside a library, where Python would never get to hear of them.
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def doing(self, text: str, waits_for: int | None = None) -> None:
+        """Say what this rank does from now on; ``waits_for`` is the rank it cannot go on without, if any."""
+        self._now = _Activity(text, waits_for, time.monotonic())
+
+    @property
+    def text(self) -> str:
+        """What this rank does now."""
+        return self._now.text
+
+    def give_up(self, why: str, code: int = 1) -> NoReturn:
+        """Tell all ranks ``why``, and end this process with exit code ``code``."""
+        now = self._now
+        self._ending.acquire()
+        cause = self._given_up()
+        if cause is None:
+            cause = {"rank": self.rank, "why": why, "code": code}
+            self._tell("given up", cause)
+            self._say(f"weft: rank {self.rank}: {why}")
+        else:
+            self._say(f"weft: rank {self.rank}: stopped while {now.text}, because rank {cause['rank']} gave up: "
+                      f"{cause['why']}")
+        if self.rank == 0:
+            time.sleep(5 * BEAT)  # it may hold the store: let the others read it
+        os._exit(int(str(cause["code"])))
+
+    def _look(self) -> None:
+        while not self._over.is_set():
+            now = self._now
+            spent = time.monotonic() - now.since
+            try:
+                self.store.set(f"now/{self.rank}", json.dumps([now.text, now.waits_for, spent, time.time()]))
+                if self._given_up() is not None:
+                    self.give_up("")
+            except RuntimeError:
+                if not self._over.is_set():
+                    self.give_up(f"lost the rendezvous store, so rank 0 is gone, while {now.text}")
+            if spent > self.timeout:
+                self.give_up(self._blame(now, spent))
+            if received := _wait_for_signal(BEAT):
+                self.give_up(f"stopped by {signal.Signals(received).name} while {now.text}", 128 + received)
+
+    def _blame(self, now: _Activity, spent: float) -> str:
+        """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
+        sentence = f"gave up after {spent:.1f} s of {now.text}"
+        culprit, seen = now.waits_for, {self.rank}
+        while culprit is not None and culprit not in seen:
+            seen.add(culprit)
+            last = self._read(f"now/{culprit}")
+            if last is None:
+                return f"{sentence}; rank {culprit} was never heard of"
+            text, waits_for, its_spent, at = last
+            silence = time.time() - at
+            if silence > SILENCE:
+                return f"{sentence}; rank {culprit} was last heard of {silence:.1f} s ago, {text}"
+            if waits_for is None or waits_for in seen:
+                return f"{sentence}; rank {culprit} has been {text} for {its_spent:.1f} s"
+            culprit = waits_for
+        return sentence
+
+    def _given_up(self) -> dict[str, object] | None:
+        try:
+            found = self._read("given up")
+        except RuntimeError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _read(self, key: str) -> list | dict | None:  # type: ignore[type-arg]
+        if not self.store.check([key]):
+            return None
+        value = json.loads(self.store.get(key))
+        return value if isinstance(value, (list, dict)) else None
+
+    def _tell(self, key: str, value: object) -> None:
+        try:
+            self.store.set(key, json.dumps(value))
+        except RuntimeError:
+            return  # the store is gone: the others notice that themselves
+
+    @staticmethod
+    def _say(sentence: str) -> None:
+        sys.stderr.write(sentence + "\n")
+        sys.stderr.flush()
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def _wait_for_signal(seconds: float) -> int | None:
+    if not hasattr(signal, "sigtimedwait"):  # macOS: signals reach the main thread as usual
+        time.sleep(seconds)
+        return None
+    received = signal.sigtimedwait(_SIGNALS, seconds)
+    return None if received is None else received.si_signo
