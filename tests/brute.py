@@ -1,0 +1,137 @@
+"""Optima of tiny problems by trying everything; shares no code with the search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import product
+
+from solver.problem import Block, Number, Problem
+
+__all__ = ["least_makespan", "least_whole_period"]
+
+
+def _exact(value: Number) -> Fraction:
+    return Fraction(str(value))
+
+
+def least_makespan(problem: Problem, micro_batches: int) -> Fraction | None:
+    """The least makespan over all orders of operations, or None if none fits the memory.
+
+    Every schedule whose operations all start as early as their order allows comes from adding operations one by one;
+    all sequences of additions are tried, cut off where the makespan is no longer below the best.
+    """
+    blocks = problem.blocks
+    takes = [[_exact(max(b.memory_on(d), 0)) + _exact(b.workspace_on(d)) for d in b.devices] for b in blocks]
+    gives = [[_exact(min(b.memory_on(d), 0)) - _exact(b.workspace_on(d)) for d in b.devices] for b in blocks]
+    capacities = [None if device.memory is None else _exact(device.memory) for device in problem.devices]
+    waits = [[(problem.index[a.block], _exact(a.lag), a.link, a.distance) for a in b.after] for b in blocks]
+    durations = [_exact(b.duration) for b in blocks]
+    ends: dict[tuple[int, int], Fraction] = {}
+    arrivals: dict[tuple[int, int, int], Fraction] = {}  # (consumer, entry of its after, producer's micro-batch)
+    best: Fraction | None = None
+
+    def transfers(i: int) -> Iterator[tuple[int, int, Fraction, str | None]]:
+        for consumer, entries in enumerate(waits):
+            for number, (producer, lag, link, _) in enumerate(entries):
+                if producer == i:
+                    yield consumer, number, lag, link
+
+    def add(done: tuple[int, ...], free: tuple[Fraction, ...], links: dict[str, Fraction],
+            levels: tuple[Fraction, ...], latest: Fraction) -> None:
+        nonlocal best
+        if best is not None and latest >= best:
+            return
+        if all(count == micro_batches for count in done):
+            best = latest
+            return
+        for i, m in enumerate(done):
+            if m == micro_batches:
+                continue
+            needs = [(number, m - distance) for number, (_, _, _, distance) in enumerate(waits[i]) if m >= distance]
+            if any((i, number, k) not in arrivals for number, k in needs):
+                continue
+            here = blocks[i].devices
+            if any(capacities[d] is not None and levels[d] + take > (capacities[d] or 0)
+                   for d, take in zip(here, takes[i], strict=True)):
+                continue
+            start = max([free[d] for d in here] + [arrivals[i, number, k] for number, k in needs])
+            end = start + durations[i]
+            after, sent = dict(links), []
+            for consumer, number, lag, link in transfers(i):
+                begin = end if link is None else max(end, after.get(link, Fraction(0)))
+                if link is not None:
+                    if m + waits[consumer][number][3] >= micro_batches:
+                        continue
+                    after[link] = begin + lag
+                arrivals[consumer, number, m] = begin + lag
+                sent.append((consumer, number, m))
+            change = dict(zip(here, (a + b for a, b in zip(takes[i], gives[i], strict=True)), strict=True))
+            ends[i, m] = end
+            add((*done[:i], m + 1, *done[i + 1:]),
+                tuple(end if d in here else value for d, value in enumerate(free)), after,
+                tuple(level + change.get(d, 0) for d, level in enumerate(levels)), max(latest, end))
+            del ends[i, m]
+            for key in sent:
+                del arrivals[key]
+
+    zeros = tuple(Fraction(0) for _ in problem.devices)
+    add((0,) * len(blocks), zeros, {}, zeros, Fraction(0))
+    return best
+
+
+def least_whole_period(problem: Problem, most: int, lags: range = range(-2, 3)) -> int | None:
+    """The least whole period up to ``most`` of a schedule with one micro-batch per period, or None.
+
+    All durations and lags are whole numbers, no links. All whole offsets and all ``lags`` are tried (with whole data a
+    feasible whole period has whole offsets); block 0 stays at 0.
+    """
+    blocks, n = problem.blocks, len(problem.blocks)
+    for period in range(max(int(block.duration) for block in blocks), most + 1):
+        for offsets in product(range(period), repeat=n - 1):
+            s = (0, *offsets)
+            if not _devices_free(problem, s, period):
+                continue
+            for turns in product(lags, repeat=n - 1):
+                starts = [a + period * k for a, k in zip(s, (0, *turns), strict=True)]
+                if _waits(problem, starts, period) and _fits(problem, starts, period):
+                    return period
+    return None
+
+
+def _devices_free(problem: Problem, offsets: tuple[int, ...], period: int) -> bool:
+    blocks = problem.blocks
+    for i in range(len(blocks)):
+        for j in range(i):
+            if set(blocks[i].devices) & set(blocks[j].devices):
+                apart = (offsets[i] - offsets[j]) % period
+                if not blocks[j].duration <= apart <= period - blocks[i].duration:
+                    return False
+    return True
+
+
+def _waits(problem: Problem, starts: list[int], period: int) -> bool:
+    return all(starts[j] + dependency.distance * period >= starts[i] + problem.blocks[i].duration + dependency.lag
+               for i, j, dependency in problem.dependencies())
+
+
+def _fits(problem: Problem, starts: list[int], period: int) -> bool:
+    """Whether the level right after every start of a taking block stays within the capacity, in the steady state."""
+    for d, device in enumerate(problem.devices):
+        if device.memory is None:
+            continue
+        here = [(block, starts[i]) for i, block in enumerate(problem.blocks) if d in block.devices]
+        for block, time in here:
+            level = sum((_held(other, d, time, at, period) for other, at in here), Fraction(0))
+            if block.memory_on(d) + block.workspace_on(d) > 0 and level > _exact(device.memory):
+                return False
+    return True
+
+
+def _held(block: Block, device: int, time: int, start: int, period: int) -> Fraction:
+    """What the instances of ``block`` add to the level right after ``time``, counted from micro-batch 0."""
+    begun = math.floor((time - start) / period) + 1
+    ended = math.floor((time - start - block.duration) / period) + 1
+    change, workspace = _exact(block.memory_on(device)), _exact(block.workspace_on(device))
+    return max(change, Fraction(0)) * begun + min(change, Fraction(0)) * ended + workspace * (begun - ended)

@@ -1,0 +1,115 @@
+"""The search against brute force on tiny problems, and its promises on larger ones."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+
+from solver.baselines import BASELINES, NotApplicable
+from solver.bounds import makespan_bound, steady_bound
+from solver.closure import closure_bound, takes_before_giving
+from solver.cpsat import Budget
+from solver.cyclic import Periodic, retime
+from solver.instance import Instance
+from solver.paths import FixedOrder
+from solver.problem import Problem
+from solver.repetend import find_repetend
+from solver.schedule import Schedule
+from solver.search import Infeasible, solve
+from solver.timing import time_orders
+from solver.unroll import unroll
+from solver.validate import validate
+from tests.brute import least_makespan, least_whole_period
+from tests.properties.strategies import Case, cases, pipelines, problems
+
+SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+def one_at_a_time(instance: Instance) -> Periodic:
+    """The periodic schedule that finishes each micro-batch before it starts the next."""
+    fixed = FixedOrder(instance, 1, BASELINES["greedy"].orders(instance.problem, 1))
+    across = [-(-(fixed.start[a.source, 0] + instance.durations[a.source] + a.lag - fixed.start[a.target, 0])
+                // a.distance) for a in instance.arcs if a.distance]
+    return retime(instance, max([fixed.makespan, *across]), [fixed.start[i, 0] for i in instance.blocks])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
+@given(cases(max_devices=3, max_blocks=4, max_micro_batches=2))
+def test_a_tiny_problem_is_solved_to_the_optimum_and_proven(case: Case) -> None:
+    assume(len(case.problem.blocks) * case.micro_batches <= 8)
+    best = least_makespan(case.problem, case.micro_batches)
+    assert best is not None
+    schedule = solve(case.problem, case.micro_batches, time_limit=60, effort=20)
+    assert schedule.makespan == pytest.approx(float(best), rel=1e-9)
+    assert schedule.status == "optimal"
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
+@given(cases(max_devices=3, max_blocks=4, max_micro_batches=2))
+def test_bounds_never_exceed_the_optimum(case: Case) -> None:
+    assume(len(case.problem.blocks) * case.micro_batches <= 8)
+    best = least_makespan(case.problem, case.micro_batches)
+    assert best is not None
+    instance = Instance.of(case.problem)
+    assert makespan_bound(instance, case.micro_batches) * instance.tick <= best
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
+@given(cases(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False))
+def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case) -> None:
+    instance = Instance.of(case.problem)
+    start = one_at_a_time(instance)
+    assume(start.period * instance.tick <= 9 and takes_before_giving(instance))
+    search = find_repetend(instance, start, Budget(deterministic=20.0))
+    best = least_whole_period(case.problem, math.ceil(start.period * instance.tick))
+    assert search.proven
+    assert math.ceil(search.best.period * instance.tick) == best
+    assert search.bound <= search.best.period
+    assert closure_bound(instance, math.ceil(start.period)) <= math.ceil(search.best.period)
+    assert steady_bound(instance) <= search.best.period
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW_DATA)
+@given(cases(max_blocks=6, max_micro_batches=6))
+def test_every_solution_is_valid_bounded_and_no_worse_than_a_baseline(case: Case) -> None:
+    schedule = solve(case.problem, case.micro_batches, time_limit=60, effort=0.3)
+    validate(schedule)
+    assert schedule.makespan_bound <= schedule.makespan
+    for entry in BASELINES.values():
+        try:
+            orders = entry.orders(case.problem, case.micro_batches)
+        except NotApplicable:
+            continue
+        rival = Schedule(case.problem, case.micro_batches, time_orders(case.problem, case.micro_batches, orders), 0.0)
+        if all(device.memory is None or Fraction(str(peak)) <= Fraction(str(device.memory))
+               for device, peak in zip(case.problem.devices, rival.peak_memory, strict=True)):
+            assert schedule.makespan <= rival.makespan * (1 + 1e-9)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW_DATA)
+@given(pipelines(max_devices=3))
+def test_a_schedule_with_a_repetend_unrolls_to_any_number_of_micro_batches(problem: Problem) -> None:
+    schedule = solve(problem, 12, time_limit=60, effort=0.3)
+    assume(schedule.repetend is not None and schedule.repetend.count > 1)
+    for micro_batches in (11, 13, 40):
+        other = unroll(schedule, micro_batches)
+        assert other.micro_batches == micro_batches
+        assert other.makespan_bound <= other.makespan * (1 + 1e-9)
+    assert unroll(unroll(schedule, 40), 12).operations == schedule.operations
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW_DATA)
+@given(problems(max_devices=3, max_blocks=5, capacities=True))
+def test_infeasible_is_said_only_where_brute_force_agrees(problem: Problem) -> None:
+    assume(len(problem.blocks) <= 5)
+    best = least_makespan(problem, 1)
+    try:
+        schedule = solve(problem, 1, time_limit=60, effort=5)
+    except Infeasible:
+        assert best is None
+    else:
+        assert best is not None
+        assert schedule.makespan == pytest.approx(float(best), rel=1e-9)
