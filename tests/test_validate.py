@@ -171,6 +171,13 @@ def test_transfers_of_one_producer_go_in_file_order() -> None:
     assert len(violations(schedule(linked, ("a", 0, 0), ("y", 0, 2), ("x", 0, 5)))) == 1
 
 
+def test_no_transfer_for_a_micro_batch_beyond_the_last() -> None:
+    linked = problem(block("a"), block("x", (1,), after=[Dependency("a", 3, "wire", distance=1)]),
+                     block("y", (1,), after=[Dependency("a", 1, "wire")]),
+                     memory=(None, None), links=[Link("wire", 0, 1)])
+    assert violations(schedule(linked, ("x", 0, 0), ("a", 0, 0), ("y", 0, 2))) == []
+
+
 def test_fifo() -> None:
     assert violations(schedule(ALONE, ("a", 1, 0), ("a", 0, 1))) == [
         "block 'a' of micro-batch 1 on device 'gpu0' starts at 0 ms, not after micro-batch 0 of the same block, "
@@ -289,6 +296,12 @@ def test_repetend_that_repeats() -> None:
 def test_repetend_of_two_micro_batches() -> None:
     order = [(name, m) for m in (0, 2, 4) for name, m in (("f", m), ("f", m + 1), ("b", m), ("b", m + 1))]
     assert repeating(*order, first=0, count=3, micro_batches=2) == []
+    assert repeating(*order, first=0, count=2) != []
+
+
+def test_all_forwards_then_all_backwards_repeat_nothing() -> None:
+    order = [(name, m) for name in "fb" for m in range(4)]
+    assert repeating(*order, first=0, count=1) == []
     assert repeating(*order, first=0, count=2) != []
 
 

@@ -130,7 +130,7 @@ def test_any_single_corruption_of_the_operations_is_caught(pair: tuple[Schedule,
 @suite(200)
 @given(schedules(), st.data())
 def test_a_capacity_below_the_peak_is_caught(schedule: Schedule, data: st.DataObject) -> None:
-    used = [d for d, peak in enumerate(schedule.peak_memory) if peak > 0]
+    used = [d for d, peak in enumerate(schedule.peak_memory) if peak > 1e-9]  # sums of floats, 0 may be 1e-17
     assume(used)
     device = data.draw(st.sampled_from(used))
     devices = list(schedule.problem.devices)
