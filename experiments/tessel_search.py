@@ -1,0 +1,78 @@
+"""The Tessel evaluation's problems: period, its bound, whether it is proven, and the CPU seconds of the search.
+
+    python experiments/tessel_search.py [--output tessel_search.json]
+
+Also solves each for 128 micro-batches and holds the makespan against its bound. One core; CPU seconds are those of
+the search alone. They depend on the machine: read them beside the count of problems, not beside other people's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from models.zoo.shapes import TESSEL_PROBLEMS, shape
+from solver.baselines import BASELINES
+from solver.cpsat import Budget
+from solver.cyclic import retime
+from solver.files import write_atomically
+from solver.instance import Instance
+from solver.paths import FixedOrder
+from solver.problem import Problem
+from solver.repetend import find_repetend
+from solver.search import solve
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    arguments.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
+    options = arguments.parse_args()
+    solve(shape("v", 2, 2), 2)  # loads what is loaded on first use
+    rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS]
+    table = Table(title="The Tessel evaluation's problems")
+    for header in ("problem", "period", "bound", "proven", "CPU s", "makespan, N = 128", "bound", "gap"):
+        table.add_column(header, justify="left" if header == "problem" else "right")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    mean = math.exp(sum(math.log(max(float(row["cpu_seconds"]), 1e-4)) for row in rows) / len(rows))
+    Console(width=110).print(table)
+    print(f"{sum(bool(row['proven']) for row in rows)} of {len(rows)} periods proven; "
+          f"geometric mean {mean:.4f} CPU s, most {max(float(row['cpu_seconds']) for row in rows):.3f}")
+    write_atomically(options.output, json.dumps({"rows": rows, "geometric_mean_cpu_seconds": mean}, indent=1) + "\n")
+
+
+def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
+    began = time.process_time()
+    instance = Instance.of(problem)
+    fixed = FixedOrder(instance, 1, BASELINES["greedy"].orders(problem, 1))
+    start = retime(instance, fixed.makespan, [fixed.start[i, 0] for i in instance.blocks])
+    search = find_repetend(instance, start, Budget())
+    seconds = time.process_time() - began
+    schedule = solve(problem, 128, effort=effort)
+    return {
+        "problem": problem.name,
+        "period": instance.time(search.best.period),
+        "period_bound": instance.bound(search.bound),
+        "proven": search.proven,
+        "cpu_seconds": round(seconds, 4),
+        "makespan": schedule.makespan,
+        "makespan_bound": schedule.makespan_bound,
+        "gap": round(schedule.gap, 5),
+    }
+
+
+def _text(value: str | float | bool) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()
