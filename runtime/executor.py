@@ -48,11 +48,11 @@ class Worker(Protocol):
 
 
 class _Wants(NamedTuple):
-    """What an instruction that computes waits for, what it reads of that, and with whom it runs together."""
+    """What an instruction that computes waits for, what it reads of that, and on which ranks it runs together."""
 
     awaits: tuple[Work, ...]
     reads: tuple[Work, ...]
-    group: dist.ProcessGroup | None
+    ranks: tuple[int, ...]
 
 
 class Executor:
@@ -62,8 +62,9 @@ class Executor:
         self.plan, self.session, self.worker = plan, session, worker
         self.row = plan.program.ranks[session.rank]
         shared = sorted({block.devices for block in plan.problem.blocks if len(block.devices) > 1})
-        groups = {devices: session.group(devices) for devices in shared}
-        self.wants = {work: self._wants(work, groups) for work in plan.program.works(session.rank)}
+        for devices in shared:
+            session.group(devices)  # on all ranks, in one order
+        self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         self.readers = Counter(work for wants in self.wants.values() for work in wants.reads)
         self.readers.update(instruction.what for instruction in self.row if isinstance(instruction, Send))
 
@@ -86,12 +87,12 @@ class Executor:
         return [Measured(self.plan.problem.blocks[self._block(work)].name, work.micro_batch, self.session.rank, *times)
                 for work, *times in batch.stopwatch.laps()]
 
-    def _wants(self, work: Work, groups: Mapping[tuple[int, ...], dist.ProcessGroup]) -> _Wants:
+    def _wants(self, work: Work) -> _Wants:
         block = self.plan.problem.blocks[self._block(work)]
         needed = dict.fromkeys((dependency.block, work.micro_batch - dependency.distance) for dependency in block.after)
         awaits = tuple(self.plan.vocabulary.work(self.plan.problem.index[name], micro_batch)
                        for name, micro_batch in needed if micro_batch >= 0)
-        return _Wants(awaits, tuple(self.worker.reads(work)), groups.get(block.devices))
+        return _Wants(awaits, tuple(self.worker.reads(work)), block.devices)
 
     def _block(self, work: Work) -> int:
         block = self.plan.vocabulary.block(work)
@@ -115,13 +116,13 @@ class _Batch:
         what, peer = instruction.what, instruction.peer
         while len(self.leaving) >= OPEN_SENDS:
             self._wait(self.leaving.popleft())
-        self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", peer)
+        self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
         self.leaving.append(send(self.worker.message(what, self.results.get(what), peer), instruction))
         self._has_read(what)
 
     def receive(self, instruction: Recv) -> None:
         what, peer = instruction.what, instruction.peer
-        self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", peer)
+        self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
         self.arriving[what] = receive(self.worker.buffer(what, self.session.rank), instruction)
 
     def compute(self, work: Work) -> None:
@@ -131,9 +132,9 @@ class _Batch:
                 self._wait(transfer, f", for {work} (micro-batch {work.micro_batch})")
                 if self.readers[what]:
                     self.results[what] = transfer.tensor
-        if wants.group is not None:
-            self.watch.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})")
-            dist.barrier(wants.group)
+        if len(wants.ranks) > 1:
+            self.watch.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})", wants.ranks)
+            dist.barrier(self.session.group(wants.ranks))
         self.worker.prepare(work, self.results)
         self.watch.doing(f"running {work} (micro-batch {work.micro_batch})")
         self.stopwatch.start()
@@ -153,7 +154,7 @@ class _Batch:
     def _wait(self, transfer: Transfer, purpose: str = "") -> None:
         what = transfer.instruction.what
         self.watch.doing(f"waiting for {transfer.instruction}{purpose or f' (micro-batch {what.micro_batch})'}",
-                         transfer.instruction.peer)
+                         [transfer.instruction.peer])
         transfer.wait()
 
     def _has_read(self, what: Work) -> None:

@@ -29,23 +29,32 @@ class ReplayError(ValueError):
 
 @dataclass(frozen=True)
 class Replay:
-    """What a replay found: the timeline of its last batch, that held against the plan (``None`` if nobody said what a
-    time unit of the problem is in seconds), and the mean loss of each batch (none if emulated, or in inference)."""
+    """What a replay found: the timeline of its last batch, that held against the plan (``None`` if the problem's time
+    unit says nothing in seconds), and the mean loss of each batch (none if emulated, or in inference)."""
 
     timeline: Timeline
     comparison: Comparison | None
     losses: tuple[float, ...] = ()
 
+    def __str__(self) -> str:
+        lines = [f"measured makespan  {self.timeline.makespan:.6g} s"]
+        if self.comparison is not None:
+            lines.append(f"predicted          {self.comparison.predicted:.6g} s")
+            lines.append(f"ratio              {self.comparison.ratio:.4f}")
+        if self.losses:
+            lines.append("loss per batch     " + " ".join(f"{loss:.6g}" for loss in self.losses))
+        return "\n".join(lines)
+
 
 def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: str | None = None,
            timeout: float = 60.0, timeline_path: str | os.PathLike[str] | None = None,
-           time_scale: float | None = None) -> Replay | None:
+           time_scale: float = 1.0) -> Replay | None:
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
     ``function(plan, rank)`` gives that rank's :class:`~runtime.training.Training`. ``timeout`` is in seconds, for one
-    instruction or one wait: past it every rank stops, says why, and exits with 1. ``time_scale`` is what one of the
-    problem's time units lasts, in seconds; by default what its name says (s, ms, us).
+    instruction or one wait: past it every rank stops, says why, and exits with 1. ``time_scale`` makes emulated time
+    that many times as long; a time unit that is not s, ms or us is emulated as a second.
 
     Raises :class:`ReplayError` or :class:`~solver.files.FormatError` on rank 0 for a mistake of the user; the other
     ranks then exit with 2 in silence.
@@ -63,11 +72,11 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
 
     with join(timeout) as session:
         if emulate:
-            result = run_emulated(plan, session, time_scale or _seconds_per_unit(plan) or 1.0)
+            result = run_emulated(plan, session, time_scale * (_seconds_per_unit(plan) or 1.0))
         else:
             assert stages is not None
             session.watch.doing(f"loading {stages}")
-            result = run_training(plan, session, _training(stages, plan, rank), time_scale or _seconds_per_unit(plan))
+            result = run_training(plan, session, _training(stages, plan, rank))
         if result is not None and timeline_path is not None:
             try:
                 save_timeline(result.timeline, timeline_path)
@@ -86,7 +95,7 @@ def run_emulated(plan: Plan, session: Session, seconds_per_unit: float) -> Repla
     return _result(plan, session, seconds_per_unit, Executor(plan, session, emulation).run(), ())
 
 
-def run_training(plan: Plan, session: Session, training: Training, seconds_per_unit: float | None) -> Replay | None:
+def run_training(plan: Plan, session: Session, training: Training) -> Replay | None:
     """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
 
     After each batch every parameter's gradient is that of the mean loss over the whole batch.
@@ -113,7 +122,7 @@ def run_training(plan: Plan, session: Session, training: Training, seconds_per_u
         if worker.losses:
             losses.append(float(torch.stack(list(worker.losses.values())).mean()))
     worker.close()
-    return _result(plan, session, seconds_per_unit, measured, tuple(losses))
+    return _result(plan, session, _seconds_per_unit(plan), measured, tuple(losses))
 
 
 def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measured: list[Measured],
@@ -127,26 +136,23 @@ def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measur
 
 
 def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeout: float,
-          timeline_path: str | os.PathLike[str] | None, time_scale: float | None) -> Plan:
+          timeline_path: str | os.PathLike[str] | None, time_scale: float) -> Plan:
     """The plan, after everything that can be said against the call without the other ranks."""
     name = os.fspath(path)
     if emulate == (stages is not None):
         raise ReplayError(f"{name}: say what to run: either --emulate, or --stages MODULE:FUNCTION")
     for option, value in (("--timeout", timeout), ("--time-scale", time_scale)):
-        if value is not None and not 0 < value < float("inf"):
-            raise ReplayError(f"{option} is {value}, it must be a number of seconds greater than 0")
+        if not 0 < value < float("inf"):
+            raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
     plan = load_plan(path)
     ranks = len(plan.program.ranks)
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "--no-python", "weft", "replay",
-                              name, *(["--emulate"] if emulate else ["--stages", str(stages)])])
+        command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
+                              *(["--emulate"] if emulate else ["--stages", str(stages)])])
         raise ReplayError(f"{name}: a plan runs under torchrun, one process a rank; use: {command}")
     if int(os.environ["WORLD_SIZE"]) != ranks:
         raise ReplayError(f"{name}: the plan is for {ranks} ranks, but {os.environ['WORLD_SIZE']} were started; use "
                           f"torchrun --nproc-per-node={ranks}")
-    if emulate and time_scale is None and _seconds_per_unit(plan) is None:
-        raise ReplayError(f"{name}: the problem's time unit is {plan.problem.time_unit!r}; say how many seconds one "
-                          "lasts with --time-scale")
     if timeline_path is not None and not os.access(Path(timeline_path).absolute().parent, os.W_OK):
         raise ReplayError(f"{os.fspath(timeline_path)}: cannot be written, its folder is missing or not writable")
     return plan

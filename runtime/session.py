@@ -46,7 +46,7 @@ class Session:
 
     def barrier(self, text: str) -> None:
         """Wait for all ranks; ``text`` says at what."""
-        self.watch.doing(f"waiting for all ranks {text}")
+        self.watch.doing(f"waiting for all ranks {text}", range(self.world))
         dist.barrier()
 
     def common_start(self, delay: float = 0.005) -> float:
@@ -54,11 +54,12 @@ class Session:
         self.barrier("to begin")
         moment = torch.tensor([self.now() + delay], dtype=torch.float64)
         dist.broadcast(moment, 0)
+        self.watch.begin()
         return float(moment)
 
     def gather(self, value: Value) -> list[Value] | None:
         """All ranks' values, on rank 0; ``None`` elsewhere."""
-        self.watch.doing("handing its results to rank 0")
+        self.watch.doing("handing the results to rank 0", range(self.world))
         values = [value] * self.world if self.rank == 0 else None
         dist.gather_object(value, values)
         return values
@@ -93,7 +94,7 @@ def join(timeout: float, device: torch.device | None = None) -> Iterator[Session
         try:
             watch.doing("joining the other ranks")
             yield Session(rank, world, device, watch, _offset(rank, world))
-            watch.doing("waiting for all ranks to finish")
+            watch.doing("waiting for all ranks to finish", range(world))
             dist.barrier()
             dist.destroy_process_group()
         except ConnectionError as error:

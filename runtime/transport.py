@@ -65,5 +65,5 @@ def _begun(handle: dist.Work | None) -> dist.Work:
 
 
 def _gone(instruction: Send | Recv, error: RuntimeError) -> ConnectionError:
-    reason = str(error).splitlines()[0].rpartition("] ")[2]
-    return ConnectionError(f"lost rank {instruction.peer} ({reason[:120].strip()})")
+    reason = str(error).splitlines()[0].split(". ")[0].removeprefix("[").partition("] ")[2] or type(error).__name__
+    return ConnectionError(f"lost rank {instruction.peer} ({reason})")

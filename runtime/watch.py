@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn
@@ -25,12 +26,13 @@ __all__ = ["Watch"]
 
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
+LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model, joining
 
 
 @dataclass(frozen=True)
 class _Activity:
     text: str
-    waits_for: int | None  # the rank without which it cannot go on
+    waits_for: tuple[int, ...]  # the ranks without which it cannot go on
     since: float  # time.monotonic()
 
 
@@ -38,12 +40,13 @@ class Watch:
     """Watches this rank's work, and the others', between ``with`` and its end.
 
     ``store`` is a rendezvous store of this watch alone (its thread blocks on it). ``timeout`` is in seconds, for one
-    instruction or one wait.
+    instruction or one wait; until :meth:`begin`, it is two minutes if that is more.
     """
 
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
-        self._now = _Activity("starting", None, time.monotonic())
+        self._limit = max(timeout, LOADING)
+        self._now = _Activity("starting", (), time.monotonic())
         self._over = threading.Event()
         self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
         self._thread = threading.Thread(target=self._look, name="weft watch", daemon=True)
@@ -61,9 +64,13 @@ class Watch:
         self._thread.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
-    def doing(self, text: str, waits_for: int | None = None) -> None:
-        """Say what this rank does from now on; ``waits_for`` is the rank it cannot go on without, if any."""
-        self._now = _Activity(text, waits_for, time.monotonic())
+    def begin(self) -> None:
+        """Everything is loaded: from now on the timeout holds."""
+        self._limit = self.timeout
+
+    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
+        """Say what this rank does from now on; ``waits_for`` are the ranks it cannot go on without."""
+        self._now = _Activity(text, tuple(rank for rank in waits_for if rank != self.rank), time.monotonic())
 
     @property
     def text(self) -> str:
@@ -97,7 +104,7 @@ class Watch:
             except RuntimeError:
                 if not self._over.is_set():
                     self.give_up(f"lost the rendezvous store, so rank 0 is gone, while {now.text}")
-            if spent > self.timeout:
+            if spent > self._limit:
                 self.give_up(self._blame(now, spent))
             if received := _wait_for_signal(BEAT):
                 self.give_up(f"stopped by {signal.Signals(received).name} while {now.text}", 128 + received)
@@ -105,20 +112,23 @@ class Watch:
     def _blame(self, now: _Activity, spent: float) -> str:
         """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
         sentence = f"gave up after {spent:.1f} s of {now.text}"
-        culprit, seen = now.waits_for, {self.rank}
-        while culprit is not None and culprit not in seen:
-            seen.add(culprit)
-            last = self._read(f"now/{culprit}")
-            if last is None:
-                return f"{sentence}; rank {culprit} was never heard of"
-            text, waits_for, its_spent, at = last
-            silence = time.time() - at
-            if silence > SILENCE:
-                return f"{sentence}; rank {culprit} was last heard of {silence:.1f} s ago, {text}"
-            if waits_for is None or waits_for in seen:
+        waiting, seen = now, {self.rank}
+        while True:
+            for culprit in waiting.waits_for:
+                last = self._read(f"now/{culprit}")
+                if not isinstance(last, list):
+                    return f"{sentence}; rank {culprit} was never heard of"
+                text, waits_for, its_spent, at = last
+                if text != waiting.text:  # else it waits for the same others
+                    break
+            else:
+                return sentence
+            if time.time() - at > SILENCE:
+                return f"{sentence}; rank {culprit} was last heard of {time.time() - at:.1f} s ago, {text}"
+            if not waits_for or culprit in seen:
                 return f"{sentence}; rank {culprit} has been {text} for {its_spent:.1f} s"
-            culprit = waits_for
-        return sentence
+            seen.add(culprit)
+            waiting = _Activity(text, tuple(waits_for), 0.0)
 
     def _given_up(self) -> dict[str, object] | None:
         try:
