@@ -8,12 +8,14 @@ the least is a small CP-SAT problem.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from ortools.sat.python import cp_model
 
 from solver.cpsat import Budget, run
 from solver.instance import Instance
 
-__all__ = ["Infeasible", "memory_text", "require_room"]
+__all__ = ["Infeasible", "require_room"]
 
 
 class Infeasible(ValueError):
@@ -30,27 +32,24 @@ def require_room(instance: Instance, micro_batches: int, budget: Budget) -> None
     missing = _least_excess(instance, micro_batches, budget)
     if not missing:
         return
-    name = instance.problem.name
+    name, unit = instance.problem.name, instance.problem.memory_unit
     wants = []
     for device, amount in missing.items():
         entry = instance.problem.devices[device]
-        capacity = instance.capacity[device] or 0
-        wants.append(f"device {entry.name!r} has {memory_text(instance, capacity)}, {memory_text(instance, amount)} "
-                     f"too little: the least that works is {memory_text(instance, capacity + amount)}")
-    left = max(sum(instance.change[device].values()) for device in missing)
-    remark = "" if left <= 0 else (f" (every micro-batch leaves {memory_text(instance, left)} behind, and there are "
+        has = Fraction(str(entry.memory))
+        least = ((instance.capacity[device] or 0) + amount) * instance.memory_unit
+        wants.append(f"device {entry.name!r} has {_text(has, unit)}, {_text(least - has, unit)} too little: the least "
+                     f"that works is {_text(least, unit)}")
+    left = max(sum(instance.change[device].values()) for device in missing) * instance.memory_unit
+    remark = "" if left <= 0 else (f" (every micro-batch leaves {_text(left, unit)} behind, and there are "
                                    f"{micro_batches})")
     raise Infeasible(f"{name}: no schedule fits the devices' memory, even with one micro-batch at a time{remark}: "
                      + "; ".join(wants))
 
 
-def memory_text(instance: Instance, units: int) -> str:
-    """``units`` of the instance's memory as text in the problem's unit."""
-    amount = units * instance.memory_unit
-    if instance.problem.memory_unit == "B":
-        return f"{float(amount) / 2**30:.3f} GiB ({int(amount)} B)"
+def _text(amount: Fraction, unit: str) -> str:
     number = int(amount) if amount.denominator == 1 else float(amount)
-    return f"{number} {instance.problem.memory_unit}"
+    return f"{float(amount) / 2**30:.3f} GiB ({number} B)" if unit == "B" else f"{number} {unit}"
 
 
 def _never_gives_first(instance: Instance, budget: Budget) -> bool:

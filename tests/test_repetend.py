@@ -1,0 +1,175 @@
+"""The repetend: published and hand-checked periods, what bounds them, and how schedules are re-timed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from models.zoo.shapes import TESSEL_PROBLEMS, shape
+from solver.baselines import BASELINES
+from solver.bounds import makespan_bound, steady_bound
+from solver.closure import closure, closure_bound, takes_before_giving
+from solver.completion import complete, repeat
+from solver.cpsat import Budget
+from solver.cyclic import Periodic, retime
+from solver.instance import Instance
+from solver.paths import FixedOrder
+from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
+from solver.repetend import PeriodSearch, find_repetend, shorten_latency
+from solver.schedule import Schedule
+from solver.timing import time_orders
+from solver.validate import validate
+from tests.builders import chain, pipeline, v
+
+BEST_PERIODS = {"v": 4, "m": 6, "nn": 8, "k": 6}
+
+
+def trivial(instance: Instance) -> Periodic:
+    fixed = FixedOrder(instance, 1, BASELINES["greedy"].orders(instance.problem, 1))
+    return retime(instance, fixed.makespan, [fixed.start[i, 0] for i in instance.blocks])
+
+
+def search(problem: Problem) -> PeriodSearch:
+    instance = Instance.of(problem)
+    return find_repetend(instance, trivial(instance), Budget(deterministic=30.0))
+
+
+def m_shape(devices: int, memory: Number, forward: list[int], embedding: int = 1) -> Problem:
+    """Embedding over all devices (1 forward, twice that backward), then a chain with backward = 2 forward."""
+    everywhere = tuple(range(devices))
+    blocks = [Block("e", BlockKind.FORWARD, everywhere, embedding)]
+    for d in range(devices):
+        blocks.append(Block(f"f{d}", BlockKind.FORWARD, (d,), forward[d], (1,), (), (Dependency(blocks[-1].name),)))
+    for d in reversed(range(devices)):
+        blocks.append(Block(f"b{d}", BlockKind.BACKWARD, (d,), 2 * forward[d], (-1,), (), (Dependency(blocks[-1].name),)))
+    blocks.append(Block("d", BlockKind.BACKWARD, everywhere, 2 * embedding, (), (), (Dependency(blocks[-1].name),)))
+    return Problem("m", tuple(Device(f"gpu{d}", memory) for d in range(devices)), tuple(blocks))
+
+
+@pytest.mark.parametrize(("kind", "devices", "memory"), [entry for entry in TESSEL_PROBLEMS if entry[2] is not None])
+def test_every_training_problem_of_tessel_reaches_its_best_period(kind: str, devices: int, memory: int) -> None:
+    found = search(shape(kind, devices, memory))
+    assert found.proven
+    assert found.best.period == found.bound == BEST_PERIODS[kind]
+
+
+@pytest.mark.parametrize(("devices", "memory", "period"), [(4, 4, 7), (8, 8, 7), (8, 4, 9)])
+def test_tight_m_shapes_have_a_period_above_their_load_and_it_is_proven_exactly(devices: int, memory: int,
+                                                                              period: int) -> None:
+    found = search(m_shape(devices, memory, [1] * devices))
+    assert Instance.of(m_shape(devices, memory, [1] * devices)).heaviest_load == 6
+    assert found.best.period == found.bound == period
+
+
+def test_a_chain_with_half_the_memory_takes_twice_the_period() -> None:
+    """One activation at a time on every device: a stage waits for the whole round trip below it."""
+    ample, tight = search(pipeline(chain(4), memory=4)), search(pipeline(chain(4), memory=1))
+    assert (ample.best.period, tight.best.period) == (3, 12)
+    assert ample.proven and tight.proven
+
+
+def test_unequal_durations_are_settled_by_the_closure_alone() -> None:
+    durations = [81, 97, 118, 88, 104, 110, 93, 85]
+    problem = Problem("v", tuple(Device(f"gpu{d}", 5) for d in range(8)), tuple(
+        [Block(f"f{d}", BlockKind.FORWARD, (d,), durations[d], (1,), (), (Dependency(f"f{d - 1}"),) if d else ())
+         for d in range(8)]
+        + [Block(f"b{d}", BlockKind.BACKWARD, (d,), 2 * durations[d], (-1,), (),
+                 (Dependency(f"b{d + 1}" if d < 7 else "f7"),)) for d in reversed(range(8))]))
+    found = search(problem)
+    assert found.proven
+    instance = Instance.of(problem)
+    assert closure_bound(instance, sum(instance.durations)) == found.best.period
+
+
+def test_a_fractional_period_is_found_and_proven() -> None:
+    """x and y wait for each other across two micro-batches: 5 steps of work for every two periods."""
+    problem = Problem("two", (Device("a"), Device("b")), (
+        Block("x", BlockKind.FORWARD, (0,), 2, after=(Dependency("y", distance=2),)),
+        Block("y", BlockKind.FORWARD, (1,), 3 - 1, after=(Dependency("x", lag=1),))))
+    found = search(problem)
+    assert found.best.period == found.bound == Fraction(5, 2)
+
+
+def test_a_link_that_carries_one_transfer_at_a_time_bounds_the_period() -> None:
+    def problem(link: str | None) -> Problem:
+        sends = [Dependency("a", 3, link), Dependency("b", 3, link)]
+        return Problem("linked", (Device("gpu0"), Device("gpu1")), (
+            Block("a", BlockKind.FORWARD, (0,), 1), Block("b", BlockKind.FORWARD, (0,), 1),
+            Block("c", BlockKind.FORWARD, (1,), 1, after=(sends[0],)),
+            Block("d", BlockKind.FORWARD, (1,), 1, after=(sends[1],))), (Link("wire", 0, 1),))
+
+    assert search(problem(None)).best.period == 2
+    assert search(problem("wire")).best.period == 6
+
+
+def test_the_closure_refutes_below_the_optimum_only() -> None:
+    instance = Instance.of(m_shape(4, 2, [8, 11, 9, 10]))
+    found = search(instance.problem)
+    assert found.proven
+    best = found.best.period
+    assert all(closure(instance, period) is not None for period in range(-(-best.numerator // best.denominator), 80))
+
+
+def test_where_a_block_gives_before_another_takes_only_the_load_is_proven() -> None:
+    problem = Problem("odd", (Device("gpu0", 1), Device("gpu1", 1)), (
+        Block("take", BlockKind.OTHER, (0,), 1, (1,)), Block("give", BlockKind.OTHER, (0,), 1, (-1,)),
+        Block("other", BlockKind.OTHER, (1,), 1, after=(Dependency("take"),))))
+    instance = Instance.of(problem)
+    assert not takes_before_giving(instance)
+    assert find_repetend(instance, trivial(instance), Budget(deterministic=5)).bound == instance.heaviest_load
+
+
+def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:
+    instance = Instance.of(pipeline(chain(2)))
+    slow = retime(instance, 100, [0, 10, 20, 30])  # one micro-batch at a time, with idle time
+    assert slow.period == 6
+    overlapped = retime(instance, 100, [0, 110, 120, 230])  # b1 and b0 one period after their forwards
+    assert overlapped.period == 3
+
+
+def test_the_latency_shrinks_and_the_period_stays() -> None:
+    instance = Instance.of(shape("k", 4, 20))
+    found = find_repetend(instance, trivial(instance), Budget(deterministic=5)).best
+    shorter = shorten_latency(found, Budget(), seconds=30, deterministic=5)
+    assert shorter.period == found.period == 6
+    assert shorter.latency == 16 <= found.latency
+
+
+@pytest.mark.parametrize("edge", [0, 1, 2])
+def test_a_completed_repetend_is_valid_for_any_number_of_micro_batches(edge: int) -> None:
+    problem = m_shape(4, 4, [80, 101, 119, 92], 30)
+    instance = Instance.of(problem)
+    found = search(problem).best
+    completion = complete(instance, found, 1000, Budget(deterministic=5), edge=edge)
+    assert completion is not None
+    repeated = FixedOrder(instance, 40, repeat(found, 40)).makespan
+    for micro_batches in (completion.micro_batches, 40, 41):
+        operations = time_orders(problem, micro_batches, completion.unrolled(micro_batches))
+        validate(Schedule(problem, micro_batches, operations, 0.0))
+        if micro_batches == 40:
+            assert max(operation.end for operation in operations) <= repeated
+
+
+def test_bounds_of_a_uniform_chain_are_its_published_makespan() -> None:
+    """1F1B on p uniform stages takes (N + p - 1)(F + B), and nothing is faster."""
+    for p, n in ((2, 3), (4, 8), (8, 16)):
+        instance = Instance.of(pipeline(chain(p), forward=1, backward=2))
+        assert makespan_bound(instance, n) == 3 * (n + p - 1)
+
+
+def test_memory_bounds_the_steady_state() -> None:
+    """V shape, F = 1, B = 3, memory 3: 16/3 per micro-batch, by Little's law on the first device."""
+    instance = Instance.of(pipeline(chain(4), forward=1, backward=3, memory=3))
+    assert steady_bound(instance) == Fraction(16, 3)
+    assert search(instance.problem).best.period == 8  # with one micro-batch per period
+
+
+def test_decimal_durations_are_exact_and_others_are_rounded_up() -> None:
+    exact = Instance.of(pipeline(v(2), forward=0.1, split=(0.3, 0.25)))
+    assert (exact.tick, exact.inflation) == (Fraction(1, 20), 1)
+    rough = Instance.of(pipeline(chain(2), forward=0.123456789012345, backward=9876.54321))
+    assert rough.inflation > 1
+    assert rough.inflation < 1 + Fraction(1, 10**4)
+    for block, ticks in zip(rough.problem.blocks, rough.durations, strict=True):
+        assert Fraction(str(block.duration)) <= ticks * rough.tick
