@@ -89,7 +89,7 @@ def assert_refused_or_understood(read: Any, write: Any, damaged: dict[str, Any],
         assert read(json.loads(json.dumps(write(understood), allow_nan=False))) == understood
 
 
-@settings(QUICK, max_examples=600)
+@settings(QUICK, max_examples=400)
 @given(problems(capacities=True), st.data())
 def test_a_damaged_problem_is_refused_or_understood(tmp_path: Path, problem: Problem, data: st.DataObject) -> None:
     damaged = damage(data, problem_to_json(problem))

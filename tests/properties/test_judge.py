@@ -23,7 +23,7 @@ def suite(examples: int) -> settings:
 # -- what keeps the rules passes ---------------------------------------------------------------------------------
 
 
-@suite(300)
+@suite(200)
 @given(cases(max_micro_batches=7))
 def test_greedy_fits_whenever_one_micro_batch_at_a_time_does(case: Case) -> None:
     assert violations(baseline("greedy", case.problem, case.micro_batches)) == []
@@ -115,7 +115,7 @@ def _swap_times(operations: list[Operation], place: int, other: int | None) -> N
     operations[other] = two._replace(start=one.start, end=one.start + (two.end - two.start))
 
 
-@suite(800)
+@suite(500)
 @given(corruptions())
 def test_any_single_corruption_of_the_operations_is_caught(pair: tuple[Schedule, Schedule]) -> None:
     good, bad = pair
@@ -155,7 +155,7 @@ def test_a_bound_above_what_it_bounds_is_caught(schedule: Schedule, factor: floa
 # -- the judge against a naive one -------------------------------------------------------------------------------
 
 
-@suite(400)
+@suite(250)
 @given(schedules(max_micro_batches=3, whole=True), st.data())
 def test_the_judge_agrees_with_a_naive_one(schedule: Schedule, data: st.DataObject) -> None:
     """On schedules disturbed in several places, some of which stay valid."""
