@@ -1,0 +1,218 @@
+"""From a spec to the block problems the search runs on: one for each placement and backward mode that can exist.
+
+One micro-batch's blocks: the forward ``F<stage>`` takes what the stage keeps for its backward (A), the full backward
+``B<stage>`` gives it back; a split backward's ``I<stage>`` keeps what the weight gradient needs (K: it gives back
+A - K, or takes K - A), its ``W<stage>`` gives that back. In inference a forward holds its working set while it runs.
+What a forward sends is part of the next stage's A from the start of that stage's forward on; buffers of messages that
+arrive earlier belong to the cluster's ``reserve``. Transfers are lags between stages on different GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from models.cluster import ClusterModel, Link, model_cluster
+from models.costs import LayerCost, explicit_layers
+from models.sections import ExplicitModel, Spec, Training
+from models.spec import SpecError
+from models.split import NoSplit, Shape, Split, split_layers, stage_device
+from models.stages import Backward, StageCost, static_bytes
+from models.zoo.gpt import gpt_layers
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+__all__ = ["Candidate", "InFlight", "StageRow", "bytes_per_parameter", "candidates", "layer_costs"]
+
+#: For how many micro-batches in flight a split leaves room: one, or as many as 1F1B holds.
+InFlight = Literal["least", "1f1b"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One stage, for tables: times in seconds for one micro-batch, sizes in bytes."""
+
+    stage: int
+    device: int
+    layers: tuple[str, ...]
+    forward: float
+    backward: float
+    static_memory: int
+    activation_memory: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement of the spec's model as a block problem.
+
+    ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
+    no longer have. ``in_flight``: what the split left room for.
+    """
+
+    shape: Shape
+    backward: Backward
+    in_flight: InFlight
+    problem: Problem
+    static_memory: tuple[int, ...]
+    layers_of_stage: tuple[tuple[str, ...], ...]
+    stage_device: tuple[int, ...]
+    stages: tuple[StageRow, ...]
+
+
+def layer_costs(spec: Spec) -> list[LayerCost]:
+    """The spec's layers, first to last.
+
+    Raises :class:`~models.spec.SpecError` or :class:`~models.profiles.ProfileError` if there are no costs for them.
+    """
+    if isinstance(spec.model, ExplicitModel):
+        run = spec.run
+        return explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
+                               recompute=isinstance(run, Training) and run.recompute)
+    return gpt_layers(spec)
+
+
+def bytes_per_parameter(spec: Spec) -> int:
+    """What a GPU holds of each of its parameters: the parameter and, in training, gradient and optimizer state."""
+    run = spec.run
+    if isinstance(run, Training):
+        return run.parameter_bytes + run.gradient_bytes + run.optimizer_bytes_per_parameter
+    return run.parameter_bytes
+
+
+def candidates(spec: Spec) -> list[Candidate]:
+    """The problems a schedule can be searched for: shapes, backward modes and splits that exist and fit.
+
+    Of each shape and mode there is the split with the least bottleneck for which one micro-batch in flight fits, and,
+    where it differs and fits, the one for as many as 1F1B holds: S - s on stage s of S. Two-stage shapes are left out
+    on a single GPU and with fewer layers than stages; a split backward where it is not known.
+
+    Raises :class:`~models.split.NoSplit` if nothing fits, :class:`~models.spec.SpecError` if there are fewer layers
+    than GPUs or no shape is left, and what :func:`layer_costs` raises.
+    """
+    layers = layer_costs(spec)
+    cluster = model_cluster(spec.cluster)
+    shapes, modes = _shapes(spec, len(layers)), _modes(spec, layers)
+    found: list[Candidate] = []
+    refusals: list[NoSplit] = []
+    for shape in shapes:
+        for backward in modes:
+            try:
+                splits = list(_splits(spec, shape, backward, layers, cluster))
+            except NoSplit as error:
+                refusals.append(error)
+                continue
+            found += [_candidate(spec, split, backward, in_flight, layers, cluster) for in_flight, split in splits]
+    if not found:
+        raise min(refusals, key=lambda error: error.missing)
+    return found
+
+
+def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
+    gpus = spec.cluster.gpus
+    if layer_count < gpus:
+        raise SpecError(f"{spec.where}: model has {layer_count} layers, too few for cluster.gpus: {gpus} (each GPU runs "
+                        "at least one)")
+    shapes = [shape for shape in dict.fromkeys(spec.placement.shapes)
+              if shape == "chain" or (gpus > 1 and layer_count >= len(stage_device(shape, gpus)))]
+    if not shapes:
+        raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, two stages on each of "
+                        f"{gpus} GPUs, but model has {layer_count} layers; allow chain")
+    return shapes
+
+
+def _modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
+    if spec.inference is not None:
+        return ["none"]
+    modes: list[Backward] = ["full"] if "full" in spec.placement.backward else []
+    can_split = all(layer.is_split for layer in layers) and any(layer.weight_grad for layer in layers)
+    if "split" in spec.placement.backward and can_split:
+        modes.append("split")
+    if not modes:
+        raise SpecError(f"{spec.where}: placement.backward is split, but no layer has a weight gradient; allow full")
+    return modes
+
+
+def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost],
+            cluster: ClusterModel) -> Iterator[tuple[InFlight, Split]]:
+    count = len(stage_device(shape, len(cluster.memory)))
+
+    def split(in_flight: list[int]) -> Split:
+        return split_layers(shape, layers, cluster.memory, in_flight, backward=backward,
+                            bytes_per_parameter=bytes_per_parameter(spec), reserve=cluster.reserve)
+
+    least = split([1] * count)
+    yield "least", least
+    if backward == "none":
+        return
+    try:
+        roomy = split([min(count - s, spec.micro_batches) for s in range(count)])
+    except NoSplit:
+        return
+    if roomy.cuts != least.cuts:
+        yield "1f1b", roomy
+
+
+def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
+               cluster: ClusterModel) -> Candidate:
+    per_parameter = bytes_per_parameter(spec)
+    static = tuple(static_bytes([stage for stage, device in zip(split.stages, split.devices, strict=True)
+                                 if device == gpu], per_parameter) for gpu in range(len(cluster.memory)))
+    devices = tuple(Device(f"gpu{gpu}", capacity - held)
+                    for gpu, (capacity, held) in enumerate(zip(cluster.available, static, strict=True)))
+    names = tuple(tuple(layer.name for layer in layers[first:last]) for first, last in pairwise(split.cuts))
+    rows = tuple(
+        StageRow(s, device, names[s], _seconds(stage.forward), _seconds(stage.backward),
+                 static_bytes([stage], per_parameter), 0 if backward == "none" else stage.activation)
+        for s, (stage, device) in enumerate(zip(split.stages, split.devices, strict=True)))
+    problem = Problem(f"{spec.name} ({_title(split.shape, backward)})", devices,
+                      tuple(_blocks(split, backward, cluster.link)), time_unit="s", memory_unit="B")
+    return Candidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows)
+
+
+def _title(shape: Shape, backward: Backward) -> str:
+    return shape if backward == "none" else f"{shape}, {backward} backward"
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------
+
+
+def _blocks(split: Split, backward: Backward, link: Link) -> Iterator[Block]:
+    """All forwards, first stage to last, then all backwards, last stage to first, each with its weight gradient."""
+    stages, devices = split.stages, split.devices
+    lags = [link.seconds(stage.output) if device != following else 0.0
+            for stage, (device, following) in zip(stages, pairwise(devices), strict=False)]  # from stage s to s + 1
+    for s, stage in enumerate(stages):
+        after = (Dependency(f"F{s - 1}", lags[s - 1]),) if s else ()
+        kept, workspace = (0, stage.working_set) if backward == "none" else (stage.activation, stage.workspace_forward)
+        yield Block(f"F{s}", BlockKind.FORWARD, (devices[s],), _seconds(stage.forward), (kept,), (workspace,), after)
+    if backward == "none":
+        return
+    before, lag = f"F{len(stages) - 1}", 0.0
+    for s in reversed(range(len(stages))):
+        for block in _gradients(s, stages[s], devices[s], backward, Dependency(before, lag)):
+            if block.kind != BlockKind.WEIGHT_GRAD:
+                before = block.name
+            yield block
+        lag = lags[s - 1] if s else 0.0
+
+
+def _gradients(s: int, stage: StageCost, device: int, backward: Backward, after: Dependency) -> Iterator[Block]:
+    """The backward of stage ``s``: whole where it is not split or has only one of the two parts."""
+    where, kept = (device,), stage.activation
+    if backward == "full" or not stage.weight_grad:
+        yield Block(f"B{s}", BlockKind.BACKWARD, where, _seconds(stage.backward), (-kept,),
+                    (stage.workspace_backward,), (after,))
+    elif not stage.input_grad:  # such as the embedding alone: stage 0 owes nobody an input gradient
+        kind = BlockKind.WEIGHT_GRAD if s == 0 else BlockKind.BACKWARD
+        yield Block(f"{kind.letter}{s}", kind, where, _seconds(stage.weight_grad), (-kept,),
+                    (stage.workspace_after_forward,), (after,))
+    else:
+        yield Block(f"I{s}", BlockKind.INPUT_GRAD, where, _seconds(stage.input_grad), (stage.held - kept,),
+                    (stage.workspace_backward,), (after,))
+        yield Block(f"W{s}", BlockKind.WEIGHT_GRAD, where, _seconds(stage.weight_grad), (-stage.held,),
+                    (stage.workspace_weight_grad,), (Dependency(f"I{s}"),))
+
+
+def _seconds(nanoseconds: int) -> float:
+    return round(nanoseconds * 1e-9, 9)
