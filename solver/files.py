@@ -21,8 +21,8 @@ from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, P
 from solver.schedule import Operation, Repetend, Schedule
 
 __all__ = [
-    "Entry", "FormatError", "load_problem", "load_schedule", "problem_from_json", "problem_to_json", "read_json",
-    "require_format", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json", "write_atomically",
+    "Entry", "FormatError", "load_problem", "load_schedule", "misstatements", "problem_from_json", "problem_to_json",
+    "read_json", "require_format", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json", "write_atomically",
 ]
 
 PROBLEM_FORMAT = "weft.problem/1"
@@ -250,8 +250,8 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     """The schedule of a ``weft.schedule/1`` object; ``where`` (a file name) leads every error message.
 
-    ``makespan``, ``peak_memory`` and ``status`` follow from the rest: a file in which they say something else is
-    refused rather than silently corrected.
+    Whether what it says is true is not asked here: :mod:`solver.validate` judges the operations, and
+    :func:`misstatements` compares the fields that follow from them.
     """
     entry = Entry(value, where)
     require_format(entry, SCHEDULE_FORMAT)
@@ -261,7 +261,8 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     solver = entry.get("solver")
     if not isinstance(solver, dict):
         raise FormatError(f"{where}: solver is {_show(solver)}, it must be an object")
-    schedule = Schedule(
+    _check_derived_fields(entry, len(problem.devices))
+    return Schedule(
         problem=problem,
         micro_batches=entry.count("micro_batches", minimum=1),
         operations=tuple(_operation(item, problem) for item in entry.list("operations")),
@@ -271,8 +272,6 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
         repetend=None if entry.get("repetend") is None else _repetend(entry.child("repetend")),
         solver=solver,
     )
-    _require_derived_fields(entry, schedule)
-    return schedule
 
 
 def _operation(entry: Entry, problem: Problem) -> Operation:
@@ -288,22 +287,32 @@ def _repetend(entry: Entry) -> Repetend:
     return Repetend(entry.count("first"), entry.count("count", minimum=1), entry.count("micro_batches", minimum=1))
 
 
-def _require_derived_fields(entry: Entry, schedule: Schedule) -> None:
-    stated, actual = entry.number("makespan"), schedule.makespan
-    if not math.isclose(stated, actual, rel_tol=1e-9, abs_tol=1e-12):
-        raise FormatError(f"{entry.where}: makespan is {stated}, but the last operation ends at {actual}")
+def _check_derived_fields(entry: Entry, devices: int) -> None:
+    entry.number("makespan")
+    entry.text("status")
     peaks = entry.get("peak_memory")
-    if not isinstance(peaks, list) or len(peaks) != len(schedule.problem.devices):
-        raise FormatError(f"{entry.where}: peak_memory must list one number for each of the "
-                          f"{len(schedule.problem.devices)} devices")
+    if not isinstance(peaks, list) or len(peaks) != devices:
+        raise FormatError(f"{entry.where}: peak_memory must list one number for each of the {devices} devices")
     for device, peak in enumerate(peaks):
-        amount = _number(peak, f"{entry.where}: peak_memory[{device}]")
-        if not math.isclose(amount, schedule.peak_memory[device], rel_tol=1e-9, abs_tol=1e-9):
-            raise FormatError(f"{entry.where}: peak_memory[{device}] is {amount}, but the operations there reach "
-                              f"{schedule.peak_memory[device]}")
-    if entry.text("status") != schedule.status:
-        raise FormatError(f"{entry.where}: status is {entry.text('status')!r}, but makespan and makespan_bound make it "
-                          f"{schedule.status!r}")
+        _number(peak, f"{entry.where}: peak_memory[{device}]")
+
+
+def misstatements(value: Mapping[str, Any], schedule: Schedule) -> list[str]:
+    """What a ``weft.schedule/1`` object states of itself that does not follow from its operations and bounds.
+
+    ``value`` is the object that ``schedule`` was read from. ``makespan``, ``peak_memory`` and ``status`` are there for
+    other programs; this one derives them.
+    """
+    wrong = []
+    if not math.isclose(value["makespan"], schedule.makespan, rel_tol=1e-9, abs_tol=1e-12):
+        wrong.append(f"makespan is stated as {value['makespan']}, but the last operation ends at {schedule.makespan}")
+    for device, (stated, actual) in enumerate(zip(value["peak_memory"], schedule.peak_memory, strict=True)):
+        if not math.isclose(stated, actual, rel_tol=1e-9, abs_tol=1e-9):
+            wrong.append(f"peak_memory[{device}] is stated as {stated}, but the operations there reach {actual}")
+    if value["status"] != schedule.status:
+        wrong.append(f"status is stated as {value['status']!r}, but makespan and makespan_bound make it "
+                     f"{schedule.status!r}")
+    return wrong
 
 
 # -- one object of a file, with its place in it ------------------------------------------------------------------

@@ -16,6 +16,7 @@ from solver.files import (
     FormatError,
     load_problem,
     load_schedule,
+    misstatements,
     problem_from_json,
     problem_to_json,
     save_problem,
@@ -116,9 +117,8 @@ def test_bad_problem(damage: Damage, message: str) -> None:
     (lambda s: s["operations"][1].update(micro_batch=-1),
      "operations[1]: micro_batch is -1, it must be a whole number"),
     (lambda s: s["operations"][1].pop("end"), "operations[1]: the field 'end' is missing"),
-    (lambda s: s.update(makespan=1.0), "makespan is 1.0, but the last operation ends at"),
-    (lambda s: s.update(status="optimal"), "status is 'optimal', but makespan and makespan_bound make it 'feasible'"),
-    (lambda s: s["peak_memory"].__setitem__(0, 99), "peak_memory[0] is 99, but the operations there reach"),
+    (lambda s: s.update(makespan="1"), "makespan is \"1\", it must be a finite number"),
+    (lambda s: s["peak_memory"].__setitem__(0, None), "peak_memory[0] is null, it must be a finite number"),
     (lambda s: s["peak_memory"].pop(), "peak_memory must list one number for each of the 2 devices"),
     (lambda s: s.update(repetend={"first": 0, "count": 0, "micro_batches": 1}), "repetend: count is 0"),
     (lambda s: s.update(solver="weft"), "solver is \"weft\", it must be an object"),
@@ -127,6 +127,18 @@ def test_bad_problem(damage: Damage, message: str) -> None:
 ])
 def test_bad_schedule(damage: Damage, message: str) -> None:
     assert refusal(schedule_from_json, SCHEDULE, damage).startswith(message)
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda s: s.update(makespan=1.0), "makespan is stated as 1.0, but the last operation ends at"),
+    (lambda s: s.update(status="optimal"), "status is stated as 'optimal', but makespan and makespan_bound make it"),
+    (lambda s: s["peak_memory"].__setitem__(0, 99), "peak_memory[0] is stated as 99, but the operations there reach"),
+])
+def test_what_a_schedule_misstates_of_itself_is_said(damage: Damage, message: str) -> None:
+    value = copy.deepcopy(SCHEDULE)
+    assert misstatements(value, schedule_from_json(value)) == []
+    damage(value)
+    assert [fault.startswith(message) for fault in misstatements(value, schedule_from_json(value))] == [True]
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], [PROBLEM]])
