@@ -22,7 +22,8 @@ from solver.schedule import Operation, Repetend, Schedule
 
 __all__ = [
     "Entry", "FormatError", "load_problem", "load_schedule", "misstatements", "problem_from_json", "problem_to_json",
-    "read_json", "require_format", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json", "write_atomically",
+    "read_json", "require_format", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json",
+    "write_atomically",
 ]
 
 PROBLEM_FORMAT = "weft.problem/1"

@@ -11,6 +11,7 @@ from solver.baselines import BASELINES, NotApplicable, baseline
 from solver.problem import Number
 from solver.schedule import Schedule
 from solver.search import Progress
+from solver.validate import violations
 from weft.planning import Case, case_of, solve_case
 from weft.units import memory_text, time_text
 
@@ -182,8 +183,8 @@ def _row(name: str, schedule: Schedule) -> Row:
 
 
 def _fits(schedule: Schedule) -> bool:
-    return all(device.memory is None or peak <= device.memory
-               for device, peak in zip(schedule.problem.devices, schedule.peak_memory, strict=True))
+    """Whether the judge, which has passed everything else, also passes its memory."""
+    return not violations(schedule, limit=1)
 
 
 def _units(time_unit: str, memory_unit: str) -> tuple[str, str]:

@@ -80,7 +80,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         found = candidates(spec)
     except NoSplit as error:
         raise Infeasible(str(error)) from None
-    count = micro_batches or spec.micro_batches
+    count = micro_batches or spec.run.micro_batches
     return Case(spec.name, tuple(_placement(candidate) for candidate in found), count)
 
 
