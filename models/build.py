@@ -111,8 +111,8 @@ def candidates(spec: Spec) -> list[Candidate]:
 def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
     gpus = spec.cluster.gpus
     if layer_count < gpus:
-        raise SpecError(f"{spec.where}: model has {layer_count} layers, too few for cluster.gpus: {gpus} (each GPU runs "
-                        "at least one)")
+        raise SpecError(f"{spec.where}: model has {layer_count} layers, too few for cluster.gpus: {gpus} "
+                        "(each GPU runs at least one)")
     shapes = [shape for shape in dict.fromkeys(spec.placement.shapes)
               if shape == "chain" or (gpus > 1 and layer_count >= len(stage_device(shape, gpus)))]
     if not shapes:

@@ -59,8 +59,8 @@ def recomputed(layer: LayerCost) -> LayerCost:
         input_grad=None if layer.input_grad is None else round(layer.input_grad + layer.forward, 9),
         activation_bytes=layer.input_bytes,
         workspace_forward=max(0, layer.working_set - layer.input_bytes),
-        workspace_backward=max(layer.working_set, layer.activation_bytes + layer.workspace_backward)
-        - layer.input_bytes,
+        workspace_backward=max(0, layer.working_set - layer.input_bytes,
+                               layer.activation_bytes + layer.workspace_backward - layer.input_bytes),
     )
 
 
@@ -89,11 +89,11 @@ def _explicit_layer(entry: LayerSpec, name: str, input_bytes: int, parameter_byt
     parameters = entry.parameters or 0
     if entry.weights is not None:
         parameters = math.ceil(entry.weights / parameter_bytes)
-    kept = max(entry.activation_memory, input_bytes)
+    kept = entry.activation_memory
     return LayerCost(
         name, round(entry.forward, 9), backward, input_grad, weight_grad, parameters, parameters * parameter_bytes,
         activation_bytes=kept,
         weight_grad_bytes=kept if entry.weight_grad_memory is None else entry.weight_grad_memory,
         output_bytes=entry.output,
         workspace_forward=entry.workspace, workspace_backward=entry.workspace, workspace_weight_grad=entry.workspace,
-        input_bytes=input_bytes, working_set=kept + entry.workspace)
+        input_bytes=input_bytes, working_set=max(kept, input_bytes) + entry.workspace)
