@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import torch.distributed as dist
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -63,7 +62,7 @@ class Executor:
         self.row = plan.program.ranks[session.rank]
         shared = sorted({block.devices for block in plan.problem.blocks if len(block.devices) > 1})
         for devices in shared:
-            session.group(devices)  # on all ranks, in one order
+            session.add_group(devices)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         self.readers = Counter(work for wants in self.wants.values() for work in wants.reads)
         self.readers.update(instruction.what for instruction in self.row if isinstance(instruction, Send))
@@ -134,7 +133,7 @@ class _Batch:
                     self.results[what] = transfer.tensor
         if len(wants.ranks) > 1:
             self.watch.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})", wants.ranks)
-            dist.barrier(self.session.group(wants.ranks))
+            self.session.meet(wants.ranks)
         self.worker.prepare(work, self.results)
         self.watch.doing(f"running {work} (micro-batch {work.micro_batch})")
         self.stopwatch.start()

@@ -15,6 +15,8 @@ from runtime.plan import Plan, load_plan
 from runtime.timeline import Comparison, Measured, Timeline, compare, save_timeline
 
 if TYPE_CHECKING:
+    import torch
+
     from runtime.session import Session
     from runtime.training import Training
 
@@ -52,7 +54,8 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
-    ``function(plan, rank)`` gives that rank's :class:`~runtime.training.Training`. ``timeout`` is in seconds, for one
+    ``function(plan, rank)`` gives that rank's :class:`~runtime.training.Training`, which runs on GPUs if this machine
+    has one for each of its ranks. ``timeout`` is in seconds, for one
     instruction or one wait: past it every rank stops, says why, and exits with 1. ``time_scale`` makes emulated time
     that many times as long; a time unit that is not s, ms or us is emulated as a second.
 
@@ -70,7 +73,7 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
 
     from runtime.session import SessionError, join
 
-    with join(timeout) as session:
+    with join(timeout, None if emulate else _device()) as session:
         if emulate:
             result = run_emulated(plan, session, time_scale * (_seconds_per_unit(plan) or 1.0))
         else:
@@ -156,6 +159,13 @@ def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeo
     if timeline_path is not None and not os.access(Path(timeline_path).absolute().parent, os.W_OK):
         raise ReplayError(f"{os.fspath(timeline_path)}: cannot be written, its folder is missing or not writable")
     return plan
+
+
+def _device() -> torch.device:
+    import torch
+
+    enough = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if enough else torch.device("cpu")
 
 
 def _seconds_per_unit(plan: Plan) -> float | None:

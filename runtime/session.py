@@ -47,7 +47,7 @@ class Session:
     def barrier(self, text: str) -> None:
         """Wait for all ranks; ``text`` says at what."""
         self.watch.doing(f"waiting for all ranks {text}", range(self.world))
-        dist.barrier()
+        _meet()
 
     def common_start(self, delay: float = 0.005) -> float:
         """A moment, ``delay`` seconds after the last rank asked, on the shared clock, at which all ranks begin."""
@@ -64,11 +64,14 @@ class Session:
         dist.gather_object(value, values)
         return values
 
-    def group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
-        """The group of ``ranks``. All ranks of the session must ask for the same groups in the same order."""
+    def add_group(self, ranks: tuple[int, ...]) -> None:
+        """Make ``ranks`` able to :meth:`meet`; all ranks of the session must do this, in the same order."""
         if ranks not in self.groups:
             self.groups[ranks] = dist.new_group(list(ranks))
-        return self.groups[ranks]
+
+    def meet(self, ranks: tuple[int, ...]) -> None:
+        """Wait for ``ranks``, of which this is one."""
+        _meet(self.groups[ranks])
 
 
 @contextlib.contextmanager
@@ -95,7 +98,7 @@ def join(timeout: float, device: torch.device | None = None) -> Iterator[Session
             watch.doing("joining the other ranks")
             yield Session(rank, world, device, watch, _offset(rank, world))
             watch.doing("waiting for all ranks to finish", range(world))
-            dist.barrier()
+            _meet()
             dist.destroy_process_group()
         except ConnectionError as error:
             watch.give_up(f"{error} while {watch.text}")
@@ -104,6 +107,11 @@ def join(timeout: float, device: torch.device | None = None) -> Iterator[Session
         except Exception as error:
             traceback.print_exc()
             watch.give_up(f"{type(error).__name__} while {watch.text}: {(str(error) or 'no message').splitlines()[0]}")
+
+
+def _meet(group: dist.ProcessGroup | None = None) -> None:
+    """A barrier in CPU memory, whatever else the group can do."""
+    dist.all_reduce(torch.zeros(1), group=group)
 
 
 def _offset(rank: int, world: int) -> float:

@@ -31,7 +31,6 @@ class Stages:
         self.micro_batches, self.device = plan.micro_batches, session.device
         self.last, self.step = len(pipeline.stages) - 1, 0
         self.losses: dict[int, Tensor] = {}
-        self.outputs: dict[int, Tensor] = {}
         mine = {s for s, stage in enumerate(pipeline.stages) if stage.device == session.rank}
         if set(training.stages) != mine:
             raise SessionError(f"rank {session.rank} runs the stages {sorted(mine)}, but was handed the modules of "
@@ -42,14 +41,14 @@ class Stages:
         if pipeline.has_backward and self.last in mine and (training.loss is None or training.targets is None):
             raise SessionError("the plan has backward passes, so the rank of the last stage must hand over a loss and "
                                "targets")
-        self.runners = {s: StageRunner(module, split=pipeline.stages[s].input_grad is not None, first=s == 0)
+        self.runners = {s: StageRunner(module.to(self.device), first=s == 0,
+                                       split=pipeline.stages[s].input_grad is not None)
                         for s, module in training.stages.items()}
 
     def begin(self, step: int) -> None:
         """The micro-batches are those of batch ``step`` from now on."""
         self.step = step
         self.losses.clear()
-        self.outputs.clear()
 
     def close(self) -> None:
         """Give the modules back as they came."""
@@ -113,8 +112,8 @@ class Stages:
         runner, training = self.runners[stage], self.training
         if not self.pipeline.has_backward:
             y = runner.infer(x)
-            if stage == self.last:
-                self.outputs[micro_batch] = y
+            if stage == self.last and training.collect is not None:
+                training.collect(self.step, micro_batch, y)
             return y
         if stage < self.last:
             return runner.forward(micro_batch, x)

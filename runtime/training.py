@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -28,7 +28,8 @@ class Training:
     micro_batch)`` on that of the last stage, where ``loss(output, target)`` gives the *mean* loss of a micro-batch. The
     executor divides it by the number of micro-batches, so that gradients are those of the whole batch, provided all
     micro-batches are of one size. ``optimizer`` steps after each of ``steps`` batches, gradients are cleared before
-    each; ``after_backward(step)`` is called in between. ``device`` is where the modules are.
+    each; ``after_backward(step)`` is called in between. In inference, ``collect(step, micro_batch, output)`` gets what
+    the last stage gives. Modules and data are moved to the session's device.
     """
 
     stages: Mapping[int, nn.Module]
@@ -39,4 +40,4 @@ class Training:
     optimizer: torch.optim.Optimizer | None = None
     steps: int = 1
     after_backward: Callable[[int], None] | None = None
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    collect: Callable[[int, int, Tensor], None] | None = None

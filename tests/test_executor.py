@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from runtime.launch import Ended, launch_local
 from runtime.plan import Plan, plan_of, save_plan
 from runtime.replay import ReplayError, replay, run_emulated, run_training
-from runtime.session import join
+from runtime.session import Session, join
 from runtime.stage import StageRunner
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
@@ -247,9 +247,25 @@ def test_pipelined_training_is_single_process_training(tmp_path: Path) -> None:
             [block.name, m] for block in training_plans()[name].problem.blocks for m in range(4))
 
 
+def infer(session: Session) -> None:
+    """Forwards only: what comes out is what the whole model gives."""
+    plan = plan_of(baseline("gpipe", pipeline(v(2), backward=None), 3))
+    part = training(plan, session.rank)
+    part.optimizer = None
+    outputs: dict[tuple[int, int], Tensor] = {}
+    part.collect = lambda step, m, y: outputs.update({(step, m): y})
+    assert run_training(plan, session, part) is None or session.rank == 0
+    with torch.no_grad():
+        expected = {(step, m): nn.Sequential(*model(4))(inputs(step, m)) for step in range(2) for m in range(3)}
+    if session.rank == 0:  # both the first and the last stage of a V
+        assert outputs.keys() == expected.keys()
+        assert all(torch.equal(outputs[key], expected[key]) for key in expected)
+
+
 def train() -> None:
     found = {}
     with join(60) as session:
+        infer(session)
         for name, plan in training_plans().items():
             assert plan.stage_ranks is not None
             part = training(plan, session.rank)
