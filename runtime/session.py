@@ -99,6 +99,7 @@ def join(timeout: float, device: torch.device | None = None) -> Iterator[Session
             yield Session(rank, world, device, watch, _offset(rank, world))
             watch.doing("waiting for all ranks to finish", range(world))
             _meet()
+            watch.finish()
             dist.destroy_process_group()
         except ConnectionError as error:
             watch.give_up(f"{error} while {watch.text}")

@@ -26,6 +26,7 @@ __all__ = ["Watch"]
 
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
+GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have finished a little earlier
 LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model, joining
 
 
@@ -63,6 +64,10 @@ class Watch:
         self._over.set()
         self._thread.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def finish(self) -> None:
+        """All ranks have come to their end: whatever goes away now may go."""
+        self._over.set()
 
     def begin(self) -> None:
         """Everything is loaded: from now on the timeout holds."""
@@ -102,7 +107,7 @@ class Watch:
                 if self._given_up() is not None:
                     self.give_up("")
             except RuntimeError:
-                if not self._over.is_set():
+                if not self._over.wait(GRACE):
                     self.give_up(f"lost the rendezvous store, so rank 0 is gone, while {now.text}")
             if spent > self._limit:
                 self.give_up(self._blame(now, spent))
