@@ -65,7 +65,6 @@ def complete(
     budget: Budget,
     *,
     edge: int = 0,
-    seconds: float = float("inf"),
     deterministic: float = float("inf"),
 ) -> Completion | None:
     """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them."""
@@ -76,7 +75,7 @@ def complete(
     warm, cool = _stretches(found, short, edge)
     for stretch in (warm, cool):
         if any(b > a for a, b in stretch):
-            better = reorder(instance, short, orders, stretch, budget, seconds=seconds, deterministic=deterministic)
+            better = reorder(instance, short, orders, stretch, budget, deterministic=deterministic)
             orders = better.orders or orders
     return Completion(found, edge, short, orders)
 

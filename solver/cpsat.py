@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
@@ -74,13 +73,11 @@ def run(
     model: cp_model.CpModel,
     budget: Budget,
     *,
-    seconds: float = float("inf"),
     deterministic: float = float("inf"),
     workers: int | None = None,
     presolve: bool = False,
-    on_solution: Callable[[cp_model.CpSolverSolutionCallback], None] | None = None,
 ) -> Outcome:
-    """Solve ``model`` within what is left of ``budget`` and at most ``seconds`` / ``deterministic`` of it.
+    """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
 
     The solve runs in a thread of its own: Python delivers Ctrl-C to the main thread only between bytecodes, and a
     solve is one long native call. On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the
@@ -94,20 +91,18 @@ def run(
     parameters.cp_model_presolve = presolve
     parameters.cp_model_probing_level = 0
     parameters.catch_sigint_signal = False
-    limit = min(seconds, budget.left)
-    if limit < float("inf"):
-        parameters.max_time_in_seconds = limit
+    if budget.left < float("inf"):
+        parameters.max_time_in_seconds = budget.left
     deterministic_limit = min(deterministic, budget.deterministic_left)
     if deterministic_limit < float("inf"):
         parameters.max_deterministic_time = deterministic_limit
-    callback = None if on_solution is None else _Callback(on_solution)
 
     done = threading.Event()
     result: list[cp_model.CpSolverStatus | BaseException] = []
 
     def solve() -> None:
         try:
-            result.append(solver.solve(model, callback))
+            result.append(solver.solve(model))
         except BaseException as error:  # handed to the waiting thread, which raises it
             result.append(error)
         finally:
@@ -128,12 +123,3 @@ def run(
     if outcome == cp_model.MODEL_INVALID:
         raise AssertionError(f"CP-SAT refuses the model: {model.validate()}")
     return Outcome(solver, outcome)
-
-
-class _Callback(cp_model.CpSolverSolutionCallback):
-    def __init__(self, report: Callable[[cp_model.CpSolverSolutionCallback], None]) -> None:
-        super().__init__()
-        self._report = report
-
-    def on_solution_callback(self) -> None:
-        self._report(self)

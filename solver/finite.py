@@ -51,7 +51,6 @@ def reorder(
     budget: Budget,
     *,
     bound: int = 0,
-    seconds: float = float("inf"),
     deterministic: float = float("inf"),
     workers: int = 1,
 ) -> Improvement:
@@ -65,7 +64,7 @@ def reorder(
     current = model.fixed.makespan
     if current <= bound or not model.free:
         return Improvement(None, current, min(bound, current))
-    outcome = run(model.model, budget, seconds=seconds, deterministic=deterministic, workers=workers)
+    outcome = run(model.model, budget, deterministic=deterministic, workers=workers)
     if outcome.infeasible:
         raise AssertionError("the known schedule does not satisfy its own model")
     if not outcome.found:

@@ -124,8 +124,8 @@ def _settle_fractions(instance: Instance, search: PeriodSearch, budget: Budget,
         return
 
 
-def shorten_latency(found: Periodic, budget: Budget, *, seconds: float, deterministic: float) -> Periodic:
-    """Among the schedules of the same period, one with the least latency that can be found within the limits.
+def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) -> Periodic:
+    """Among the schedules of the same period, one with the least latency found in ``deterministic`` seconds.
 
     Latency (first start to last end of one micro-batch) is what warm-up and cool-down add to the makespan of a
     rigid repetition: (N - 1) T + latency.
@@ -139,7 +139,7 @@ def shorten_latency(found: Periodic, budget: Budget, *, seconds: float, determin
     model = _Model(instance, period, lags)
     model.minimise_latency()
     model.hint([int(start * denominator) for start in found.starts] if denominator == 1 else None)
-    outcome = run(model.model, budget, seconds=seconds, deterministic=deterministic)
+    outcome = run(model.model, budget, deterministic=deterministic)
     if not outcome.found:
         return found
     shorter = retime(instance, period, model.starts(outcome.solver))

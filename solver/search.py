@@ -7,7 +7,7 @@ stops it (a time limit, Ctrl-C) has a valid schedule with a proven bound.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -26,7 +26,7 @@ from solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
-__all__ = ["MAX_OPERATIONS", "Infeasible", "Progress", "solve"]
+__all__ = ["MAX_OPERATIONS", "Infeasible", "Progress", "Search", "solve"]
 
 #: Schedules with more operations than this are refused: unroll a smaller one instead.
 MAX_OPERATIONS = 2_000_000
@@ -67,15 +67,11 @@ def solve(
     Raises :class:`~solver.explain.Infeasible` if no schedule fits the devices' memory, and ``ValueError`` for
     numbers out of range.
     """
-    if micro_batches < 1:
-        raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
-    if micro_batches * len(problem.blocks) > MAX_OPERATIONS:
-        raise ValueError(f"{micro_batches} micro-batches of {len(problem.blocks)} blocks are more than "
-                         f"{MAX_OPERATIONS} operations; solve for fewer and unroll the schedule")
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
-    search = _Search(problem, micro_batches, budget, on_progress, start)
+    search = Search(problem, micro_batches, budget, on_progress, start)
     try:
-        search.run()
+        for _ in search.steps():
+            pass
     except KeyboardInterrupt:
         budget.interrupted = True
         if search.best is None:
@@ -83,9 +79,19 @@ def solve(
     return search.result()
 
 
-class _Search:
+class Search:
+    """One problem's search, a step at a time, so that several can share a :class:`~solver.cpsat.Budget`.
+
+    ``best`` is the best schedule so far, None before the first step. Arguments and errors are those of :func:`solve`.
+    """
+
     def __init__(self, problem: Problem, micro_batches: int, budget: Budget,
-                 on_progress: Callable[[Progress], None], start: Schedule | None) -> None:
+                 on_progress: Callable[[Progress], None] = lambda _: None, start: Schedule | None = None) -> None:
+        if micro_batches < 1:
+            raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
+        if micro_batches * len(problem.blocks) > MAX_OPERATIONS:
+            raise ValueError(f"{micro_batches} micro-batches of {len(problem.blocks)} blocks are more than "
+                             f"{MAX_OPERATIONS} operations; solve for fewer and unroll the schedule")
         self.problem = problem
         self.micro_batches = micro_batches
         self.budget = budget
@@ -97,17 +103,25 @@ class _Search:
         self.periods: PeriodSearch | None = None
         self.phase = "baselines"
 
+    @property
+    def makespan_bound(self) -> float:
+        """The proven lower bound on the makespan so far, in the problem's time unit."""
+        return self.instance.bound(self.bound)
+
     # -- the phases ---------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def steps(self) -> Iterator[None]:
+        """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
         self._offer_baselines()
+        yield
         if self.operations <= _SMALL and not self.done:
             self._solve_whole(deterministic=20.0)
+            yield
         self._find_repetend()
-        if not self.done:
-            self._complete()
-        if not self.done and self.operations <= _POLISHED:
-            self._polish()
+        yield
+        for phase in (self._complete, self._polish):
+            if not self.done:
+                yield from phase()
 
     @property
     def operations(self) -> int:
@@ -156,12 +170,12 @@ class _Search:
         return [-(-(fixed.start[arc.source, 0] + self.instance.durations[arc.source] + arc.lag
                     - fixed.start[arc.target, 0]) // arc.distance) for arc in self.instance.arcs if arc.distance]
 
-    def _complete(self) -> None:
+    def _complete(self) -> Iterator[None]:
         self.phase = "completion"
         if self.periods is None:
             return
         found = self.periods.best
-        shorter = shorten_latency(found, self.budget, seconds=self.budget.left / 4, deterministic=2.0)
+        shorter = shorten_latency(found, self.budget, deterministic=2.0)
         for candidate in (found,) if shorter is found else (shorter, found):
             if self.micro_batches > candidate.depth:
                 self.offer_repetend(repeat(candidate, self.micro_batches), candidate)
@@ -169,21 +183,23 @@ class _Search:
                 if self.done:
                     return
                 completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
-                                      seconds=self.budget.left / 3, deterministic=1.0)
+                                      deterministic=1.0)
                 if completion is None:
                     break
                 self.offer_completion(completion)
+                yield
 
-    def _polish(self) -> None:
-        """Solve stretches of the whole schedule anew, wider and wider, until time or ideas run out."""
-        self.phase = "whole schedule"
+    def _polish(self) -> Iterator[None]:
+        """Order stretches of the whole schedule anew, wider and wider, until all is one stretch."""
         size = 24
-        while not self.done:
+        while self.operations <= _POLISHED:
+            self.phase = "whole schedule"
             improved = False
             for first in range(0, self.operations, size // 2):
                 if self.done:
                     return
                 improved |= self._reorder_stretch(first, first + size)
+                yield
             if size >= self.operations:
                 return
             if not improved:
@@ -240,7 +256,7 @@ class _Search:
                 return False
         schedule = Schedule(
             self.problem, self.micro_batches, operations,
-            makespan_bound=min(makespan, self.instance.bound(self.bound)),
+            makespan_bound=min(makespan, self.makespan_bound),
             period=None if found is None else self.instance.time(found.period),
             repetend=repetend,
             solver={"name": name},
@@ -264,7 +280,7 @@ class _Search:
         if self.best is None:
             raise Infeasible(f"{self.problem.name}: stopped before any schedule was found")
         best = self.best
-        bound = min(best.makespan, self.instance.bound(self.bound))
+        bound = min(best.makespan, self.makespan_bound)
         period_bound = None
         entries: dict[str, object] = {}
         if self.periods is not None:

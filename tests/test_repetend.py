@@ -133,7 +133,7 @@ def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:
 def test_the_latency_shrinks_and_the_period_stays() -> None:
     instance = Instance.of(shape("k", 4, 20))
     found = find_repetend(instance, trivial(instance), Budget(deterministic=5)).best
-    shorter = shorten_latency(found, Budget(), seconds=30, deterministic=5)
+    shorter = shorten_latency(found, Budget(), deterministic=5)
     assert shorter.period == found.period == 6
     assert shorter.latency == 16 <= found.latency
 

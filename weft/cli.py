@@ -184,8 +184,9 @@ def _summary(schedule: Schedule) -> str:
         bound = schedule.period_bound if schedule.period is not None else schedule.solver["repetend_period_bound"]
         proof = "" if bound is None else (", proven the shortest that advances one micro-batch a period"
                                           if period <= bound * (1 + 1e-6) else f", lower bound {shown(bound)}")
-        where = "" if schedule.period is not None else " (the best repetend found; this schedule does without)"
-        lines.append(f"period    {shown(period)} per micro-batch{proof}{where}")
+        which = "period    " if schedule.period is not None else "repetend  "
+        where = "" if schedule.period is not None else "; not in this schedule"
+        lines.append(f"{which}{shown(period)} per micro-batch{proof}{where}")
     lines.append("bubble    " + ", ".join([*([] if bubble.steady is None else [f"steady {bubble.steady:.1%}"]),
                                           f"step {bubble.step:.1%}", f"span {bubble.span:.1%}"]))
     static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solver.bounds import makespan_bound
+from solver.cpsat import Budget
 from solver.files import load_problem
-from solver.instance import Instance
 from solver.problem import Problem
 from solver.schedule import Schedule
-from solver.search import Infeasible, Progress, solve
+from solver.search import Infeasible, Progress, Search
 
 if TYPE_CHECKING:
     from models.build import Candidate
     from models.spec import Spec
     from weft import Source
+
+#: Seconds of a placement's first turn; each later one is twice as long.
+_FIRST_TURN = 1.0
 
 __all__ = ["Case", "Placement", "case_of", "solve_case", "solve_source"]
 
@@ -123,51 +125,79 @@ def solve_case(
 ) -> Schedule:
     """The best schedule over all placements of ``case``.
 
-    A first round gives every placement a share of the time, those with the smallest bounds first; a placement whose
-    lower bound is not below the best makespan is passed over. What time is left goes to the winner.
+    The placements take turns, those with the smallest lower bounds first, and turns grow longer. A placement
+    whose lower bound is not below the best makespan found anywhere is passed over.
     """
-    from solver.cpsat import Budget
+    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    tournament = _Tournament(case, budget, on_progress)
+    try:
+        tournament.run()
+    except KeyboardInterrupt:
+        budget.interrupted = True
+        if tournament.winner is None:
+            raise
+    return tournament.result()
 
-    budget = Budget(seconds=time_limit, seed=seed, workers=workers)
-    ranked = sorted(case.placements, key=lambda placement: _bound(placement.problem, case.micro_batches))
-    best: Schedule | None = None
-    winner: Placement | None = None
-    refusals: list[Infeasible] = []
-    effort_each = None if effort is None else effort / (2 * len(ranked))
 
-    def report(progress: Progress, placement: Placement) -> None:
-        if best is None or progress.best.makespan < best.makespan or placement is winner:
-            on_progress(replace(progress, best=placement.label(progress.best), elapsed=budget.elapsed))
+class _Tournament:
+    """The placements' searches, taking turns within one budget."""
 
-    for number, placement in enumerate(ranked):
-        if best is not None and (budget.spent or _bound(placement.problem, case.micro_batches) >= best.makespan):
-            continue
-        share = budget.left / (len(ranked) - number + 1) if len(ranked) > 1 else budget.left
+    def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+        self.budget = budget
+        self.on_progress = on_progress
+        self.placements: dict[Search, Placement] = {}
+        for placement in case.placements:
+            self.placements[Search(placement.problem, case.micro_batches, budget, self._report)] = placement
+        self.refusals: list[Infeasible] = []
+
+    @property
+    def winner(self) -> Search | None:
+        """The search that has the best schedule so far."""
+        started = [search for search in self.placements if search.best is not None]
+        return min(started, key=lambda search: _makespan(search), default=None)
+
+    def run(self) -> None:
+        running = {search: search.steps() for search in sorted(self.placements, key=lambda s: s.makespan_bound)}
+        turn = _FIRST_TURN
+        while running and not self.budget.spent:
+            for search, steps in list(running.items()):
+                if self.budget.spent:
+                    return
+                beaten = self.winner is not None and search.makespan_bound >= _makespan(self.winner)
+                if beaten or not self._take_turn(search, steps, turn):
+                    del running[search]
+            turn *= 2
+
+    def _take_turn(self, search: Search, steps: Iterator[None], turn: float) -> bool:
+        """Whether the search may go on."""
+        until = self._used() + turn
         try:
-            found = solve(placement.problem, case.micro_batches, time_limit=share, effort=effort_each, seed=seed,
-                          workers=workers, on_progress=lambda p, placement=placement: report(p, placement))  # type: ignore[misc]
+            for _ in steps:
+                if self._used() >= until or self.budget.spent:
+                    return True
         except Infeasible as refusal:
-            refusals.append(refusal)
-            continue
-        if best is None or found.makespan < best.makespan:
-            best, winner = found, placement
-        if found.solver.get("interrupted"):
-            budget.interrupted = True
-    if best is None or winner is None:
-        raise refusals[0]
-    if len(ranked) > 1 and not budget.spent and best.gap > 0:
-        chosen = winner
-        best = solve(chosen.problem, case.micro_batches, time_limit=budget.left,
-                     effort=None if effort is None else effort / 2, seed=seed, workers=workers, start=best,
-                     on_progress=lambda progress: report(progress, chosen))
-    seconds = round(budget.elapsed, 3)
-    bounds = [max(_bound(p.problem, case.micro_batches), best.makespan_bound if p is winner else 0.0) for p in ranked]
-    return winner.label(best).with_solver(seconds=seconds, placements=len(ranked),
-                                          bound_over_placements=min(*bounds, best.makespan) if bounds else None)
+            self.refusals.append(refusal)
+        return False
+
+    def _used(self) -> float:
+        return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
+
+    def _report(self, progress: Progress) -> None:
+        winner = self.winner
+        if winner is None or progress.best.problem is not winner.problem:
+            return
+        label = self.placements[winner].label
+        self.on_progress(replace(progress, best=label(progress.best)))
+
+    def result(self) -> Schedule:
+        winner = self.winner
+        if winner is None:
+            raise self.refusals[0]
+        best = winner.result()
+        bounds = [search.makespan_bound for search in self.placements]
+        return self.placements[winner].label(best).with_solver(
+            placements=len(bounds), bound_over_placements=min(*bounds, best.makespan))
 
 
-def _bound(problem: Problem, micro_batches: int) -> float:
-    instance = Instance.of(problem)
-    return instance.bound(makespan_bound(instance, micro_batches))
-
-
+def _makespan(search: Search) -> float:
+    return float("inf") if search.best is None else search.best.makespan
