@@ -41,11 +41,12 @@ def demonstrate(
     target.mkdir(parents=True, exist_ok=True)
     comparison = compare_source(demo_spec(), time_limit=time_limit, effort=effort, seed=seed, workers=workers,
                                 on_progress=on_progress)
-    schedule, rival = comparison.weft, comparison.best_known
+    schedule, rival = comparison.weft, comparison.best_published
     files = [target / f"schedule{ending}" for ending in (".json", ".html", ".svg", ".png")]
     save_schedule(schedule, files[0])
+    title = f"{comparison.case.name}: {comparison.case.micro_batches} micro-batches, same memory, same durations"
     for picture in files[1:]:
-        draw(schedule, picture, baseline=None if rival is None else comparison.schedules[rival])
+        draw(schedule, picture, baseline=None if rival is None else comparison.schedules[rival], title=title)
     trace, plan = target / "trace.json", target / "plan.json"
     save_trace(schedule, trace)
     save_plan(plan_of(schedule), plan)

@@ -148,7 +148,7 @@ class _Tournament:
         self.placements: dict[Search, Placement] = {}
         for placement in case.placements:
             self.placements[Search(placement.problem, case.micro_batches, budget, self._report)] = placement
-        self.refusals: list[Infeasible] = []
+        self._refused: dict[Search, Infeasible] = {}
 
     @property
     def winner(self) -> Search | None:
@@ -176,7 +176,7 @@ class _Tournament:
                 if self._used() >= until or self.budget.spent:
                     return True
         except Infeasible as refusal:
-            self.refusals.append(refusal)
+            self._refused[search] = refusal
         return False
 
     def _used(self) -> float:
@@ -186,17 +186,22 @@ class _Tournament:
         winner = self.winner
         if winner is None or progress.best.problem is not winner.problem:
             return
-        label = self.placements[winner].label
-        self.on_progress(replace(progress, best=label(progress.best)))
+        # What is shown is a bound on every placement: it does not fall when another placement takes the lead.
+        best = replace(progress.best, makespan_bound=min(self._bound(), progress.best.makespan))
+        self.on_progress(replace(progress, best=self.placements[winner].label(best)))
+
+    def _bound(self) -> float:
+        return min(search.makespan_bound for search in self.placements if search not in self._refused)
 
     def result(self) -> Schedule:
         winner = self.winner
         if winner is None:
-            raise self.refusals[0]
+            raise next(iter(self._refused.values()))
         best = winner.result()
-        bounds = [search.makespan_bound for search in self.placements]
+        if len(self.placements) == 1:
+            return self.placements[winner].label(best)
         return self.placements[winner].label(best).with_solver(
-            placements=len(bounds), bound_over_placements=min(*bounds, best.makespan))
+            placements=len(self.placements), bound_over_placements=min(self._bound(), best.makespan))
 
 
 def _makespan(search: Search) -> float:

@@ -146,7 +146,8 @@ def _facts(shown: Subject, unit: Unit, run: Measured | None) -> str:
     proof = "proven optimal" if schedule.status == "optimal" else ""
     if not proof and schedule.makespan_bound > 0:
         proof = f"at most {figure(100 * schedule.gap, 2)} % above the optimum"
-    return joined([length, f"step bubble {100 * schedule.bubble.step:.1f} %", proof])
+    placement = str(schedule.solver.get("placement", ""))
+    return joined([placement, length, f"step bubble {100 * schedule.bubble.step:.1f} %", proof])
 
 
 def _percent(share: float) -> str:
