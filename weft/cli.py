@@ -130,8 +130,11 @@ def _replay(options: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError:
         return _fail(BAD, "replay needs PyTorch: install it with  pip install 'weft[torch]'")
-    return int(weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
-                           timeline_path=options.timeline, time_scale=options.time_scale) or GOOD)
+    found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
+                        timeline_path=options.timeline, time_scale=options.time_scale)
+    if found is not None:  # rank 0 has the whole picture
+        print(found)
+    return GOOD
 
 
 def _demo(options: argparse.Namespace) -> int:
