@@ -18,6 +18,7 @@ from solver.cpsat import Budget
 from solver.cyclic import Periodic, retime
 from solver.explain import Infeasible, require_room
 from solver.finite import reorder
+from solver.history import History
 from solver.instance import Instance
 from solver.paths import FixedOrder
 from solver.problem import Problem
@@ -102,6 +103,7 @@ class Search:
         self.orders: Orders = () if start is None else _orders(start)
         self.periods: PeriodSearch | None = None
         self.phase = "baselines"
+        self.history = History()
 
     @property
     def makespan_bound(self) -> float:
@@ -281,6 +283,7 @@ class Search:
             raise Infeasible(f"{self.problem.name}: stopped before any schedule was found")
         best = self.best
         bound = min(best.makespan, self.makespan_bound)
+        self.history.record(self.budget.elapsed, best.makespan, bound)
         period_bound = None
         entries: dict[str, object] = {}
         if self.periods is not None:
@@ -301,6 +304,7 @@ class Search:
                 "deterministic_seconds": round(self.budget.deterministic_used, 3),
                 **({"interrupted": True} if self.budget.interrupted else {}),
                 "steady_bound": self.instance.bound(steady_bound(self.instance)),
+                "history": self.history.to_json(),
                 **entries,
             })
 

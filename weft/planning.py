@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from solver.cpsat import Budget
 from solver.files import load_problem
+from solver.history import History
 from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, Progress, Search
@@ -149,6 +150,7 @@ class _Tournament:
         for placement in case.placements:
             self.placements[Search(placement.problem, case.micro_batches, budget, self._report)] = placement
         self._refused: dict[Search, Infeasible] = {}
+        self.history = History()  # over all placements
 
     @property
     def winner(self) -> Search | None:
@@ -184,7 +186,10 @@ class _Tournament:
 
     def _report(self, progress: Progress) -> None:
         winner = self.winner
-        if winner is None or progress.best.problem is not winner.problem:
+        if winner is None:
+            return
+        self.history.record(self.budget.elapsed, _makespan(winner), self._bound())
+        if progress.best.problem is not winner.problem:
             return
         # What is shown is a bound on every placement: it does not fall when another placement takes the lead.
         best = replace(progress.best, makespan_bound=min(self._bound(), progress.best.makespan))
@@ -200,8 +205,10 @@ class _Tournament:
         best = winner.result()
         if len(self.placements) == 1:
             return self.placements[winner].label(best)
+        self.history.record(self.budget.elapsed, best.makespan, self._bound())
         return self.placements[winner].label(best).with_solver(
-            placements=len(self.placements), bound_over_placements=min(self._bound(), best.makespan))
+            placements=len(self.placements), bound_over_placements=min(self._bound(), best.makespan),
+            history=self.history.to_json())
 
 
 def _makespan(search: Search) -> float:
