@@ -263,7 +263,7 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     if not isinstance(solver, dict):
         raise FormatError(f"{where}: solver is {_show(solver)}, it must be an object")
     _check_derived_fields(entry, len(problem.devices))
-    return Schedule(
+    schedule = Schedule(
         problem=problem,
         micro_batches=entry.count("micro_batches", minimum=1),
         operations=tuple(_operation(item, problem) for item in entry.list("operations")),
@@ -273,6 +273,12 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
         repetend=None if entry.get("repetend") is None else _repetend(entry.child("repetend")),
         solver=solver,
     )
+    try:
+        json.dumps([solver, schedule.makespan, schedule.peak_memory], allow_nan=False)
+    except ValueError:
+        raise FormatError(f"{where}: solver holds a number that is not finite, or operations and memory amounts add "
+                          "up to one") from None
+    return schedule
 
 
 def _operation(entry: Entry, problem: Problem) -> Operation:

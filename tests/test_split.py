@@ -135,7 +135,7 @@ def test_a_device_has_what_reserve_and_weights_leave() -> None:
     spec = demo_spec()
     for candidate in candidates(spec):
         for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True):
-            assert device.memory == 32 * 1024**3 - spec.cluster.reserve - static
+            assert device.memory == 24 * 1024**3 - spec.cluster.reserve - static
         assert sum(candidate.static_memory) == sum(layer.parameters for layer in layer_costs(spec)) * 16
     assert bytes_per_parameter(spec) == 16
 
