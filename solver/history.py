@@ -24,7 +24,8 @@ class History:
         """Add the state after ``elapsed`` seconds, if it is better than the last."""
         if self.entries:
             _, best, proven = self.entries[-1]
-            makespan, bound = min(best, makespan), max(proven, bound)
+            makespan = min(best, makespan)
+            bound = min(max(proven, bound), makespan)
             if (makespan, bound) == (best, proven):
                 return
         self.entries.append([round(elapsed, 3), makespan, min(bound, makespan)])
