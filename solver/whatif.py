@@ -1,0 +1,199 @@
+"""What a schedule would gain from more memory, faster links or less work: each change made and the schedule tried anew.
+
+Every figure is a schedule that has passed the judge. The known orders re-timed under the change are its start; a
+search of small effort improves on them. The unchanged problem gets the same search, so that what searching
+longer gains is not credited to the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, TypeAlias
+
+from solver.idle import idle_times
+from solver.pipeline import NotAPipeline, Pipeline
+from solver.problem import Block, Dependency, Number, Problem
+from solver.schedule import RELATIVE_TOLERANCE, Schedule
+from solver.search import solve
+from solver.timing import time_orders
+from solver.validate import validate
+
+__all__ = ["Change", "Figure", "WhatIf", "changes", "what_if"]
+
+Kind: TypeAlias = Literal["memory", "transfer", "work"]
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change, in words, and the problem it makes. ``device`` is where more memory is, None: everywhere."""
+
+    kind: Kind
+    title: str
+    problem: Problem
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a change gives. ``schedule`` is the best found under it, valid for the changed problem and no shorter than
+    its ``makespan_bound``. ``resolved``: it comes from the search; else it is the known order re-timed.
+    """
+
+    change: Change
+    schedule: Schedule
+    resolved: bool
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """``unchanged``: the schedule of the problem as it is, searched on with the same effort. ``figures``: of every
+    change tried, shortest makespan first. ``untried``: changes left out, because time or number ran out."""
+
+    unchanged: Schedule
+    figures: tuple[Figure, ...]
+    untried: tuple[Change, ...]
+
+
+def changes(problem: Problem) -> tuple[Change, ...]:
+    """One more GiB (one more unit where memory is not in bytes) on every device and on each; transfers twice as fast,
+    all and between each two places; each stage (or device's work, where the problem is no pipeline) 10 % shorter."""
+    return (*_memory(problem), *_transfers(problem), *_work(problem))
+
+
+def what_if(
+    schedule: Schedule,
+    *,
+    effort: float = 0.5,
+    most: int = 24,
+    seed: int = 0,
+    spent: Callable[[], bool] = lambda: False,
+) -> WhatIf:
+    """Try the :func:`changes` of a valid ``schedule``'s problem, at most ``most`` of them, the most promising first.
+
+    ``effort`` is CP-SAT's deterministic time for each (about seconds). ``spent`` says whether to stop with what there
+    is.
+    """
+    unchanged = schedule if schedule.gap == 0 else _searched(schedule, effort, seed)
+    waiting = {idle.device: idle.by_cause["memory"] for idle in idle_times(schedule)}
+    starts = {change: _retimed(schedule, change.problem) for change in changes(schedule.problem)}
+
+    def promise(change: Change) -> tuple[bool, float]:
+        if change.kind == "memory":
+            gain = sum(waiting.values()) if change.device is None else waiting[change.device]
+        else:
+            gain = schedule.makespan - starts[change].makespan
+        return change.kind == "memory" and change.device is None, gain
+
+    queue = sorted(starts, key=promise, reverse=True)
+    figures = []
+    for number, change in enumerate(queue):
+        if number >= most or spent():
+            break
+        start = starts[change]
+        best = _searched(start, effort, seed)
+        better = best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE)
+        figures.append(Figure(change, best, better))
+    figures.sort(key=lambda figure: figure.schedule.makespan)
+    return WhatIf(unchanged, tuple(figures), tuple(queue[len(figures):]))
+
+
+def _searched(start: Schedule, effort: float, seed: int) -> Schedule:
+    return solve(start.problem, start.micro_batches, time_limit=60 * effort + 60, effort=effort, seed=seed, start=start)
+
+
+def _retimed(schedule: Schedule, problem: Problem) -> Schedule:
+    """The orders of ``schedule`` under the changed ``problem``."""
+    orders = [[(o.block, o.micro_batch) for o in row] for row in schedule.device_orders]
+    operations = time_orders(problem, schedule.micro_batches, orders)
+    retimed = Schedule(problem, schedule.micro_batches, operations, makespan_bound=0.0,
+                       solver={"name": schedule.solver.get("name", "schedule")})
+    validate(retimed)
+    return retimed
+
+
+# -- the changes -------------------------------------------------------------------------------------------------
+
+
+def _memory(problem: Problem) -> Iterator[Change]:
+    limited = [d for d, device in enumerate(problem.devices) if device.memory is not None]
+    step, text = (GIB, "1 GiB") if problem.memory_unit == "B" else (1, f"1 {problem.memory_unit}")
+    if len(limited) > 1:
+        yield Change("memory", f"{text} more on every device", _with_memory(problem, limited, step))
+    for device in limited:
+        title = f"{text} more on {problem.devices[device].name}"
+        yield Change("memory", title, _with_memory(problem, [device], step), device)
+
+
+def _with_memory(problem: Problem, where: list[int], step: Number) -> Problem:
+    devices = tuple(
+        replace(device, memory=_plain(Fraction(str(device.memory)) + Fraction(step))) if number in where else device
+        for number, device in enumerate(problem.devices))
+    return replace(problem, devices=devices)
+
+
+def _transfers(problem: Problem) -> Iterator[Change]:
+    pairs = sorted({_ends(problem, block, dependency) for block in problem.blocks for dependency in block.after
+                    if dependency.lag})
+    if len(pairs) > 1:
+        yield Change("transfer", "all transfers twice as fast", _with_half_lags(problem, pairs))
+    for pair in pairs:
+        yield Change("transfer", f"transfers between {' and '.join(pair)} twice as fast",
+                     _with_half_lags(problem, [pair]))
+
+
+def _ends(problem: Problem, block: Block, dependency: Dependency) -> tuple[str, ...]:
+    """Between what the transfer of ``dependency`` goes, in either direction."""
+    if dependency.link is not None:
+        link = problem.links_by_name[dependency.link]
+        return tuple(sorted(problem.devices[device].name for device in (link.source, link.target)))
+    producer = problem.blocks[problem.index[dependency.block]]
+    return tuple(sorted({_place(problem, producer.devices), _place(problem, block.devices)}))
+
+
+def _place(problem: Problem, devices: tuple[int, ...]) -> str:
+    if len(devices) > 1 and len(devices) == len(problem.devices):
+        return "all devices"
+    return "+".join(problem.devices[device].name for device in sorted(devices))
+
+
+def _with_half_lags(problem: Problem, pairs: list[tuple[str, ...]]) -> Problem:
+    def halved(block: Block, dependency: Dependency) -> Dependency:
+        if _ends(problem, block, dependency) not in pairs:
+            return dependency
+        return replace(dependency, lag=_scaled(dependency.lag, Fraction(1, 2)))
+
+    return replace(problem, blocks=tuple(
+        replace(block, after=tuple(halved(block, dependency) for dependency in block.after))
+        for block in problem.blocks))
+
+
+def _work(problem: Problem) -> Iterator[Change]:
+    for title, members in _stages(problem):
+        blocks = tuple(replace(block, duration=_scaled(block.duration, Fraction(9, 10))) if i in members else block
+                       for i, block in enumerate(problem.blocks))
+        yield Change("work", f"{title} 10 % shorter", replace(problem, blocks=blocks))
+
+
+def _stages(problem: Problem) -> Iterator[tuple[str, tuple[int, ...]]]:
+    try:
+        stages = Pipeline.of(problem).stages
+    except NotAPipeline:
+        for devices in sorted({tuple(sorted(block.devices)) for block in problem.blocks}):
+            yield (f"the work on {_place(problem, devices)}",
+                   tuple(i for i, block in enumerate(problem.blocks) if tuple(sorted(block.devices)) == devices))
+        return
+    for number, stage in enumerate(stages):
+        yield f"stage {number} ({problem.devices[stage.device].name})", stage.blocks
+
+
+def _scaled(value: Number, share: Fraction) -> Number:
+    """A time as a decimal number again, rounded to 12 digits: more would only make ticks finer than they need be."""
+    return _plain(Fraction(f"{float(Fraction(str(value)) * share):.12g}"))
+
+
+def _plain(value: Fraction) -> Number:
+    return int(value) if value.denominator == 1 else float(value)
