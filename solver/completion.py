@@ -14,21 +14,15 @@ from solver.cpsat import Budget
 from solver.cyclic import Periodic
 from solver.finite import Stretch, reorder
 from solver.instance import Instance
+from solver.paths import Op
 from solver.timing import Orders
 
 __all__ = ["Completion", "complete", "repeat"]
 
 
-def repeat(found: Periodic, micro_batches: int) -> list[list[tuple[int, int]]]:
+def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:
     """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others."""
-    instance = found.instance
-    lags = [found.lag(i) for i in instance.blocks]
-    rows = []
-    for on in instance.blocks_on:
-        ring = sorted(on, key=found.offset)
-        rows.append([(i, turn - lags[i]) for turn in range(micro_batches + found.depth) for i in ring
-                     if 0 <= turn - lags[i] < micro_batches])
-    return rows
+    return [[op for op, _ in row] for row in _rows(found, micro_batches)]
 
 
 @dataclass(frozen=True)
@@ -44,16 +38,15 @@ class Completion:
     orders: Orders
 
     def unrolled(self, micro_batches: int) -> Orders:
-        """Device orders for at least as many micro-batches: whole periods put in before the cool-down."""
+        """Device orders for more micro-batches (by whole periods): periods put in before the cool-down."""
         extra = micro_batches - self.micro_batches
         if extra == 0:
             return self.orders
         middle = repeat(self.found, micro_batches)
+        _, cool = _stretches(self.found, self.micro_batches, self.edge)
         rows = []
-        for device, row in enumerate(self.orders):
-            _, cool = _stretches(self.found, self.micro_batches, self.edge)
-            start, _ = cool[device]
-            periods = middle[device][start:start + extra * len(self.found.instance.blocks_on[device])]
+        for row, (start, _), longer, on in zip(self.orders, cool, middle, self.found.instance.blocks_on, strict=True):
+            periods = longer[start:start + extra // self.found.copies * len(on)]
             rows.append([*row[:start], *periods, *((block, m + extra) for block, m in row[start:])])
         return rows
 
@@ -67,27 +60,43 @@ def complete(
     edge: int = 0,
     deterministic: float = float("inf"),
 ) -> Completion | None:
-    """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them."""
-    short = min(micro_batches, found.depth + 2 * edge + 4)
+    """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them.
+
+    ``instance`` is the problem's own, also where ``found`` has several copies of it.
+    """
+    whole = micro_batches // found.copies
+    short = min(whole, found.depth + 2 * edge + 4)
     if short - found.depth < 2 * edge + 1:
         return None
-    orders: Orders = repeat(found, short)
-    warm, cool = _stretches(found, short, edge)
+    count = micro_batches - (whole - short) * found.copies
+    orders: Orders = repeat(found, count)
+    warm, cool = _stretches(found, count, edge)
     for stretch in (warm, cool):
         if any(b > a for a, b in stretch):
-            better = reorder(instance, short, orders, stretch, budget, deterministic=deterministic)
+            better = reorder(instance, count, orders, stretch, budget, deterministic=deterministic)
             orders = better.orders or orders
-    return Completion(found, edge, short, orders)
+    return Completion(found, edge, count, orders)
+
+
+def _rows(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:
+    """Per device, its operations in order, each with the period it runs in."""
+    lags = [found.lag(i) for i in found.instance.blocks]
+    turns = -(-micro_batches // found.copies) + found.depth
+    rows = []
+    for on in found.instance.blocks_on:
+        ring = sorted(on, key=found.offset)
+        row = [(found.operation(i, period - lags[i]), period) for period in range(turns) for i in ring
+               if period >= lags[i]]
+        rows.append([(op, period) for op, period in row if op[1] < micro_batches])
+    return rows
 
 
 def _stretches(found: Periodic, micro_batches: int, edge: int) -> tuple[Stretch, Stretch]:
-    """Warm-up and cool-down of the repeated schedule: the periods before ``depth + edge`` and from ``N - edge`` on."""
+    """Warm-up and cool-down of the repeated schedule: the periods before ``depth + edge``, and the last ``edge`` whole
+    ones with what follows them."""
     warm, cool = [], []
-    for on in found.instance.blocks_on:
-        lags = [found.lag(i) for i in on]
-        total = micro_batches * len(on)
-        first = sum(max(0, found.depth + edge - lag) for lag in lags)
-        last = sum(max(0, micro_batches - edge - lag) for lag in lags)
-        warm.append((0, first))
-        cool.append((last, total))
+    last = micro_batches // found.copies - edge
+    for row in _rows(found, micro_batches):
+        warm.append((0, sum(period < found.depth + edge for _, period in row)))
+        cool.append((sum(period < last for _, period in row), len(row)))
     return warm, cool

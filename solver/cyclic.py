@@ -14,15 +14,29 @@ __all__ = ["Periodic", "retime"]
 
 @dataclass(frozen=True)
 class Periodic:
-    """Micro-batch m starts block i at ``starts[i] + m * period`` ticks, for every m; the least start lies in the
-    first period, [0, period)."""
+    """Turn after turn, block i starts at ``starts[i] + turn * period`` ticks; the least start lies in [0, period).
+
+    A turn is one micro-batch; or ``copies`` of them, if the instance holds each block in so many copies
+    (:mod:`solver.copies`).
+    """
 
     instance: Instance
     period: Fraction
     starts: tuple[Fraction, ...]
+    copies: int = 1
+
+    @property
+    def rate(self) -> Fraction:
+        """Ticks per micro-batch."""
+        return self.period / self.copies
+
+    def operation(self, block: int, turn: int) -> tuple[int, int]:
+        """Which block of which micro-batch the block (or copy) stands for in its ``turn``-th run."""
+        copy, original = divmod(block, len(self.instance.durations) // self.copies)
+        return original, turn * self.copies + copy
 
     def lag(self, block: int) -> int:
-        """k: how many periods after its micro-batch's index the block runs."""
+        """k: how many periods after its turn's index the block runs."""
         return self.starts[block] // self.period
 
     def offset(self, block: int) -> Fraction:
@@ -51,7 +65,7 @@ class _Edge:
     height: int
 
 
-def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction]) -> Periodic:
+def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction], copies: int = 1) -> Periodic:
     """The same order on every device and link, at the least period it allows.
 
     The order says, for each pair of neighbours on a device, which instance follows which; together with the
@@ -68,7 +82,7 @@ def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fr
         least = Fraction(sum(edge.weight for edge in cycle), sum(edge.height for edge in cycle))
     blocks = potential[:len(instance.durations)]
     shift = min(blocks) // least * least
-    return Periodic(instance, least, tuple(start - shift for start in blocks))
+    return Periodic(instance, least, tuple(start - shift for start in blocks), copies)
 
 
 def _structure(instance: Instance, period: Fraction, starts: list[Fraction]) -> tuple[int, list[_Edge]]:

@@ -20,7 +20,7 @@ lands far below the T that was asked for.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ortools.sat.python import cp_model
@@ -57,32 +57,56 @@ def find_repetend(
     start: Periodic,
     budget: Budget,
     on_change: Callable[[PeriodSearch], None] = lambda _: None,
+    *,
+    deterministic: float = float("inf"),
+    each: float = float("inf"),
 ) -> PeriodSearch:
     """The shortest period with one micro-batch per period, with a proven lower bound.
 
     ``start`` is any periodic schedule of ``instance`` (an upper bound). ``on_change`` hears of every change of best or
-    bound. Within ``budget``; what is open when it ends stays a gap between ``bound`` and ``best.period``.
+    bound. Within ``budget`` and about ``deterministic`` seconds of it, ``each`` for a single period; what is open then
+    stays a gap between ``bound`` and ``best.period``. For an instance in copies (:mod:`solver.copies`) read "one of
+    each copy" for "one".
     """
     search = PeriodSearch(Fraction(instance.heaviest_load), start)
     on_change(search)
-    _bisect(instance, search, closure_bound(instance, _ceil(start.period)), budget, on_change)
+    allowed = _Allowance(budget, budget.deterministic_used + deterministic, each)
+    _bisect(instance, search, closure_bound(instance, _ceil(start.period)), allowed, on_change)
     if not search.proven:
-        _settle_fractions(instance, search, budget, on_change)
+        _settle_fractions(instance, search, allowed, on_change)
     if not takes_before_giving(instance):  # the argument for the range of lags does not hold: only the load is proven
         search.bound = Fraction(instance.heaviest_load)
     return search
 
 
-def _bisect(instance: Instance, search: PeriodSearch, low: int, budget: Budget,
+@dataclass(frozen=True, slots=True)
+class _Allowance:
+    """A budget, the deterministic time at which this search ends if it lasts so long, and what one solve may take."""
+
+    budget: Budget
+    until: float
+    each: float
+
+    @property
+    def left(self) -> float:
+        return min(self.each, max(0.0, self.until - self.budget.deterministic_used))
+
+    @property
+    def spent(self) -> bool:
+        return self.budget.spent or self.left <= 0
+
+
+def _bisect(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
             on_change: Callable[[PeriodSearch], None]) -> None:
     """Close the gap to one tick. All below ``low`` is refuted; what a solve leaves open is not, and stays a gap."""
     refuted = low - 1
     search.bound = max(search.bound, Fraction(refuted))
     period = low
-    while low < search.best.period and not budget.spent:
-        outcome = _solve(instance, period, budget)
+    while low < search.best.period and not allowed.spent:
+        outcome = _solve(instance, period, allowed)
         if isinstance(outcome, Periodic):
-            search.best = min(search.best, outcome, key=lambda found: found.period)
+            found = replace(outcome, copies=search.best.copies)
+            search.best = min(search.best, found, key=lambda known: known.period)
         else:
             if outcome is _REFUTED and refuted == low - 1:
                 refuted = period
@@ -94,7 +118,7 @@ def _bisect(instance: Instance, search: PeriodSearch, low: int, budget: Budget,
         period = (low + high) // 2 if high - low > high // 500 else high
 
 
-def _settle_fractions(instance: Instance, search: PeriodSearch, budget: Budget,
+def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: _Allowance,
                       on_change: Callable[[PeriodSearch], None]) -> None:
     """Decide whether a period between the last refuted tick and the best one exists.
 
@@ -111,10 +135,10 @@ def _settle_fractions(instance: Instance, search: PeriodSearch, budget: Budget,
     if not exact:
         factor = max(1, _FINEST_TICKS // (total * 2**10))
     fine = instance.refined(factor)
-    while not budget.spent:
-        outcome = _solve(fine, _ceil(search.best.period * factor) - 1, budget)
+    while not allowed.spent:
+        outcome = _solve(fine, _ceil(search.best.period * factor) - 1, allowed)
         if isinstance(outcome, Periodic):
-            search.best = Periodic(instance, outcome.period / factor, tuple(t / factor for t in outcome.starts))
+            search.best = _coarser(outcome, instance, factor, search.best.copies)
             on_change(search)
             continue
         if outcome is _REFUTED:
@@ -143,8 +167,13 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
     if not outcome.found:
         return found
     shorter = retime(instance, period, model.starts(outcome.solver))
-    result = Periodic(found.instance, shorter.period / denominator, tuple(t / denominator for t in shorter.starts))
+    result = _coarser(shorter, found.instance, denominator, found.copies)
     return result if (result.period, result.latency) < (found.period, found.latency) else found
+
+
+def _coarser(fine: Periodic, instance: Instance, factor: int, copies: int) -> Periodic:
+    """A schedule of ``instance.refined(factor)`` as one of ``instance``."""
+    return Periodic(instance, fine.period / factor, tuple(start / factor for start in fine.starts), copies)
 
 
 # -- one fixed period --------------------------------------------------------------------------------------------
@@ -157,17 +186,17 @@ class _Verdict:
 _REFUTED, _OPEN = _Verdict(), _Verdict()
 
 
-def _solve(instance: Instance, period: int, budget: Budget) -> Periodic | _Verdict:
+def _solve(instance: Instance, period: int, allowed: _Allowance) -> Periodic | _Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither."""
     lags = closure(instance, period)
     if lags is None:
         return _REFUTED
     model = _Model(instance, period, lags)
-    outcome = run(model.model, budget, workers=1)
+    outcome = run(model.model, allowed.budget, workers=1, deterministic=allowed.left)
     if outcome.infeasible:
         # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
         used = outcome.solver.response_proto.deterministic_time
-        second = run(model.model, budget, workers=1, deterministic=2 * used + 0.05, presolve=True)
+        second = run(model.model, allowed.budget, workers=1, deterministic=2 * used + 0.05, presolve=True)
         if not second.found:
             return _REFUTED
         outcome = second

@@ -13,7 +13,8 @@ from fractions import Fraction
 
 from solver.baselines import BASELINES, NotApplicable
 from solver.bounds import makespan_bound, steady_bound
-from solver.completion import Completion, complete, repeat
+from solver.completion import complete, repeat
+from solver.copies import in_copies, repeat_copies
 from solver.cpsat import Budget
 from solver.cyclic import Periodic, retime
 from solver.explain import Infeasible, require_room
@@ -34,6 +35,10 @@ MAX_OPERATIONS = 2_000_000
 
 #: Up to so many operations a problem is solved whole from the start, to proof.
 _SMALL = 24
+#: Numbers of micro-batches per period that are tried where one is not rate-optimal, in this order.
+_COPIES = (2, 3, 4)
+#: Up to so many blocks, copies counted, such periods are tried.
+_MOST_COPIES = 160
 #: Up to so many operations the whole schedule is polished while time is left.
 _POLISHED = 1500
 
@@ -102,6 +107,7 @@ class Search:
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
         self.periods: PeriodSearch | None = None
+        self.rate_bounds: dict[int, Fraction] = {}  # by micro-batches per period, in ticks per micro-batch
         self.phase = "baselines"
         self.history = History()
 
@@ -121,7 +127,7 @@ class Search:
             yield
         self._find_repetend()
         yield
-        for phase in (self._complete, self._polish):
+        for phase in (self._complete, self._find_longer_periods, self._polish):
             if not self.done:
                 yield from phase()
 
@@ -153,10 +159,10 @@ class Search:
 
         def changed(search: PeriodSearch) -> None:
             self.periods = search
+            self.rate_bounds[1] = search.bound
 
-        self.periods = find_repetend(self.instance, start, self.budget, changed)
-        if self.micro_batches > self.periods.best.depth:
-            self.offer_repetend(repeat(self.periods.best, self.micro_batches), self.periods.best)
+        self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=30.0)
+        self.offer_repeated(self.periods.best)
 
     def _one_micro_batch_at_a_time(self) -> Periodic | None:
         """The trivial periodic schedule, from the best schedule of a single micro-batch."""
@@ -174,13 +180,13 @@ class Search:
 
     def _complete(self) -> Iterator[None]:
         self.phase = "completion"
-        if self.periods is None:
-            return
-        found = self.periods.best
+        if self.periods is not None:
+            yield from self._complete_around(self.periods.best)
+
+    def _complete_around(self, found: Periodic) -> Iterator[None]:
         shorter = shorten_latency(found, self.budget, deterministic=2.0)
         for candidate in (found,) if shorter is found else (shorter, found):
-            if self.micro_batches > candidate.depth:
-                self.offer_repetend(repeat(candidate, self.micro_batches), candidate)
+            self.offer_repeated(candidate)
             for edge in (0, 1, 2, 4):
                 if self.done:
                     return
@@ -188,8 +194,27 @@ class Search:
                                       deterministic=1.0)
                 if completion is None:
                     break
-                self.offer_completion(completion)
+                self.offer_repetend(completion.unrolled(self.micro_batches), candidate, edge)
                 yield
+
+    def _find_longer_periods(self) -> Iterator[None]:
+        """Periods of several micro-batches, where the steady state could still be faster than the best known."""
+        if self.periods is None:
+            return
+        best = self.periods.best
+        for copies in _COPIES:
+            blocks = copies * len(self.problem.blocks)
+            short = self.micro_batches < 4 * copies  # too few for such a period to repeat
+            if self.done or short or blocks > _MOST_COPIES or best.rate <= steady_bound(self.instance):
+                return
+            self.phase = f"repetend of {copies}"
+            start = repeat_copies(self.periods.best, in_copies(self.instance, copies), copies)
+            search = find_repetend(start.instance, start, self.budget, deterministic=6.0, each=1.0)
+            self.rate_bounds[copies] = search.bound / copies
+            yield
+            if search.best.rate < best.rate:
+                best = search.best
+                yield from self._complete_around(search.best)
 
     def _polish(self) -> Iterator[None]:
         """Order stretches of the whole schedule anew, wider and wider, until all is one stretch."""
@@ -238,14 +263,16 @@ class Search:
     def _ceil_bound(self) -> int:
         return -(-self.bound.numerator // self.bound.denominator)
 
-    def offer_completion(self, completion: Completion) -> None:
-        """Offer the completed repetend for all micro-batches."""
-        self.offer_repetend(completion.unrolled(self.micro_batches), completion.found, completion.edge)
+    def offer_repeated(self, found: Periodic) -> None:
+        """Offer ``found`` repeated, if there are enough micro-batches for a whole period."""
+        if self.micro_batches // found.copies > found.depth:
+            self.offer_repetend(repeat(found, self.micro_batches), found)
 
     def offer_repetend(self, orders: Orders, found: Periodic, edge: int = 0) -> None:
         """Offer a schedule with ``found`` in its middle, ``edge`` periods at either end excepted."""
         first = found.depth + edge
-        self.offer(orders, "weft", Repetend(first, self.micro_batches - edge - first), found)
+        count = self.micro_batches // found.copies - edge - first
+        self.offer(orders, "weft", Repetend(first, count, found.copies), found)
 
     def offer(self, orders: Orders, name: str, repetend: Repetend | None = None, found: Periodic | None = None) -> bool:
         """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state."""
@@ -259,7 +286,7 @@ class Search:
         schedule = Schedule(
             self.problem, self.micro_batches, operations,
             makespan_bound=min(makespan, self.makespan_bound),
-            period=None if found is None else self.instance.time(found.period),
+            period=None if found is None else self.instance.time(found.rate),
             repetend=repetend,
             solver={"name": name},
         )
@@ -292,7 +319,8 @@ class Search:
                                                    self.instance.bound(self.periods.bound))
             entries["repetend_proven"] = self.periods.proven
             if best.period is not None:
-                period_bound = min(best.period, self.instance.bound(self.periods.bound))
+                copies = 1 if best.repetend is None else best.repetend.micro_batches
+                period_bound = min(best.period, self.instance.bound(self.rate_bounds[copies]))
         return Schedule(
             best.problem, best.micro_batches, best.operations, bound, best.period, period_bound, best.repetend,
             solver={
