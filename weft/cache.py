@@ -1,0 +1,128 @@
+"""Solved problems on disk, so that an interrupted sweep goes on where it stopped and a repeated one costs nothing.
+
+One file an entry, named by a hash of all that decides the result: the block problems of every placement, micro-batches,
+limits, seed, and the code of the solver itself. An entry is taken only if it is whole (a checksum), is the answer to
+this very question, and the judge passes every schedule in it; any other is as good as missing and gets rebuilt.
+What the judge cannot know, such as a lower bound, rests on the checksum: it guards against damage, not against forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import solver
+from solver.baselines import BASELINES
+from solver.files import (
+    Entry,
+    FormatError,
+    misstatements,
+    problem_to_json,
+    read_json,
+    require_format,
+    schedule_from_json,
+    schedule_to_json,
+    write_atomically,
+)
+from solver.schedule import Schedule
+from solver.validate import violations
+from weft.planning import Case
+from weft.tasks import Limits, Solved
+
+__all__ = ["Cache", "default_folder", "key_of"]
+
+CACHE_FORMAT = "weft.cache/1"
+#: weft's own schedule among an entry's schedules; the others go by the names of the known schedules.
+OWN = "weft"
+
+
+def default_folder() -> Path:
+    """Where solved problems are kept: ``weft`` in the user's cache folder (``XDG_CACHE_HOME``, else ``~/.cache``)."""
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "weft"
+
+
+def key_of(case: Case, limits: Limits) -> str:
+    """The hash of all that decides what :func:`weft.tasks.solve_point` returns."""
+    return _digest({
+        "format": CACHE_FORMAT,
+        "made_by": _makers(),
+        "micro_batches": case.micro_batches,
+        "limits": {"time_limit": limits.time_limit, "effort": limits.effort, "seed": limits.seed},
+        "placements": [{"title": placement.title, "details": placement.details,
+                        "problem": problem_to_json(placement.problem)} for placement in case.placements],
+    })
+
+
+class Cache:
+    """A folder of solved problems; it is made when the first one is saved."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, key: str) -> Path:
+        """The file of an entry."""
+        return self.folder / f"{key}.json"
+
+    def load(self, key: str, case: Case) -> Solved | None:
+        """The entry ``key`` (from :func:`key_of`) for ``case``, ``None`` where there is none that can be trusted."""
+        try:
+            entry = Entry(read_json(self.path(key)), "cache")
+            require_format(entry, CACHE_FORMAT)
+            entry.allow("format", "key", "checksum", "schedules")
+            values = entry.child("schedules").value
+            if entry.text("key") != key or entry.text("checksum") != _digest(values):
+                return None
+            schedules = {name: _trusted(value, case) for name, value in values.items()}
+            if not all(name in BASELINES for name in schedules if name != OWN):
+                return None
+            return Solved(schedules.pop(OWN), schedules)
+        except (ValueError, KeyError):  # FormatError, and numbers that are none
+            return None
+
+    def save(self, key: str, solved: Solved) -> None:
+        """Keep ``solved`` under ``key``. Raises ``OSError``; a file that was there before is then untouched."""
+        schedules = {name: schedule_to_json(schedule)
+                     for name, schedule in ((OWN, solved.weft), *solved.known.items())}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path(key), json.dumps({
+            "format": CACHE_FORMAT, "key": key, "checksum": _digest(schedules), "schedules": schedules,
+        }, allow_nan=False) + "\n")
+
+
+def _trusted(value: Any, case: Case) -> Schedule:
+    """The schedule in ``value``. Raises ``FormatError`` unless it is a valid one of ``case``."""
+    schedule = schedule_from_json(value)
+    if schedule.micro_batches != case.micro_batches:
+        raise FormatError("cache: the schedule is for another number of micro-batches")
+    if all(schedule.problem != placement.problem for placement in case.placements):
+        raise FormatError("cache: the schedule is for another problem")
+    faults = [*violations(schedule, limit=1), *misstatements(value, schedule)]
+    if faults:
+        raise FormatError(f"cache: {faults[0]}")
+    return schedule
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _makers() -> Mapping[str, str]:
+    """What made an entry. The solver's sources are part of it: between two releases they change, the version not."""
+    import weft
+
+    here = Path(weft.__file__).parent
+    home = Path(solver.__file__).parent
+    sources = [*sorted(home.rglob("*.py")), here / "planning.py", here / "comparison.py", here / "tasks.py"]
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return {"weft": weft.__version__, "sources": digest.hexdigest(), "ortools": metadata.version("ortools")}

@@ -1,0 +1,299 @@
+"""The sweep: every point's case is looked up in the cache or solved on an executor, and its row kept.
+
+The cache is read and written here, not by the workers, which may be on machines that share no file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from models.profiles import ProfileError
+from models.spec import SpecError
+from solver.problem import Problem
+from solver.search import Infeasible
+from weft.cache import Cache, default_folder, key_of
+from weft.planning import Case, case_of, read_source
+from weft.refinement import tightened
+from weft.tasks import Limits, Solved, solve_point
+from weft.tradeoff import Known, LeftOut, Row, Sweep, non_dominated, row_of
+from weft.variants import Axes, Variant, variants_of
+
+if TYPE_CHECKING:
+    from weft import PathLike, Source
+
+__all__ = ["SweepProgress", "dask_executor", "sweep_source"]
+
+#: Seconds of search for each point, unless the caller says; and with an effort, which should end the search instead.
+DEFAULT_SECONDS, SECONDS_WITH_EFFORT = 10.0, 3600.0
+#: A point that was added can bring known schedules, on its own placements, that call for another.
+_ROUNDS = 6
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """A point has been settled: its result, whether that was known from before, and all that is settled so far."""
+
+    sweep: Sweep
+    result: Row | LeftOut
+    cached: bool
+    elapsed: float
+
+    @property
+    def done(self) -> int:
+        """How many points are settled."""
+        return len(self.sweep.rows) + len(self.sweep.left_out)
+
+
+def sweep_source(
+    source: Source,
+    axes: Axes,
+    *,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    cache: PathLike | bool = True,
+    refine: bool = True,
+    time_limit: float | None = None,
+    effort: float | None = None,
+    seed: int = 0,
+    on_progress: Callable[[SweepProgress], None] = lambda _: None,
+) -> Sweep:
+    """See :func:`weft.sweep`."""
+    if time_limit is None:
+        time_limit = DEFAULT_SECONDS if effort is None else SECONDS_WITH_EFFORT
+    for name, value in (("time_limit", time_limit), ("effort", effort), ("workers", workers)):
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} is {value!r}, it must be greater than 0")
+    source = read_source(source)
+    variants, work = variants_of(source, axes)
+    units = (source.time_unit, source.memory_unit) if isinstance(source, Problem) else ("s", "B")
+    limits = Limits(time_limit, effort, seed)
+    blank = Sweep(source.name, len(variants[0].point.memory), *units, work, settings=asdict(limits))
+    run = _Run(variants, limits, _cache(cache), blank, on_progress)
+    with contextlib.ExitStack() as stack:
+        if executor is None:
+            executor = stack.enter_context(_own_executor(workers or _cores(), len(variants)))
+        run.over(executor, refine)
+    found = run.sweep
+    if not found.rows:
+        if found.interrupted:
+            raise KeyboardInterrupt
+        raise run.refusal
+    return found
+
+
+def _cache(choice: PathLike | bool) -> Cache | None:
+    if choice is False:
+        return None
+    return Cache(default_folder() if choice is True else choice)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    index: int
+    key: str
+
+
+class _Run:
+    """One sweep while it runs: what is settled so far, by the points' numbers."""
+
+    def __init__(self, variants: list[Variant], limits: Limits, cache: Cache | None, blank: Sweep,
+                 on_progress: Callable[[SweepProgress], None]) -> None:
+        self.variants, self.limits, self.cache, self.on_progress = variants, limits, cache, on_progress
+        self.rows: dict[int, Row] = {}
+        self.left_out: dict[int, LeftOut] = {}
+        self.notes: list[str] = []
+        self.cached = 0
+        self.refusal: ValueError = Infeasible("")
+        self._blank = blank
+        self._asked = len(variants)
+        self._cases: dict[int, Case] = {}
+        self._solved: dict[int, Solved] = {}
+        self._pending: dict[Future[Solved | str], _Task] = {}
+        self._started = time.monotonic()
+
+    @property
+    def sweep(self) -> Sweep:
+        """What is settled so far."""
+        unsolved = [variant.point for i, variant in enumerate(self.variants)
+                    if i not in self.rows and i not in self.left_out]
+        return replace(self._blank, rows=tuple(self.rows[i] for i in sorted(self.rows)),
+                       left_out=tuple(self.left_out[i] for i in sorted(self.left_out)), unsolved=tuple(unsolved),
+                       cached=self.cached, notes=tuple(self.notes))
+
+    def over(self, executor: Executor, refine: bool) -> None:
+        """Settle every point, and those that ``refine`` adds; Ctrl-C ends it, and points are left."""
+        try:
+            self._settle(range(len(self.variants)), executor)
+            rounds = _ROUNDS if refine else 0
+            while rounds and (added := self._refine()):
+                self._settle(added, executor)
+                rounds -= 1
+        except KeyboardInterrupt:
+            for future in self._pending:
+                future.cancel()
+            self._collect(timeout=0)
+        except BrokenExecutor:
+            raise ChildProcessError(
+                "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
+                + ("" if self.cache is None else "; what was solved is cached, the same sweep goes on from there")
+            ) from None
+
+    def _settle(self, indices: range, executor: Executor) -> None:
+        for index in indices:
+            self._begin(index, executor)
+            self._collect(timeout=0)
+        while self._pending:
+            self._collect(timeout=None)
+
+    def _refine(self) -> range:
+        """Add a point for each known schedule that is ahead of all rows and of all other known schedules."""
+        ahead = set(self.sweep.ahead)
+        rivals = [(known, index) for index in sorted(self.rows) for known in self.rows[index].known if known in ahead]
+        first = len(self.variants)
+        seen: set[Known] = set()
+        for i in non_dominated([(known.peak, known.throughput) for known, _ in rivals]):
+            known, index = rivals[i]
+            if known not in seen:
+                seen.add(known)
+                variant, case = tightened(self.variants[index], self._cases[index],
+                                          self._solved[index].known[known.name])
+                self._cases[len(self.variants)] = case
+                self.variants.append(variant)
+        return range(first, len(self.variants))
+
+    def _begin(self, index: int, executor: Executor) -> None:
+        """Settle a point without search if that is possible, else hand it to ``executor``."""
+        if index not in self._cases:
+            try:
+                variant = self.variants[index]
+                self._cases[index] = case_of(variant.source, variant.point.micro_batches)
+            except (Infeasible, SpecError, ProfileError) as error:
+                self._leave_out(index, error)
+                return
+        case = self._cases[index]
+        key = key_of(case, self.limits)
+        known = None if self.cache is None else self.cache.load(key, case)
+        if known is not None:
+            self.cached += 1
+            self._keep(index, known, cached=True)
+            return
+        self._pending[executor.submit(solve_point, case, self.limits)] = _Task(index, key)
+
+    def _collect(self, timeout: float | None) -> None:
+        """Take what has been solved; ``timeout`` ``None`` waits until there is something."""
+        done, _ = wait(self._pending, timeout, FIRST_COMPLETED)
+        for future in sorted(done, key=lambda future: self._pending[future].index):
+            task = self._pending.pop(future)
+            if future.cancelled():
+                continue
+            try:
+                result = future.result()
+            except ImportError as error:
+                raise ImportError(f"a worker cannot import what it needs ({error}): install weft there") from error
+            if isinstance(result, str):
+                self._leave_out(task.index, Infeasible(result))
+                continue
+            self._save(task.key, result)
+            self._keep(task.index, result, cached=False)
+
+    def _save(self, key: str, solved: Solved) -> None:
+        if self.cache is None:
+            return
+        try:
+            self.cache.save(key, solved)
+        except OSError as error:  # results are worth more than their cache
+            self.notes.append(f"not cached: {error.filename or self.cache.folder}: {error.strerror or error}")
+            self.cache = None
+
+    def _keep(self, index: int, solved: Solved, *, cached: bool) -> None:
+        self._solved[index] = solved
+        self.rows[index] = row_of(self.variants[index], solved, added=index >= self._asked)
+        self._report(self.rows[index], cached)
+
+    def _leave_out(self, index: int, error: ValueError) -> None:
+        if not self.left_out or isinstance(error, Infeasible):
+            self.refusal = error
+        self.left_out[index] = LeftOut(self.variants[index].point, str(error))
+        self._report(self.left_out[index], cached=False)
+
+    def _report(self, result: Row | LeftOut, cached: bool) -> None:
+        self.on_progress(SweepProgress(self.sweep, result, cached, time.monotonic() - self._started))
+
+
+# -- executors -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """The executor of a Dask cluster whose scheduler is at ``address``.
+
+    Raises ``ImportError`` where Dask is missing and ``OSError`` where no scheduler answers.
+    """
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ImportError("--dask needs Dask: install it with  pip install 'weft[dask]'") from None
+    try:
+        client = Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise OSError(f"no Dask scheduler answers at {address!r} ({error or type(error).__name__})") from None
+    with client:
+        yield client.get_executor(pure=False)
+
+
+@contextlib.contextmanager
+def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
+    """A process pool, or this process where one worker is enough; Ctrl-C ends its workers at once."""
+    if min(workers, tasks) == 1:
+        yield _InThisProcess()
+        return
+    context = multiprocessing.get_context("spawn")  # fork copies the locks of threads that the copy does not have
+    watched, held = context.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
+    try:
+        yield pool
+    finally:
+        held.close()
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent(watched: Connection) -> None:
+    """In a new worker: leave Ctrl-C to the parent, and end when it closes its end of ``watched`` or dies."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            watched.recv()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _InThisProcess(Executor):
+    """Runs what is submitted at once, here."""
+
+    def submit(self, function: Callable[_P, _T], /, *arguments: _P.args, **options: _P.kwargs) -> Future[_T]:
+        future: Future[_T] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
