@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Seconds of a placement's first turn; each later one is twice as long.
 _FIRST_TURN = 1.0
 
-__all__ = ["Case", "Placement", "case_of", "solve_case", "solve_source"]
+__all__ = ["Case", "Placement", "case_of", "read_source", "solve_case", "solve_source"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,7 @@ def case_of(source: Source, micro_batches: int | None = None) -> Case:
     Raises ``FormatError`` or ``SpecError`` for a file that is not right, and ``Infeasible`` for a model that fits the
     GPUs in no placement.
     """
-    if isinstance(source, str | os.PathLike):
-        source = _read(source)
+    source = read_source(source)
     if isinstance(source, Problem):
         if micro_batches is None:
             raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
@@ -67,12 +66,15 @@ def case_of(source: Source, micro_batches: int | None = None) -> Case:
     return _case_of_spec(source, micro_batches)
 
 
-def _read(path: str | os.PathLike[str]) -> Problem | Spec:
-    if Path(path).suffix.lower() == ".json":
-        return load_problem(path)
+def read_source(source: Source) -> Problem | Spec:
+    """The spec or block problem that ``source`` is or names. Raises ``FormatError`` or ``SpecError``."""
+    if not isinstance(source, str | os.PathLike):
+        return source
+    if Path(source).suffix.lower() == ".json":
+        return load_problem(source)
     from models.spec import load_spec
 
-    return load_spec(path)
+    return load_spec(source)
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
@@ -160,6 +162,11 @@ class _Tournament:
 
     def run(self) -> None:
         running = {search: search.steps() for search in sorted(self.placements, key=lambda s: s.makespan_bound)}
+        for search, steps in list(running.items()):  # known schedules first, on all: none may be better than the answer
+            if self.budget.left <= 0 and self.winner is not None:
+                return
+            if not self._take_turn(search, steps, 0.0):
+                del running[search]
         turn = _FIRST_TURN
         while running and not self.budget.spent:
             for search, steps in list(running.items()):
