@@ -12,7 +12,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
+from solver.bounds import makespan_bound
+from solver.critical_cycle import critical_cycle
 from solver.idle import idle_times
+from solver.instance import Instance
 from solver.pipeline import NotAPipeline, Pipeline
 from solver.problem import Block, Dependency, Number, Problem
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
@@ -40,18 +43,21 @@ class Change:
 @dataclass(frozen=True)
 class Figure:
     """What a change gives. ``schedule`` is the best found under it, valid for the changed problem and no shorter than
-    its ``makespan_bound``. ``resolved``: it comes from the search; else it is the known order re-timed.
+    its ``makespan_bound``. ``resolved``: it comes from the search; else it is the known order re-timed. ``period`` is
+    the least time per micro-batch of a steady state that was found, in the known order or by the search.
     """
 
     change: Change
     schedule: Schedule
     resolved: bool
+    period: float | None
 
 
 @dataclass(frozen=True)
 class WhatIf:
     """``unchanged``: the schedule of the problem as it is, searched on with the same effort. ``figures``: of every
-    change tried, shortest makespan first. ``untried``: changes left out, because time or number ran out."""
+    change tried, shortest makespan first. ``untried``: changes left out, because time or number ran out
+    and the known order gains nothing by them."""
 
     unchanged: Schedule
     figures: tuple[Figure, ...]
@@ -89,16 +95,23 @@ def what_if(
         return change.kind == "memory" and change.device is None, gain
 
     queue = sorted(starts, key=promise, reverse=True)
-    figures = []
+    figures, untried = [], []
     for number, change in enumerate(queue):
-        if number >= most or spent():
-            break
         start = starts[change]
-        best = _searched(start, effort, seed)
-        better = best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE)
-        figures.append(Figure(change, best, better))
+        if number < most and not spent():
+            best = _searched(start, effort, seed)
+        elif change.kind == "memory":
+            untried.append(change)
+            continue
+        else:
+            instance = Instance.of(change.problem)
+            bound = instance.bound(makespan_bound(instance, start.micro_batches))
+            best = replace(start, makespan_bound=min(start.makespan, bound))
+        periods = [start.period, best.period, best.solver.get("repetend_period")]
+        figures.append(Figure(change, best, best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE),
+                              min((period for period in periods if period is not None), default=None)))
     figures.sort(key=lambda figure: figure.schedule.makespan)
-    return WhatIf(unchanged, tuple(figures), tuple(queue[len(figures):]))
+    return WhatIf(unchanged, tuple(figures), tuple(untried))
 
 
 def _searched(start: Schedule, effort: float, seed: int) -> Schedule:
@@ -109,8 +122,10 @@ def _retimed(schedule: Schedule, problem: Problem) -> Schedule:
     """The orders of ``schedule`` under the changed ``problem``."""
     orders = [[(o.block, o.micro_batch) for o in row] for row in schedule.device_orders]
     operations = time_orders(problem, schedule.micro_batches, orders)
-    retimed = Schedule(problem, schedule.micro_batches, operations, makespan_bound=0.0,
+    retimed = Schedule(problem, schedule.micro_batches, operations, makespan_bound=0.0, repetend=schedule.repetend,
                        solver={"name": schedule.solver.get("name", "schedule")})
+    cycle = critical_cycle(retimed)
+    retimed = replace(retimed, period=cycle.period) if cycle is not None else replace(retimed, repetend=None)
     validate(retimed)
     return retimed
 

@@ -14,19 +14,25 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from models.spec import Spec
-    from solver.problem import Problem
+    from solver.problem import Number, Problem
     from solver.schedule import Schedule
     from solver.search import Progress
     from weft.comparison import Comparison
     from weft.demonstration import Demonstration
+    from weft.explanation import Explanation
+    from weft.sweeping import SweepProgress
+    from weft.tradeoff import Sweep
 
-__all__ = ["__version__", "check", "compare", "demo", "draw", "plan", "replay", "schema", "solve", "unroll"]
+__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "plan", "replay", "schema", "solve", "sweep",
+           "unroll"]
 
 __version__ = "0.1.0"
 
@@ -96,6 +102,51 @@ def compare(
                           workers=workers, on_progress=on_progress)
 
 
+def sweep(
+    source: Source,
+    *,
+    memory: Sequence[Number | str] | None = None,
+    micro_batches: Sequence[int] | None = None,
+    micro_batch_sizes: Sequence[int] | None = None,
+    recompute: Sequence[bool] | None = None,
+    shapes: Sequence[str] | None = None,
+    chunks: Sequence[int] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    cache: PathLike | bool = True,
+    refine: bool = True,
+    time_limit: float | None = None,
+    effort: float | None = None,
+    seed: int = 0,
+    on_progress: Callable[[SweepProgress], None] = lambda _: None,
+) -> Sweep:
+    """Solve ``source`` for every combination of the values given, and show what memory buys in throughput.
+
+    ``memory`` is what each GPU has: bytes or ``"24 GiB"`` (for a block problem: its memory unit), or ``"1.5x"`` for
+    that many times what the source says. ``shapes`` (``chain``, ``v``, ``loop``) or ``chunks`` (stages a GPU) solve
+    each entry by itself; without them the best of all is taken. What is not given stays as the source says; a block
+    problem has memory and ``micro_batches`` only. A point that fits no GPU, or that there are no costs for, is left
+    out.
+
+    A known schedule that needs less memory than the points asked for, and is faster than those with as little, calls
+    for a point at the memory it needs: ``refine`` adds them, so that no known schedule is ahead of weft's front.
+
+    Points are solved side by side on ``executor``, any :class:`concurrent.futures.Executor`, by default a process
+    pool of ``workers`` (one a core); 1 solves in this process. ``cache`` names a folder for solved points (``True``:
+    the user's cache folder, ``False``: none), where a sweep that was interrupted goes on. ``time_limit`` is for each
+    point, 10 seconds by default; with ``effort`` the rows repeat exactly, whichever executor solves them.
+
+    Ctrl-C returns what is solved so far. Raises ``ValueError`` for values that mean nothing or make more than 1000
+    points, and the errors of :func:`solve` where no point at all can be solved.
+    """
+    from weft.sweeping import sweep_source
+    from weft.variants import Axes
+
+    axes = Axes(memory, micro_batches, micro_batch_sizes, recompute, shapes, chunks)
+    return sweep_source(source, axes, executor=executor, workers=workers, cache=cache, refine=refine,
+                        time_limit=time_limit, effort=effort, seed=seed, on_progress=on_progress)
+
+
 def check(schedule: Schedule | PathLike) -> list[str]:
     """What is wrong with a schedule: one sentence each, none if it is valid.
 
@@ -119,17 +170,57 @@ def draw(
     baseline: Schedule | PathLike | None = None,
     measured: PathLike | None = None,
     title: str | None = None,
+    critical: bool = False,
+    history: bool = False,
 ) -> None:
     """Draw a schedule to ``path``: ``.html`` (self-contained, details on hover), ``.svg``, ``.png``; ``.json`` is a
     Perfetto trace.
 
     ``baseline`` is drawn above it on the same time axis; ``measured`` is a timeline that :func:`replay` wrote.
+    ``critical`` marks the critical path (see :func:`explain`). ``history`` draws, instead of the schedule, the best
+    makespan and the bound over the time of the search that made it.
     Raises :class:`~solver.validate.InvalidSchedule` for a schedule that breaks a rule.
     """
-    from weft.drawing import draw_schedule
+    from weft.drawing import draw_history, draw_schedule
 
+    if history:
+        if baseline is not None or measured is not None or critical:
+            raise ValueError("the history of a search is a picture of its own: leave out baseline, measured and "
+                             "critical")
+        draw_history(_valid(schedule), path, title=title)
+        return
     draw_schedule(_valid(schedule), path, baseline=None if baseline is None else _valid(baseline), measured=measured,
-                  title=title)
+                  title=title, critical=critical)
+
+
+def explain(
+    source: Source | Schedule,
+    *,
+    micro_batches: int | None = None,
+    what_if: bool = False,
+    in_flight: int | None = None,
+    time_limit: float = 30.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Explanation:
+    """Why a schedule is as long as it is, or why a problem has none.
+
+    ``source`` is a schedule or a schedule file, or a spec or problem, which is solved first (the arguments are those of
+    :func:`solve`). The explanation holds the critical path of the makespan, the critical cycle of the period, and
+    every device's idle time by what it waits for; where no schedule fits, what collides in which memory and what
+    would work. ``what_if`` adds what more memory, faster transfers and shorter stages would give, each tried with
+    ``effort`` and all within ``time_limit``. ``in_flight`` asks how many micro-batches at once the memory holds.
+    ``str()`` is the text, ``.to_json()`` the numbers.
+
+    Raises ``InvalidSchedule`` for a schedule that breaks a rule, and the errors of :func:`solve` for a source that
+    means nothing.
+    """
+    from weft.explanation import explain_source
+
+    return explain_source(source, micro_batches=micro_batches, what_if_figures=what_if, in_flight_wanted=in_flight,
+                          time_limit=time_limit, effort=effort, seed=seed, workers=workers, on_progress=on_progress)
 
 
 def plan(schedule: Schedule | PathLike, path: PathLike | None = None) -> Any:

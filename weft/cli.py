@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from weft.manual import parser
 if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.comparison import Comparison
+    from weft.tradeoff import Sweep
 
 __all__ = ["main"]
 
@@ -89,6 +91,28 @@ def _compare(options: argparse.Namespace) -> int:
     return GOOD
 
 
+def _sweep(options: argparse.Namespace) -> int:
+    from weft.progress import SweepLines
+    from weft.sweeping import dask_executor
+
+    for output in options.output or ():
+        _require_sweep_output(output)
+    with contextlib.ExitStack() as stack:
+        executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
+        found = weft.sweep(
+            options.spec, memory=options.memory, micro_batches=options.micro_batches,
+            micro_batch_sizes=options.micro_batch_size, recompute=options.recompute, shapes=options.shapes,
+            chunks=options.chunks, executor=executor, workers=options.workers, cache=options.cache,
+            refine=options.refine, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
+            on_progress=SweepLines(quiet=options.quiet))
+    _show(found, options.json)
+    for output in options.output or ():
+        found.save(output)
+        if not options.json:
+            print(f"written to {output}")
+    return INTERRUPTED if found.interrupted else GOOD
+
+
 def _check(options: argparse.Namespace) -> int:
     faults = weft.check(options.schedule)
     if options.json:
@@ -108,9 +132,16 @@ def _check(options: argparse.Namespace) -> int:
 def _draw(options: argparse.Namespace) -> int:
     outputs = options.output or [str(Path(options.schedule).with_suffix(".html"))]
     for output in outputs:
-        weft.draw(options.schedule, output, baseline=options.baseline, measured=options.measured, title=options.title)
+        weft.draw(options.schedule, output, baseline=options.baseline, measured=options.measured, title=options.title,
+                  critical=options.critical, history=options.history)
         print(f"written to {output}")
     return GOOD
+
+
+def _explain(options: argparse.Namespace) -> int:
+    found = _search(weft.explain, options, what_if=options.what_if, in_flight=options.in_flight)
+    print(json.dumps(found.to_json()) if options.json else found)
+    return NO if found.schedule is None else GOOD
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -150,17 +181,17 @@ def _schema(options: argparse.Namespace) -> int:
     return GOOD
 
 
-_COMMANDS = {"solve": _solve, "compare": _compare, "check": _check, "draw": _draw, "plan": _plan, "replay": _replay,
-             "demo": _demo, "schema": _schema}
+_COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "check": _check, "explain": _explain,
+             "draw": _draw, "plan": _plan, "replay": _replay, "demo": _demo, "schema": _schema}
 
 
 # -- shared by the commands ------------------------------------------------------------------------------------------
 
 
-def _search(function: Callable[..., Any], options: argparse.Namespace, source: Any = None) -> Any:
+def _search(function: Callable[..., Any], options: argparse.Namespace, source: Any = None, **further: Any) -> Any:
     from weft.progress import ProgressLine
 
-    extra = {"micro_batches": options.micro_batches} if hasattr(options, "micro_batches") else {}
+    extra = {**further, **({"micro_batches": options.micro_batches} if hasattr(options, "micro_batches") else {})}
     with ProgressLine(quiet=options.quiet) as progress:
         return function(source or options.spec, time_limit=options.time_limit, effort=options.effort,
                         seed=options.seed, workers=options.workers, on_progress=progress, **extra)
@@ -199,13 +230,13 @@ def _summary(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _show(comparison: Comparison, as_json: bool) -> None:
+def _show(found: Comparison | Sweep, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(comparison.to_json()))
+        print(json.dumps(found.to_json()))
         return
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else 140).print(comparison.table())
+    Console(width=None if sys.stdout.isatty() else 140).print(found.table())
 
 
 def _save(schedule: Schedule, path: str) -> None:
@@ -221,6 +252,15 @@ def _save(schedule: Schedule, path: str) -> None:
         except OSError:
             raise error from None
         raise OSError(error.errno, f"{error.strerror}; the schedule was saved to {rescue} instead", path) from None
+
+
+def _require_sweep_output(path: str) -> None:
+    from weft.tradeoff import OUTPUTS
+
+    if Path(path).suffix.lower() not in OUTPUTS:
+        raise ValueError(f"{path}: the ending is {Path(path).suffix or 'missing'}, a sweep is written as "
+                         f"{', '.join(OUTPUTS)}")
+    _require_writable(path)
 
 
 def _require_writable(path: str | None) -> None:

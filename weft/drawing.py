@@ -11,7 +11,7 @@ from solver.schedule import Schedule
 if TYPE_CHECKING:
     from runtime.timeline import Timeline
 
-__all__ = ["draw_schedule"]
+__all__ = ["draw_history", "draw_schedule"]
 
 
 def draw_schedule(
@@ -21,16 +21,26 @@ def draw_schedule(
     baseline: Schedule | None = None,
     measured: str | os.PathLike[str] | None = None,
     title: str | None = None,
+    critical: bool = False,
 ) -> None:
     """See :func:`weft.draw`."""
     from runtime.timeline import load_timeline
 
     timeline: Timeline | None = None if measured is None else load_timeline(measured)
     if Path(path).suffix.lower() == ".json":
+        if critical:
+            raise ValueError(f"{os.fspath(path)}: a trace cannot mark the critical path; draw .html, .svg or .png")
         from runtime.export.perfetto import save_trace
 
         save_trace(schedule, path, measured=timeline)
         return
     from weft.figures import draw
 
-    draw(schedule, path, baseline=baseline, measured=timeline, title=title)
+    draw(schedule, path, baseline=baseline, measured=timeline, title=title, critical=critical)
+
+
+def draw_history(schedule: Schedule, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+    """Draw how the search for ``schedule`` went; see :func:`weft.draw`."""
+    from weft.figures import draw_curve
+
+    draw_curve(schedule, path, title=title)

@@ -15,7 +15,7 @@ exit status:
   0    good
   1    the answer is no: the schedule is invalid, or no schedule fits the memory
   2    bad usage, or a file that cannot be read or written
-  130  interrupted before there was any answer
+  130  interrupted before there was any answer (sweep: before there was all of it)
 """
 
 _SPEC = (
@@ -43,18 +43,41 @@ _TEXTS = {
          "Bubble is said three ways: steady (idle share of one period), step (of the whole makespan), span "
          "(between each device's first start and last end).",),
         "weft compare gpt.yaml --time-limit 30"),
+    "sweep": (
+        "show what memory buys in throughput: solve many variants, draw the Pareto front",
+        (_SPEC,
+         "Solves every combination of the values given and prints time, throughput and peak memory of each, beside "
+         "the best known schedule at the same memory. What is not given stays as SPEC says. A point that fits no "
+         "GPU, or that there are no costs for (shipped GPT profiles have micro-batches of 1, 2, 4 and 8), is left "
+         "out and named. Where a known schedule needs less memory than the points asked for, points are added. "
+         "The ending of the output chooses: .html, .svg, .png draw tokens per second against GiB; "
+         ".json holds the numbers.",
+         "Points are solved side by side, one process a core, or on a Dask cluster. Each solved point is kept on "
+         "disk: after Ctrl-C, or with more values, the same command solves only what is missing.",),
+        "weft sweep gpt.yaml --memory 16GiB,20GiB,24GiB --micro-batches 8,16 --recompute both -o front.html\n"
+        "weft sweep problem.json --memory 1x,1.5x,2x --micro-batches 16 --json"),
     "check": (
         "judge a schedule from first principles",
         ("Every block once per micro-batch, devices and links exclusive, dependencies with their transfers, "
          "memory at every event on every device, micro-batches in order, bounds and period consistent. Each "
          "breach is one sentence that names block, micro-batch, device, time and amount.",),
         "weft check schedule.json"),
+    "explain": (
+        "say what a schedule's length hangs on, or why there is none",
+        ("SOURCE is a schedule file, or a model spec or block problem, which is solved first. Told are the critical "
+         "path of the makespan, the critical cycle of the period, and each GPU's idle time by what it waits for: the "
+         "pipeline to fill, other blocks' results, transfers, memory to be given back, nothing but the order, the "
+         "rest to end.",
+         "Where no schedule fits: which blocks collide in which GPU's memory, how much is missing, and what would "
+         "work (exit status 1). --what-if tries one more GiB, transfers twice as fast and each stage 10 % shorter.",),
+        "weft explain schedule.json --what-if\nweft explain problem.json -n 8 --in-flight 4"),
     "draw": (
         "draw a schedule",
         ("One lane a GPU, coloured by forward, backward, input- and weight-gradient; under it its memory over "
          "time with the cap; warm-up, repetend and cool-down marked. The ending of the output chooses: .html "
          "(self-contained, details on hover), .svg, .png, or .json for a trace that Perfetto (ui.perfetto.dev) "
-         "opens.",),
+         "opens. --critical marks the critical path (see `weft explain`); --history draws, instead, how the search "
+         "for the schedule went.",),
         "weft draw schedule.json -o schedule.svg -o schedule.png --baseline 1f1b.json"),
     "plan": (
         "lower a schedule to one instruction list a rank",
@@ -104,8 +127,10 @@ def parser() -> argparse.ArgumentParser:
                                    help="write the schedule there (format weft.schedule/1)")
     for name in ("solve", "compare"):
         _add_search(commands[name], time_limit=60.0)
+    _add_sweep(commands["sweep"])
     _add_schedule(commands["check"])
     commands["check"].add_argument("--json", action="store_true", help="print {valid, faults} as JSON")
+    _add_explain(commands["explain"])
     _add_draw(commands["draw"])
     _add_schedule(commands["plan"])
     commands["plan"].add_argument("-o", "--output", metavar="FILE", help="where to (default: standard output)")
@@ -129,12 +154,50 @@ def _add_spec(command: argparse.ArgumentParser) -> None:
 def _add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
     command.add_argument("--time-limit", type=_positive, default=time_limit, metavar="SECONDS",
                          help=f"end the search after so long (default: {time_limit:g})")
-    command.add_argument("--effort", type=_positive, metavar="SECONDS",
-                         help="limit CP-SAT's deterministic time instead of the clock: the run repeats exactly")
-    command.add_argument("--seed", type=_natural, default=0, metavar="N", help="random seed (default: 0)")
+    _add_repeatable(command)
     command.add_argument("--workers", type=_count, default=1, metavar="N", help="CP-SAT workers (default: 1)")
     command.add_argument("--quiet", action="store_true", help="do not show progress")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _add_repeatable(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--effort", type=_positive, metavar="SECONDS",
+                         help="limit CP-SAT's deterministic time instead of the clock: the run repeats exactly")
+    command.add_argument("--seed", type=_natural, default=0, metavar="N", help="random seed (default: 0)")
+
+
+def _add_sweep(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
+    command.add_argument("--memory", type=_texts, metavar="M,M,...",
+                         help="memory of each GPU, as 24GiB or 1.5x what SPEC says (block problem: in its unit)")
+    command.add_argument("-n", "--micro-batches", type=_counts, metavar="N,N,...", help="micro-batches in a step")
+    command.add_argument("--micro-batch-size", type=_counts, metavar="B,B,...", help="sequences in a micro-batch")
+    command.add_argument("--recompute", type=_recompute, metavar="on|off|both", help="recompute activations or not")
+    command.add_argument("--shapes", type=_texts, metavar="S,S,...", help="solve each of chain, v, loop alone")
+    command.add_argument("--chunks", type=_counts, metavar="C,C,...", help="solve each number of stages a GPU alone")
+    command.add_argument("-o", "--output", metavar="FILE", action="append",
+                         help="where to (.html, .svg, .png, .json); may be given several times")
+    command.add_argument("--time-limit", type=_positive, metavar="SECONDS",
+                         help="end each point's search after so long (default: 10, none with --effort)")
+    _add_repeatable(command)
+    command.add_argument("--workers", type=_count, metavar="N", help="processes (default: one a core)")
+    command.add_argument("--dask", metavar="ADDRESS", help="solve on the Dask cluster with this scheduler instead")
+    command.add_argument("--no-refine", dest="refine", action="store_false",
+                         help="add no points at the memory that known schedules ahead of weft's points need")
+    cache = command.add_mutually_exclusive_group()
+    cache.add_argument("--cache", metavar="DIR", default=True, help="keep solved points there (default: ~/.cache/weft)")
+    cache.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor keep solved points")
+    command.add_argument("--quiet", action="store_true", help="do not show progress")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _add_explain(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", metavar="SOURCE", help="a schedule, a block problem (.json) or a model spec (.yaml)")
+    command.add_argument("-n", "--micro-batches", type=_count, metavar="N",
+                         help="how many micro-batches run (a schedule or spec says it itself)")
+    command.add_argument("--what-if", action="store_true", help="add what changes of memory and speed would give")
+    command.add_argument("--in-flight", type=_count, metavar="N", help="ask whether N micro-batches fit at once")
+    _add_search(command, time_limit=30.0)
 
 
 def _add_draw(command: argparse.ArgumentParser) -> None:
@@ -144,6 +207,9 @@ def _add_draw(command: argparse.ArgumentParser) -> None:
     command.add_argument("--baseline", metavar="SCHEDULE", help="another schedule, drawn above on the same time axis")
     command.add_argument("--measured", metavar="TIMELINE",
                          help="a timeline that `weft replay --timeline` wrote, laid over the plan")
+    command.add_argument("--critical", action="store_true", help="outline the operations on the critical path")
+    command.add_argument("--history", action="store_true",
+                         help="draw the best makespan and its bound over the time of the search instead")
     command.add_argument("--title", help="the picture's title")
 
 
@@ -170,6 +236,21 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"is {text}, it must be a whole number of at least 1")
     return value
+
+
+def _texts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in _texts(text)]
+
+
+def _recompute(text: str) -> list[bool]:
+    choices = {"on": [True], "off": [False], "both": [False, True]}
+    if text not in choices:
+        raise argparse.ArgumentTypeError(f"is {text!r}, it must be on, off or both")
+    return choices[text]
 
 
 def _natural(text: str) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from runtime.timeline import Timeline
 
-__all__ = ["FORMATS", "Window", "chart", "draw"]
+__all__ = ["FORMATS", "Window", "chart", "draw", "draw_curve"]
 
 #: The endings :func:`draw` understands.
 FORMATS = (".html", ".svg", ".png")
@@ -35,20 +35,18 @@ def draw(
     measured: Timeline | Iterable[Any] | None = None,
     title: str | None = None,
     window: Window = "auto",
+    critical: bool = False,
 ) -> None:
     """Draw ``schedule`` into ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
     The arguments are those of :func:`chart`. Raises ``ValueError`` for another ending or arguments that do not fit
     together, and ``OSError`` if the file cannot be written; in both cases no half file is left behind.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
-        raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, "
-                         f"a picture is one of {', '.join(FORMATS)}")
+    ending = _ending(path)
     from weft.figures.picture import build, render
 
     picture = build(schedule, baseline=baseline, measured=measured, title=title, window=window,
-                    hover=ending == ".html")
+                    hover=ending == ".html", critical=critical)
     write_atomically(path, render(picture, ending, title or schedule.problem.name))
 
 
@@ -59,6 +57,7 @@ def chart(
     measured: Timeline | Iterable[Any] | None = None,
     title: str | None = None,
     window: Window = "auto",
+    critical: bool = False,
 ) -> alt.LayerChart:
     """The Altair chart of ``schedule``.
 
@@ -75,8 +74,32 @@ def chart(
     per device, in the memory unit), it forms the ground on which activations stand, and the cap is the sum, or
     ``gpu_memory`` (a number or one per device) where that is stated too.
 
+    ``critical`` outlines the operations on the critical path of ``schedule`` and joins them where it changes devices.
+
     Raises ``ValueError`` for arguments that do not fit together.
     """
     from weft.figures.picture import build
 
-    return build(schedule, baseline=baseline, measured=measured, title=title, window=window, hover=True)
+    return build(schedule, baseline=baseline, measured=measured, title=title, window=window, hover=True,
+                 critical=critical)
+
+
+def draw_curve(schedule: Schedule, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+    """Draw the best makespan and its bound over the time of the search that made ``schedule`` into ``path``.
+
+    The endings and errors are those of :func:`draw`; ``ValueError`` also for a schedule without a history.
+    """
+    ending = _ending(path)
+    from weft.figures.curve import build
+    from weft.figures.picture import render
+
+    write_atomically(path, render(build(schedule, title=title, hover=ending == ".html"), ending,
+                                  title or schedule.problem.name))
+
+
+def _ending(path: str | os.PathLike[str]) -> str:
+    ending = Path(path).suffix.lower()
+    if ending not in FORMATS:
+        raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, "
+                         f"a picture is one of {', '.join(FORMATS)}")
+    return ending

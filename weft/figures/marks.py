@@ -55,8 +55,8 @@ class Scales:
 
 def layers(
     scales: Scales, *, idle: list[Row], areas: list[Row], levels: list[Row], boxes: list[Row], numbers: list[Row],
-    rules: list[Row], texts: list[Row], arrows: list[Row], hover: bool, ticks: Sequence[tuple[float, str]],
-    time_title: str, title: str, notes: list[str],
+    outlines: list[Row], rules: list[Row], texts: list[Row], arrows: list[Row], hover: bool,
+    ticks: Sequence[tuple[float, str]], time_title: str, title: str, notes: list[str],
 ) -> alt.LayerChart:
     """The chart of all rows, the first named below the later ones."""
     tables = _Tables()
@@ -69,6 +69,9 @@ def layers(
         stack.append(_boxes(scales, tables.add("boxes", boxes), faded=faded))
     if numbers:
         stack.append(_numbers(scales, tables.add("numbers", numbers)))
+    if outlines:
+        stack.append(_rects(scales, tables.add("outlines", outlines)).mark_rect(fillOpacity=0, stroke="#000000",
+                                                                                strokeWidth=2))
     stack.append(_rules(scales, tables.add("rules", rules)))
     if arrows:
         stack.append(_arrows(scales, tables.add("arrows", arrows)))

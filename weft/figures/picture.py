@@ -17,6 +17,7 @@ from weft.figures import marks
 from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_measured, repetend_span, subject
 from weft.figures.memory import draw_memory, top_level
+from weft.figures.path import draw_path
 from weft.figures.sheet import WIDTH, Sheet, heights_for
 from weft.figures.style import (
     INK,
@@ -50,6 +51,7 @@ def build(
     title: str | None,
     window: tuple[float, float] | str,
     hover: bool,
+    critical: bool = False,
 ) -> alt.LayerChart:
     """The chart; :func:`weft.figures.chart` says what the arguments mean. ``hover`` adds tooltips."""
     if not schedule.operations:
@@ -73,7 +75,7 @@ def build(
     for shown in panels:
         is_last = shown is panels[-1]
         band = repetend_span(shown.schedule) is not None or (is_last and _saved(axis, panels) is not None)
-        bottom = _panel(sheet, shown, top, run if is_last else None, band)
+        bottom = _panel(sheet, shown, top, run if is_last else None, band, critical and is_last)
         ends.append((shown.schedule.makespan, top, bottom))
         top = bottom + (16 if not is_last else 0)
     _makespans(sheet, panels, ends)
@@ -100,8 +102,9 @@ def render(picture: alt.LayerChart, ending: str, title: str) -> str | bytes:
 # -- one panel ---------------------------------------------------------------------------------------------------
 
 
-def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band: bool) -> float:
-    """Lay out one schedule from height ``top``; its lower end. ``band`` leaves room over the lanes for brackets."""
+def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band: bool, critical: bool) -> float:
+    """Lay out one schedule from height ``top``; its lower end. ``band`` leaves room over the lanes for brackets,
+    ``critical`` marks the critical path."""
     schedule, heights = shown.schedule, sheet.heights
     sheet.text(shown.name, top + 8, 12, x=0, bold=True)
     sheet.text(_facts(shown, sheet.units[0], run), top + 8, 11, x=text_width(shown.name, 12, bold=True) + 14,
@@ -134,6 +137,8 @@ def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band:
     drawn = boxes(shown, rows, lanes, sheet.axis, sheet.units, hover=sheet.hover)
     sheet.boxes += drawn
     sheet.numbers += numbers(drawn, sheet.axis, heights.lane)
+    if critical:
+        draw_path(sheet, shown, plan or lanes)
     return y - heights.space
 
 
@@ -249,7 +254,10 @@ def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measure
     if any(", chunk " in kind for kind in kinds):
         notes.append("Lighter: later chunk of the model on the same device.")
     if any(len(block.devices) > 1 for panel in panels for block in panel.schedule.problem.blocks):
-        notes.append("Dark outline: block that holds several devices.")
+        notes.append(f"{'Thin dark' if sheet.outlines else 'Dark'} outline: block that holds several devices.")
+    if sheet.outlines:
+        notes.append("Black frames, joined by lines: the critical path; nothing ends sooner unless something on it "
+                     "gets shorter.")
     return [" ".join(notes)] if notes else []
 
 
@@ -260,7 +268,7 @@ def _assemble(sheet: Sheet, panels: Sequence[Subject], height: float, title: str
     return marks.layers(
         scales,
         idle=sheet.idle, areas=sheet.areas, levels=sheet.levels, boxes=sheet.boxes, numbers=sheet.numbers,
-        rules=sheet.rules, texts=sheet.texts, arrows=sheet.arrows, hover=sheet.hover,
+        outlines=sheet.outlines, rules=sheet.rules, texts=sheet.texts, arrows=sheet.arrows, hover=sheet.hover,
         ticks=sheet.axis.ticks(sheet.units[0]), time_title=f"time ({unit})" if unit else "time",
         title=title, notes=notes,
     )

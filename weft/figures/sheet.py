@@ -49,6 +49,7 @@ class Sheet:
     idle: list[Row] = field(default_factory=list)
     boxes: list[Row] = field(default_factory=list)
     numbers: list[Row] = field(default_factory=list)
+    outlines: list[Row] = field(default_factory=list)
     areas: list[Row] = field(default_factory=list)
     levels: list[Row] = field(default_factory=list)
     rules: list[Row] = field(default_factory=list)
