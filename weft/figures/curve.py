@@ -58,7 +58,7 @@ def build(schedule: Schedule, *, title: str | None, hover: bool) -> alt.LayerCha
         table.mark_line(interpolate="step-after", color=BOUND, strokeWidth=2, strokeDash=[5, 3]).encode(
             x=x, y=alt.Y("bound:Q", scale=scale)),
         table.mark_line(interpolate="step-after", color=BEST, strokeWidth=2.5).encode(x=x, y=y),
-        on("improvements", _improvements(rows)).mark_point(filled=True, size=28, color=BEST, opacity=1).encode(x=x, y=y),
+        on("improvements", _improvements(rows)).mark_circle(size=28, color=BEST, opacity=1).encode(x=x, y=y),
     ]
     for text, field, colour, shift in _labels(steps[-1], unit, (span[1] - span[0]) / HEIGHT):
         label = on(f"{field} label", [{"x": end, field: steps[-1][field], "text": text}]).mark_text(
