@@ -128,7 +128,7 @@ class _Finder:
 
     def _cause(self, device: int, place: int, time: float, following: Operation, arrival: float,
                here: list[Operation]) -> tuple[Cause, Operation | None]:
-        fitting = next((o for o in here if o is following or not self._breaks(o, device, place, time)), None)
+        fitting = next((o for o in here if not self._breaks(o, device, place, time)), None)
         if fitting is not None:
             return "order", fitting
         if here:
