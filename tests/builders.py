@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 
-__all__ = ["chain", "loop", "pipeline", "v"]
+__all__ = ["both_ways", "chain", "loop", "pipeline", "v", "waves"]
 
 
 def chain(p: int) -> list[int]:
@@ -52,3 +53,27 @@ def pipeline(devices: Sequence[int], *, forward: Number = 1, backward: Number | 
             before = (Dependency(f"b{s}"),)
         blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, (device,), split[1], (-activation,), (), before))
     return Problem("uniform", tuple(Device(f"gpu{d}", memory) for d in sorted(set(devices))), tuple(blocks))
+
+
+def both_ways(p: int, *, forward: Number = 1, backward: Number | None = 2,
+              split: tuple[Number, Number] | None = None, activation: Number = 1, memory: Number | None = None,
+              lag: Number = 0) -> Problem:
+    """Two pipelines over the same ``p`` devices, "down" with stage s on device s and "up" the other way round.
+
+    A micro-batch is a pair, one each way. The other arguments are those of :func:`pipeline`.
+    """
+    blocks: list[Block] = []
+    devices: tuple[Device, ...] = ()
+    for direction, placement in (("down", chain(p)), ("up", chain(p)[::-1])):
+        one = pipeline(placement, forward=forward, backward=backward, split=split, activation=activation, memory=memory,
+                       lag=lag)
+        devices = one.devices
+        blocks += [replace(block, name=f"{direction}.{block.name}",
+                           after=tuple(replace(item, block=f"{direction}.{item.block}") for item in block.after))
+                   for block in one.blocks]
+    return Problem("both ways", devices, tuple(blocks))
+
+
+def waves(p: int, count: int) -> list[int]:
+    """The device of each stage: ``count`` times down the devices and back."""
+    return v(p) * count

@@ -1,14 +1,29 @@
 """Published schedules, and a greedy one for any block graph, as per-device orders with times from :mod:`solver.timing`.
 
 ``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. None of them looks at the devices'
-capacities but ``greedy``: a published schedule is what it is, and whether it fits is for the judge to say.
+capacities but ``v-block`` and ``greedy``: a published schedule is what it is, and whether it
+fits is for the judge to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.baselines import gpipe, greedy, interleaved, one_f_one_b, zb_v, zero_bubble
+from solver.baselines import (
+    block_search,
+    chimera,
+    dual_pipe,
+    gpipe,
+    greedy,
+    hanayo,
+    interleaved,
+    one_f_one_b,
+    spread_1f1b,
+    v_blocks,
+    zb_h2,
+    zb_v,
+    zero_bubble,
+)
 from solver.baselines.base import Baseline, NotApplicable
 from solver.problem import Problem
 from solver.schedule import Operation, Schedule
@@ -16,6 +31,9 @@ from solver.timing import time_orders
 from solver.validate import validate
 
 __all__ = ["BASELINES", "Baseline", "NotApplicable", "baseline", "steady_period"]
+
+_SPLIT_V = "a pipeline with split backwards, two stages a device in a V"
+_BOTH_WAYS = "two training pipelines, one down the devices and one up"
 
 BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("gpipe", "GPipe", "Huang et al., NeurIPS 2019", "a pipeline", gpipe.orders),
@@ -26,8 +44,19 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
              interleaved.orders),
     Baseline("zb-h1", "ZB-H1", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
              zero_bubble.orders),
-    Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", "a pipeline with split backwards, two stages a device in a V",
-             zb_v.orders),
+    Baseline("zb-h2", "ZB-H2", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
+             zb_h2.orders),
+    Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", _SPLIT_V, zb_v.orders),
+    Baseline("v-min", "V-Min", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.min_orders),
+    Baseline("v-half", "V-Half", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.half_orders),
+    Baseline("v-block", "building blocks", "Qi et al., NeurIPS 2024", "a training pipeline", block_search.orders),
+    Baseline("dualpipe-v", "DualPipeV", "DeepSeek-AI, 2024-2025", _SPLIT_V, dual_pipe.orders_v),
+    Baseline("dualpipe", "DualPipe", "DeepSeek-AI, 2024", _BOTH_WAYS + ", with split backwards", dual_pipe.orders),
+    Baseline("chimera", "Chimera", "Li and Hoefler, SC 2021", _BOTH_WAYS, chimera.orders),
+    Baseline("hanayo", "Hanayo", "Liu et al., SC 2023", "a training pipeline, stages in waves down and up the devices",
+             hanayo.orders),
+    Baseline("1f1b+", "1F1B+", "Lin et al., HPCA 2024",
+             "a training pipeline, one stage a device, with blocks on several devices along it", spread_1f1b.orders),
     Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", greedy.orders),
 )}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
 from solver.problem import Problem
 
-__all__ = ["orders"]
+__all__ = ["delayed_weights", "orders"]
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -19,20 +19,26 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
     """
+    return delayed_weights(problem, micro_batches, factor=1)
+
+
+def delayed_weights(problem: Problem, micro_batches: int, factor: int) -> list[Row]:
+    """1F1B with ``factor`` times its forwards ahead, and weight gradients ``factor`` times the rank behind."""
     pipeline = require_pipeline(problem)
     require_backward(pipeline, split=True)
     if pipeline.shape != "chain":
         raise NotApplicable("it needs one stage on each device, in device order")
     rows: list[Row] = []
     for rank, stage in enumerate(pipeline.stages):
-        ahead = min(len(pipeline.stages) - 1 - rank, micro_batches)
+        ahead = min(factor * (len(pipeline.stages) - 1 - rank), micro_batches)
+        behind = factor * rank
         row: Row = [(stage.forward, m) for m in range(ahead)]
-        for m in range(micro_batches + rank):
+        for m in range(micro_batches + behind):
             if m + ahead < micro_batches:
                 row.append((stage.forward, m + ahead))
             if m < micro_batches:
                 row += [(block, m) for block in stage.gradient]
-            if m >= rank:
-                row += [(block, m - rank) for block in stage.weights]
+            if m >= behind:
+                row += [(block, m - behind) for block in stage.weights]
         rows.append(row)
     return rows

@@ -1,0 +1,35 @@
+"""Chimera: two replicas of the model in opposite directions, each filling the other's bubbles.
+
+Li and Hoefler, "Chimera: Efficiently Training Large-Scale Neural Networks with Bidirectional Pipelines", SC 2021,
+section 3.1, with direct concatenation (section 3.5) where more micro-batches run than devices. The unit is p
+micro-batches, p / 2 either way: with backwards as long as forwards the two directions merge without a conflict.
+On p uniform stages (p even, B >= F) each device is idle for (p - 2)B in one unit and (p - 2)(B - F) more with every
+further one: nothing more with B = F. Device r holds the activations of min(p / 2, p - r) + min(p / 2, r + 1) stages,
+between p / 2 + 1 at the ends and p in the middle.
+"""
+
+from __future__ import annotations
+
+from solver.baselines.base import Row
+from solver.baselines.bidirectional import both_ways
+from solver.problem import Problem
+
+__all__ = ["orders"]
+
+
+def orders(problem: Problem, micro_batches: int) -> list[Row]:
+    """Per-device orders. Two training pipelines, one down the devices and one up; a micro-batch is a pair.
+
+    A split backward runs its parts back to back.
+    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    """
+    p = len(problem.devices)
+    slots: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in problem.devices]  # slot, blocks, micro-batch
+    for stages in both_ways(problem, split=False):
+        for s, stage in enumerate(stages):
+            for m in range(micro_batches):
+                unit, place = divmod(m, p // 2)
+                begin = 2 * (unit * p + place)
+                slots[stage.device].append((begin + s, (stage.forward,), m))
+                slots[stage.device].append((begin + 2 * p - 1 - s, stage.blocks[1:], m))
+    return [[(block, m) for _, blocks, m in sorted(row) for block in blocks] for row in slots]
