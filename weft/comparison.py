@@ -123,7 +123,10 @@ class Comparison:
                 change = own.makespan / rival.makespan - 1
                 lines.append(f"against {what}" + (f" ({rival.title}): " if rival is published else ": ")
                              + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
-        lines += [f"{BASELINES[name].title} left out: {reason}" for name, reason in self.left_out.items()]
+        alike: dict[str, list[str]] = {}
+        for name, reason in self.left_out.items():
+            alike.setdefault(reason, []).append(BASELINES[name].title)
+        lines += [f"{', '.join(titles)} left out: {reason}" for reason, titles in alike.items()]
         return "\n".join(lines)
 
 
