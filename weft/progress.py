@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from solver.search import Progress
-from weft.units import time_text
+from weft.units import memory_text, time_text
 
-__all__ = ["ProgressLine"]
+if TYPE_CHECKING:
+    from weft.sweeping import SweepProgress
+
+__all__ = ["ProgressLine", "SweepLines"]
 
 #: Elsewhere than on a terminal, a line at most this often (seconds), and one for every better schedule.
 _INTERVAL = 5.0
@@ -66,3 +69,29 @@ def describe(progress: Progress) -> str:
     return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(best.makespan, unit))}"
             f"  bound {' '.join(time_text(best.makespan_bound, unit))}  {gap}"
             f"  [{f'{where}: ' if where else ''}{progress.phase}]")
+
+
+class SweepLines:
+    """A listener for a sweep's ``on_progress``: one line on standard error for each point."""
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.quiet = quiet
+
+    def __call__(self, progress: SweepProgress) -> None:
+        """Show what a point gave."""
+        from weft.tradeoff import LeftOut
+
+        if self.quiet:
+            return
+        sweep, result = progress.sweep, progress.result
+        if isinstance(result, LeftOut):
+            what = f"left out: {result.reason}"
+        else:
+            what = (f"{' '.join(sweep.throughput_text(result.throughput))} with "
+                    f"{' '.join(memory_text(result.peak, sweep.memory_unit))}, "
+                    + ("proven optimal" if result.gap == 0 else f"gap {result.gap:.2%}")
+                    + (" (from the cache)" if progress.cached else ""))
+        total = progress.done + len(sweep.unsolved)
+        self.stream.write(f"{progress.elapsed:6.1f} s  {progress.done}/{total}  {sweep.label(result.point)}: {what}\n")
+        self.stream.flush()

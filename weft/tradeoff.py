@@ -113,8 +113,7 @@ class Sweep:
         """
         return tuple(dict.fromkeys(
             known for row in self.rows for known in row.known
-            if not any(other.peak <= known.peak and other.throughput >= known.throughput * (1 - RELATIVE_TOLERANCE)
-                       for other in self.front)))
+            if not any(other.peak <= known.peak and other.throughput >= known.throughput for other in self.front)))
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -235,11 +234,16 @@ def row_of(variant: Variant, solved: Solved, *, added: bool = False) -> Row:
     bound = float(own.solver.get("bound_over_placements", own.makespan_bound))
     is_best = own.makespan <= bound * (1 + RELATIVE_TOLERANCE)
     work = variant.work * point.micro_batches
-    known = [Known(name, str(schedule.solver.get("placement", "")), schedule.makespan, work / schedule.makespan,
+    known = [Known(name, str(schedule.solver.get("placement", "")), schedule.makespan, _throughput(work, schedule),
                    peak_of(schedule)) for name, schedule in solved.known.items()]
     return Row(point, work, str(own.solver.get("placement", "")), own.makespan, bound,
-               0.0 if is_best else own.makespan / bound - 1, work / own.makespan, peak_of(own),
+               0.0 if is_best else own.makespan / bound - 1, _throughput(work, own), peak_of(own),
                tuple(sorted(known, key=lambda entry: entry.makespan)), added)
+
+
+def _throughput(work: int, schedule: Schedule) -> float:
+    """Work per time unit, rounded so that equal makespans, added up in another order, give equal throughput."""
+    return float(f"{work / schedule.makespan:.10g}")
 
 
 def non_dominated(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -34,7 +34,9 @@ OWN = "weft"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C")
 _SHAPES = ("square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
 #: Areas of marks, for the least and the most work in a step.
-_SIZES = (55.0, 130.0)
+_SIZES = (45.0, 110.0)
+#: weft's marks are so much larger: known schedules that tie with it lie on them.
+_OWN_SIZE = 1.8
 _LABEL = 10.0
 
 
@@ -88,7 +90,7 @@ class _Sheet:
     def lay_out(self) -> None:
         """Fill the layers."""
         sweep = self.sweep
-        known = list(dict.fromkeys((entry, row.work) for row in sweep.rows for entry in row.known))
+        known = _fronts_of_known(sweep)
         self.names = [name for name in BASELINES if any(entry.name == name for entry, _ in known)]
         self.works = sorted({row.work for row in sweep.rows})
         self.x_range = _domain([self._memory(peak) for peak in (
@@ -135,8 +137,10 @@ class _Sheet:
         share = (work - self.works[0]) / spread if spread else 0.5
         size = _SIZES[0] + share * (_SIZES[1] - _SIZES[0])
         x, y = self._memory(peak), throughput
-        layer.append({"x": x, "y": y, "schedule": title, "size": size if on_front else size * 0.6,
-                      "fade": 1.0 if on_front else 0.35, **(details if self.hover else {})})
+        if title == OWN:
+            size *= _OWN_SIZE if on_front else 1.0
+        layer.append({"x": x, "y": y, "schedule": title, "size": size, "fade": 1.0 if on_front else 0.35,
+                      **(details if self.hover else {})})
         radius = size**0.5 / 2 + 1
         centre = self._pixel(x, y)
         self._taken.append(_Box(centre[0] - radius, centre[1] - radius, centre[0] + radius, centre[1] + radius))
@@ -250,7 +254,8 @@ class _Sheet:
         places = [list(BASELINES).index(name) for name in self.names]  # the same in every picture
         legend = alt.Legend(title=None, orient="top", direction="horizontal", columns=7, symbolSize=80,
                             symbolStrokeWidth=1.6, labelFontSize=11, columnPadding=14, labelLimit=260)
-        colours, shapes = ([choices[place % len(choices)] for place in places] for choices in (_COLOURS, _SHAPES))
+        colours = [_COLOURS[place % len(_COLOURS)] for place in places]
+        shapes = [_SHAPES[(place + place // len(_COLOURS)) % len(_SHAPES)] for place in places]  # each pair once
         return table.mark_point(filled=False, strokeWidth=1.6, opacity=1).encode(
             **at, size=alt.Size("size:Q", scale=None, legend=None),
             color=alt.Color("schedule:N", legend=legend, scale=alt.Scale(domain=titles, range=colours)),
@@ -267,12 +272,25 @@ class _Sheet:
         sweep = self.sweep
         notes = ["Black: weft's Pareto front; pale: its points that another one beats."]
         if self.names:
-            notes.append("Marks: known schedules that fit, on the same durations.")
+            notes.append("Marks: known schedules that fit, on the same durations (each one's own front).")
         if len(self.works) > 1:
-            notes.append("Dashed: the front of each amount of work a step; larger marks: more work a step.")
+            notes.append("Dashed: weft's front for each amount of work a step; larger: more work.")
         if sweep.unsolved:
             notes.append(f"{len(sweep.unsolved)} points are not solved.")
         return [" ".join(notes)]
+
+
+def _fronts_of_known(sweep: Sweep) -> list[tuple[Known, int]]:
+    """Each known schedule's own front, for each amount of work a step."""
+    from weft.tradeoff import non_dominated
+
+    groups: dict[tuple[str, int], list[Known]] = {}
+    for row in sweep.rows:
+        for entry in row.known:
+            groups.setdefault((entry.name, row.work), []).append(entry)
+    return list(dict.fromkeys(
+        (entries[i], work) for (_, work), entries in groups.items()
+        for i in non_dominated([(entry.peak, entry.throughput) for entry in entries])))
 
 
 def _axis(title: str) -> alt.Axis:
