@@ -35,8 +35,8 @@ __all__ = ["PROOF_TOLERANCE", "PeriodSearch", "find_repetend", "shorten_latency"
 #: A period is called proven when it is within this share of its bound: finer than any measured duration.
 PROOF_TOLERANCE = 1e-6
 
-#: One micro-batch's blocks together take at most this many ticks when ticks are refined to tell fractions apart.
-_FINEST_TICKS = 2**40
+#: Deterministic seconds of the first try at a period; every later try may take four times as long.
+_FIRST_TRY = 0.25
 
 
 @dataclass
@@ -71,8 +71,8 @@ def find_repetend(
     search = PeriodSearch(Fraction(instance.heaviest_load), start)
     on_change(search)
     allowed = _Allowance(budget, budget.deterministic_used + deterministic, each)
-    _bisect(instance, search, closure_bound(instance, _ceil(start.period)), allowed, on_change)
-    if not search.proven:
+    _narrow(instance, search, closure_bound(instance, _ceil(start.period)), allowed, on_change)
+    if not search.proven and search.bound >= _ceil(search.best.period) - 1:
         _settle_fractions(instance, search, allowed, on_change)
     if not takes_before_giving(instance):  # the argument for the range of lags does not hold: only the load is proven
         search.bound = Fraction(instance.heaviest_load)
@@ -96,56 +96,70 @@ class _Allowance:
         return self.budget.spent or self.left <= 0
 
 
-def _bisect(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
+def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
             on_change: Callable[[PeriodSearch], None]) -> None:
-    """Close the gap to one tick. All below ``low`` is refuted; what a solve leaves open is not, and stays a gap."""
-    refuted = low - 1
-    search.bound = max(search.bound, Fraction(refuted))
+    """Close the gap to one tick. All below ``low`` is refuted.
+
+    The shortest periods are the hardest to decide: solves are cut short at first, which finds good schedules and
+    narrows the gap from both sides, and what stayed open is tried again for longer.
+    """
+    search.bound = max(search.bound, Fraction(low - 1))
+    each = _FIRST_TRY
+    while not allowed.spent:
+        decided = _bisect(instance, search, low, replace(allowed, each=min(each, allowed.each)), on_change)
+        if decided or each >= allowed.each:
+            return
+        low = max(low, int(search.bound) + 1)
+        each *= 4
+
+
+def _bisect(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
+            on_change: Callable[[PeriodSearch], None]) -> bool:
+    """One pass over the whole periods from ``low`` to the best; whether all were decided."""
+    decided = True
     period = low
-    while low < search.best.period and not allowed.spent:
+    while low < search.best.period:
+        if allowed.spent:
+            return False
         outcome = _solve(instance, period, allowed)
         if isinstance(outcome, Periodic):
             found = replace(outcome, copies=search.best.copies)
             search.best = min(search.best, found, key=lambda known: known.period)
         else:
-            if outcome is _REFUTED and refuted == low - 1:
-                refuted = period
-                search.bound = max(search.bound, Fraction(refuted))
+            if outcome is _REFUTED:  # and with it every shorter period
+                search.bound = max(search.bound, Fraction(period))
+            decided = decided and outcome is _REFUTED
             low = period + 1
         on_change(search)
         high = _ceil(search.best.period) - 1
         # Halve the gap while it is wide; once narrow, the best is probably optimal: refute the tick below it.
         period = (low + high) // 2 if high - low > high // 500 else high
+    return decided or search.bound >= _ceil(search.best.period) - 1
 
 
 def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: _Allowance,
                       on_change: Callable[[PeriodSearch], None]) -> None:
     """Decide whether a period between the last refuted tick and the best one exists.
 
-    The least period is a ratio weight / height over a simple cycle of the order's constraint graph, whose height is at
-    most ``H`` below; two such ratios differ by at least 1 / H**2. In ticks 1 / (H**2 + 1) long, refuting
-    the tick below the best therefore proves the best exactly.
+    The least period T* is a ratio weight / height over a simple cycle of the order's constraint graph. A simple cycle
+    leaves every block and transfer once at most, so its weight is at most W, the sum of all durations and lags, and its
+    height at most H = W / bound. Fractions with denominators up to H that are below the best period a / b are at most
+    a / b - 1 / (b H): refuting that period proves the best exactly, in ticks 1 / (b H) long.
     """
-    nodes = len(instance.durations) + sum(arc.link is not None for arc in instance.arcs)
-    height = nodes * (lag_range(instance, _ceil(search.best.period)) + 1
-                      + max((arc.distance for arc in instance.arcs), default=0))
-    factor = height**2 + 1
-    total = sum(instance.durations)
-    exact = total * factor <= _FINEST_TICKS
-    if not exact:
-        factor = max(1, _FINEST_TICKS // (total * 2**10))
-    fine = instance.refined(factor)
+    weight = sum(instance.durations) + sum(arc.lag for arc in instance.arcs)
+    height = max(1, int(weight / search.bound))
     while not allowed.spent:
-        outcome = _solve(fine, _ceil(search.best.period * factor) - 1, allowed)
-        if isinstance(outcome, Periodic):
-            search.best = _coarser(outcome, instance, factor, search.best.copies)
-            on_change(search)
-            continue
+        factor = search.best.period.denominator * height
+        outcome = _solve(instance.refined(factor), int(search.best.period * factor) - 1, allowed)
         if outcome is _REFUTED:
-            below = Fraction(_ceil(search.best.period * factor) - 1, factor)
-            search.bound = max(search.bound, search.best.period if exact else below)
-            on_change(search)
-        return
+            search.bound = search.best.period
+        elif isinstance(outcome, Periodic):
+            search.best = _coarser(outcome, instance, factor, search.best.copies)
+        else:
+            return
+        on_change(search)
+        if search.proven:
+            return
 
 
 def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) -> Periodic:
