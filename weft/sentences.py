@@ -101,9 +101,11 @@ def idle(schedule: Schedule, devices: Sequence[DeviceIdle]) -> list[str]:
 
 
 def _memory_wait(schedule: Schedule, entry: DeviceIdle, gap: Gap) -> str:
-    problem, row = schedule.problem, schedule.device_orders[entry.device]
-    giver = next((operation for operation in row if operation.start >= gap.end
-                  and problem.blocks[operation.block].memory_on(entry.device) < 0), None)
+    problem = schedule.problem
+    devices = () if gap.ready is None else problem.blocks[gap.ready.block].devices
+    giver = next((operation for operation in schedule.operations if operation.start >= gap.start
+                  and operation != gap.ready
+                  and any(problem.blocks[operation.block].memory_on(device) < 0 for device in devices)), None)
     until = "" if giver is None else f" before {_operation(problem, giver)} has given some back"
     return (f"{problem.devices[entry.device].name} waits {_time(problem, entry.by_cause['memory'])} for memory: at "
             f"{_time(problem, gap.start)}, for one, {_operation(problem, gap.ready)} is ready but does not fit{until}.")
