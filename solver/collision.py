@@ -89,7 +89,10 @@ class InFlight:
 
 
 def forced_collision(instance: Instance, device: int, left_behind: int = 0) -> Collision | None:
-    """The worst that the device must hold in every order of one micro-batch's blocks; None if it takes nothing."""
+    """The worst that the device must hold in every order of one micro-batch's blocks; None if it takes nothing.
+
+    Means something where no order gives back more than it has taken so far.
+    """
     graph = _dependencies(instance)
     worst: Collision | None = None
     for j in instance.problem.topological_order:

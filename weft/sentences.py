@@ -11,7 +11,7 @@ from solver.idle import CAUSES, Cause, DeviceIdle, Gap
 from solver.problem import Number, Problem
 from solver.schedule import Operation, Schedule
 from solver.whatif import WhatIf
-from weft.units import time_text
+from weft.figures.style import time_unit
 
 __all__ = ["capital", "flight", "gains", "idle", "length", "period", "period_of"]
 
@@ -22,6 +22,12 @@ _COLUMNS: Mapping[Cause, str] = {
 
 #: A chain of blocks longer than this is told by its beginning and its end.
 _MOST_NAMES = 12
+
+#: More devices than this are told by the busiest and the idlest of them.
+_MOST_ROWS, _BUSIEST = 16, 6
+
+#: Of longer lists only the beginning is told.
+_MOST_PARTS = 6
 
 #: Smaller shares (of idle time, of gains) are told as none.
 _NOTHING = 5e-4
@@ -86,7 +92,13 @@ def idle(schedule: Schedule, devices: Sequence[DeviceIdle]) -> list[str]:
     lines = [f"Devices are idle {total / whole:.1%} of the time, waiting for "
              + _listed([f"{words[cause]} ({causes[cause] / whole:.1%})" for cause in told]) + "."]
     rows = [["", "busy", *(_COLUMNS[cause] for cause in told)]]
-    for entry in devices:
+    shown = sorted(devices, key=lambda entry: (-entry.busy, entry.device))
+    if len(shown) > _MOST_ROWS:
+        lines.append(f"The {_BUSIEST} busiest devices and the {_MOST_ROWS - _BUSIEST} idlest of {len(devices)}:")
+        shown = [*shown[:_BUSIEST], *shown[_BUSIEST - _MOST_ROWS:]]
+    else:
+        shown = list(devices)
+    for entry in shown:
         rows.append([problem.devices[entry.device].name, f"{entry.busy / makespan:.1%}",
                      *(f"{entry.by_cause[cause] / makespan:.1%}" for cause in told)])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
@@ -164,13 +176,15 @@ def flight(problem: Problem, held: Sequence[InFlight], wanted: int) -> str:
     short = [entry for entry in held if entry.most is not None and entry.most < wanted]
     if not short:
         return f"All devices' memory holds {wanted} micro-batches at once."
-    told = []
+    alike: dict[str, list[str]] = {}
     for entry in short:
         device = problem.devices[entry.device]
         needed = entry.needed(wanted)
-        told.append(f"{device.name}'s memory holds {entry.most}, {wanted} would need {_memory(problem, needed)}, "
-                    f"{_memory(problem, needed - (device.memory or 0))} more than it has")
-    return f"{wanted} micro-batches do not fit at once: " + "; ".join(told) + "."
+        alike.setdefault(f"{entry.most}, {wanted} would need {_memory(problem, needed)}, "
+                         f"{_memory(problem, needed - (device.memory or 0))} more than it has", []).append(device.name)
+    return f"{wanted} micro-batches do not fit at once: " + "; ".join(
+        f"the memory of {_listed(_some(names))} holds {what}" if len(names) == 1 else
+        f"the memory of each of {_listed(_some(names))} holds {what}" for what, names in alike.items()) + "."
 
 
 def gains(schedule: Schedule, found: WhatIf) -> list[str]:
@@ -191,12 +205,16 @@ def gains(schedule: Schedule, found: WhatIf) -> list[str]:
         rows.append([figure.change.title, _time(problem, best.makespan), f"{share:+.1%}".replace("-", "−"),
                      f"({_time(problem, best.makespan_bound)})",
                      "re-solved" if figure.resolved else "same order", step])
+    fewer = len(rows) - _MOST_ROWS
+    rows = rows[:_MOST_ROWS]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(6)]
     lines += ["  " + "  ".join(text.ljust(w) for text, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    if fewer > 0:
+        lines.append(f"  {fewer} more give less")
     nothing = [figure.change.title for figure in found.figures
                if figure.schedule.makespan >= base.makespan * (1 - _NOTHING)]
     if nothing:
-        lines.append("  no gain found: " + ", ".join(nothing))
+        lines.append("  no gain found: " + _listed(_some(nothing)))
     if found.untried:
         lines.append(f"  not tried: {len(found.untried)} more")
     return lines
@@ -214,7 +232,7 @@ def period_of(schedule: Schedule) -> float | None:
 
 
 def _time(problem: Problem, value: float) -> str:
-    return " ".join(time_text(value, problem.time_unit))
+    return time_unit(problem, 10 * abs(value)).show(value, 5)
 
 
 def _memory(problem: Problem, value: Number) -> str:
@@ -233,6 +251,11 @@ def _place(problem: Problem, devices: Sequence[int]) -> str:
     if len(devices) > 1 and len(devices) == len(problem.devices):
         return "all devices together"
     return "+".join(problem.devices[device].name for device in sorted(devices))
+
+
+def _some(parts: Sequence[str]) -> list[str]:
+    """``parts``, or the first of them and how many more there are."""
+    return [*parts] if len(parts) <= _MOST_PARTS else [*parts[:_MOST_PARTS - 1], f"{len(parts) - _MOST_PARTS + 1} more"]
 
 
 def _listed(parts: Sequence[str]) -> str:
