@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from models.zoo.shapes import shape
+from solver.closure import takes_before_giving
 from solver.completion import repeat
 from solver.cpsat import Budget
 from solver.critical import CriticalPath, critical_path
@@ -184,7 +185,7 @@ def test_a_block_on_two_devices_waits_for_the_other_one(after: tuple[Dependency,
 @given(cases(whole=True, balanced=True, max_micro_batches=1))
 def test_the_cycle_of_a_periodic_schedule_is_its_period(case: Case) -> None:
     instance = Instance.of(case.problem)
-    assume(instance.balanced)
+    assume(instance.balanced and takes_before_giving(instance))
     found = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=0.2).best
     n = found.depth + 3
     schedule = replace(timed(case.problem, n, repeat(found, n)), repetend=Repetend(found.depth, n - found.depth),
