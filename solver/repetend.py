@@ -121,7 +121,7 @@ def _bisect(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     while low < search.best.period:
         if allowed.spent:
             return False
-        outcome = _solve(instance, period, allowed)
+        outcome = _solve(instance, period, allowed, search.best)
         if isinstance(outcome, Periodic):
             found = replace(outcome, copies=search.best.copies)
             search.best = min(search.best, found, key=lambda known: known.period)
@@ -176,7 +176,7 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
         raise AssertionError("the closure refutes a period that was achieved")
     model = _Model(instance, period, lags)
     model.minimise_latency()
-    model.hint([int(start * denominator) for start in found.starts] if denominator == 1 else None)
+    model.hint(found)
     outcome = run(model.model, budget, deterministic=deterministic)
     if not outcome.found:
         return found
@@ -200,12 +200,14 @@ class _Verdict:
 _REFUTED, _OPEN = _Verdict(), _Verdict()
 
 
-def _solve(instance: Instance, period: int, allowed: _Allowance) -> Periodic | _Verdict:
+def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic | None = None) -> Periodic | _Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither."""
     lags = closure(instance, period)
     if lags is None:
         return _REFUTED
     model = _Model(instance, period, lags)
+    if known is not None:
+        model.hint(known)
     outcome = run(model.model, allowed.budget, workers=1, deterministic=allowed.left)
     if outcome.infeasible:
         # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
@@ -325,14 +327,15 @@ class _Model:
             self.model.add(last >= self.start[i] + duration)
         self.model.minimize(last - first)
 
-    def hint(self, starts: list[int] | None) -> None:
-        """Start the search from a known schedule of this period."""
-        if starts is None:
-            return
-        for i, start in enumerate(starts):
-            self.model.add_hint(self.start[i], start)
-            self.model.add_hint(self.offset[i], start % self.period)
-            self.model.add_hint(self.turn[i], start // self.period)
+    def hint(self, known: Periodic) -> None:
+        """Start the search from a known schedule, squeezed or stretched to this period."""
+        for i in self.instance.blocks:
+            offset = int(known.offset(i) / known.period * self.period)
+            self.model.add_hint(self.offset[i], offset)
+            self.model.add_hint(self.turn[i], known.lag(i))
+            self.model.add_hint(self.start[i], offset + self.period * known.lag(i))
+        for (i, j), literal in self._order.items():
+            self.model.add_hint(literal, known.offset(i) < known.offset(j))
 
     def starts(self, solver: cp_model.CpSolver) -> list[int]:
         """The solution's absolute starts."""
