@@ -1,27 +1,39 @@
 """List scheduling under memory: whatever may start now starts, the most urgent first. For any block graph.
 
 A heuristic of ours in the manner of list scheduling (Graham, "Bounds on Multiprocessing Timing Anomalies", SIAM J.
-Appl. Math. 17, 1969). Two things keep it from filling the memory with forwards that cannot be finished: only so many
-micro-batches are in flight at once, and what frees memory is more urgent. Several numbers and two notions of urgency
-are tried and the shortest schedule that fits is kept; where none fits, micro-batches run one at a time
-(:mod:`solver.baselines.sequential`).
+Appl. Math. 17, 1969). Two things can keep it from filling the memory with forwards that cannot be finished. Either only
+so many micro-batches are in flight at once, and what frees memory is more urgent; or urgency falls with a block's
+distance from the start of its micro-batch and with the micro-batch's number, and nothing is overtaken that would not
+fit any more (:mod:`solver.baselines.keyed`). Several settings of both are tried and the shortest schedule that fits is
+kept; where none fits, micro-batches run one at a time (:mod:`solver.baselines.sequential`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeAlias
 
 from solver.baselines import sequential
 from solver.baselines.amounts import Amounts
 from solver.baselines.base import Row
+from solver.baselines.keyed import fits_in_order, keyed_schedule
+from solver.baselines.longer import ENOUGH, extended
 from solver.problem import BlockKind, Problem
-from solver.timing import time_orders
 
 __all__ = ["list_schedule", "orders"]
 
-#: With more micro-batches than this, the settings are tried on so many first and only the best are run in full.
-TRIAL_MICRO_BATCHES = 64
+#: Gives makespan and per-device orders of so many micro-batches, or None if they do not fit.
+_Setting: TypeAlias = Callable[[int], tuple[float, list[Row]] | None]
+
+#: Settings are tried with no more micro-batches than make so many operations, but with 16.
+_TRIAL_OPERATIONS = 4000
+
+#: Time between micro-batches for which keys are made, in times of the busiest device's work; how many that fit are
+#: tried.
+_INTERVALS = (0.4, 0.5, 0.67, 0.8, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0)
+_TRIED_INTERVALS = 4
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -29,32 +41,79 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~solver.baselines.base.NotApplicable` if not even one micro-batch at a time fits.
     """
-    trial = min(micro_batches, TRIAL_MICRO_BATCHES)
+    trial = min(micro_batches, ENOUGH, max(16, _TRIAL_OPERATIONS // len(problem.blocks)))
     amounts = Amounts.of(problem)
-    ranked: list[tuple[float, int, int, list[int], list[Row]]] = []  # makespan, in flight, number of the urgency ...
-    for number, urgency in enumerate(_urgencies(problem, amounts)):
-        best: tuple[float, int] | None = None
-        for width in _widths(trial):
-            rows = list_schedule(problem, trial, width, urgency, amounts)
-            if rows is not None:
-                makespan = _makespan(problem, trial, rows)
-                ranked.append((makespan, width, number, urgency, rows))
-                best = min(best or (makespan, width), (makespan, width))
-        for width in _between(best):
-            rows = list_schedule(problem, trial, width, urgency, amounts)
-            if rows is not None:
-                ranked.append((_makespan(problem, trial, rows), width, number, urgency, rows))
-    ranked.sort(key=lambda entry: entry[:3])
-    for _, width, _, urgency, rows in ranked:
-        full = rows if trial == micro_batches else list_schedule(problem, micro_batches, width, urgency, amounts)
-        if full is not None:
-            return full
+    settings = [*_by_width(problem, amounts, trial), *_by_key(problem, amounts, trial)]
+    ranked = sorted(settings, key=lambda entry: entry[0])
+    for _, setting in ranked:
+        rows = extended(problem, micro_batches, partial(_rows, setting))
+        if rows is not None:
+            return rows
     return sequential.orders(problem, micro_batches)
 
 
+def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[float, _Setting]]:
+    """Settings with so many micro-batches in flight that fit, and their makespans for ``trial`` micro-batches."""
+    for urgency in _urgencies(problem, amounts):
+        def setting(width: int, urgency: list[int] = urgency) -> _Setting:
+            return lambda n: list_schedule(problem, n, width, urgency, amounts)
+
+        best: tuple[float, int] | None = None
+        for width in _widths(trial):
+            makespan = _makespan(setting(width), trial)
+            if makespan is not None:
+                yield makespan, setting(width)
+                best = min(best or (makespan, width), (makespan, width))
+        for width in _between(best):
+            makespan = _makespan(setting(width), trial)
+            if makespan is not None:
+                yield makespan, setting(width)
+
+
+def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[float, _Setting]]:
+    """The best settings with keys, tried on a few micro-batches first, and their makespans for ``trial``."""
+    few = min(trial, 2 * len(problem.devices) + 4)
+    offsets = _earliest(problem)
+    work = max(sum(problem.blocks[i].duration for i in row) for row in problem.blocks_on)
+    shared = any(len(block.devices) > 1 for block in problem.blocks)
+    found: list[tuple[float, int, _Setting]] = []
+    intervals = 0
+    for interval in (stretch * work for stretch in _INTERVALS):
+        if intervals == _TRIED_INTERVALS:
+            break
+        if not fits_in_order(problem, few, offsets, interval, amounts):
+            continue
+        intervals += 1
+        for lead, reserve in ((1.0, True), (float("inf"), True), *(((1.0, False), (0.5, False)) if shared else ())):
+            setting: _Setting = partial(_keyed, problem, amounts, offsets, interval, lead * interval, reserve)
+            makespan = _makespan(setting, few)
+            if makespan is not None:
+                found.append((makespan, len(found), setting))
+    for makespan, _, setting in sorted(found, key=lambda entry: entry[:2])[:3]:
+        longer = makespan if few == trial else _makespan(setting, trial)
+        if longer is not None:
+            yield longer, setting
+
+
+def _keyed(problem: Problem, amounts: Amounts, offsets: list[float], interval: float, lead: float, reserve: bool,
+           micro_batches: int) -> tuple[float, list[Row]] | None:
+    return keyed_schedule(problem, micro_batches, offsets, interval, lead, amounts, reserve=reserve)
+
+
+def _earliest(problem: Problem) -> list[float]:
+    """When each block of a micro-batch that is alone may start."""
+    earliest = [0.0] * len(problem.blocks)
+    for i in problem.topological_order:
+        for item in problem.blocks[i].after:
+            if item.distance == 0:
+                before = problem.index[item.block]
+                earliest[i] = max(earliest[i], earliest[before] + problem.blocks[before].duration + item.lag)
+    return earliest
+
+
 def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: list[int],
-                  amounts: Amounts) -> list[Row] | None:
-    """Per-device orders of one pass through time, or ``None`` where memory leaves it stuck.
+                  amounts: Amounts) -> tuple[float, list[Row]] | None:
+    """Makespan and per-device orders of one pass through time, or ``None`` where memory leaves it stuck.
 
     At every time at which something ends or arrives, each block's next micro-batch starts if it has what it waits for,
     its devices are free and its memory fits; ``urgency`` lists all blocks, the most urgent first. At most ``width``
@@ -75,6 +134,8 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
     device_free = [0.0] * len(problem.devices)
     levels = [0] * len(problem.devices)
     following = [0] * count  # each block's next micro-batch
+    open_ = {i for i in range(count) if not waits[i * n]}  # blocks whose next micro-batch has all it waits for
+    rank = {block: place for place, block in enumerate(urgency)}
     started = [0] * n
     in_flight = 0
     rows: list[Row] = [[] for _ in problem.devices]
@@ -86,16 +147,17 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
         now = heapq.heappop(times)
         while times and times[0] == now:
             heapq.heappop(times)
-        for i in urgency:
-            m = following[i]
-            if m == n or waits[i * n + m] or arrival[i * n + m] > now:
+        for i in sorted(open_, key=rank.__getitem__):
+            m, block = following[i], blocks[i]
+            if arrival[i * n + m] > now:
                 continue
-            block = blocks[i]
             if any(device_free[d] > now for d in block.devices) or (not started[m] and in_flight >= width):
                 continue
             if any(levels[d] + take > room for d, take, room in needs[i]):
                 continue
             following[i] = m + 1
+            if m + 1 == n or waits[i * n + m + 1]:
+                open_.remove(i)
             in_flight += (started[m] == 0) - (started[m] == count - 1)
             started[m] += 1
             left -= 1
@@ -111,12 +173,14 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
                 begin = end if link is None else max(end, link_free[link])
                 j = consumer * n + m + distance
                 waits[j] -= 1
+                if not waits[j] and following[consumer] == m + distance:
+                    open_.add(consumer)
                 arrival[j] = max(arrival[j], begin + lag)
                 if link is not None:
                     link_free[link] = begin + lag
                 if begin + lag > end:
                     heapq.heappush(times, begin + lag)
-    return rows
+    return max(device_free), rows
 
 
 def _urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
@@ -151,5 +215,11 @@ def _between(best: tuple[float, int] | None) -> list[int]:
     return [w for w in sorted({width * 3 // 4, width * 3 // 2}) if w not in (0, width)]
 
 
-def _makespan(problem: Problem, micro_batches: int, rows: list[Row]) -> float:
-    return max(operation.end for operation in time_orders(problem, micro_batches, rows))
+def _makespan(setting: _Setting, micro_batches: int) -> float | None:
+    made = setting(micro_batches)
+    return None if made is None else made[0]
+
+
+def _rows(setting: _Setting, micro_batches: int) -> list[Row] | None:
+    made = setting(micro_batches)
+    return None if made is None else made[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from solver.baselines.amounts import Amounts
 from solver.baselines.base import Row
 from solver.problem import Problem
 from solver.schedule import Operation
@@ -19,9 +20,12 @@ def extended(problem: Problem, micro_batches: int, make: Callable[[int], list[Ro
     """Per-device orders of ``micro_batches`` by what ``make`` does with fewer, or what it does itself if they are few.
 
     The orders are repeated between two times at which the same is done but for a whole number of micro-batches: what
-    is done is all that order-based memory and dependencies depend on. Without such times ``make`` makes all.
+    is done is all that dependencies and, where micro-batches give back all they take, memory depend on. Without such
+    times ``make`` makes all.
     """
     fewer = min(micro_batches, max(ENOUGH, 4 * len(problem.devices)))
+    if not _returns_what_it_takes(problem):
+        return make(micro_batches)
     rows = make(fewer)
     if rows is None or fewer == micro_batches:
         return rows
@@ -40,6 +44,11 @@ def extended(problem: Problem, micro_batches: int, make: Callable[[int], list[Ro
                        *((block, m + turn) for turn in range(step, more + 1, step) for block, m in row[begin:end]),
                        *((block, m + more) for block, m in row[end:])])
     return longer
+
+
+def _returns_what_it_takes(problem: Problem) -> bool:
+    changes = Amounts.of(problem).change
+    return all(sum(change.values()) == 0 for change in changes)
 
 
 def _repeat(problem: Problem, micro_batches: int, rows: Sequence[Row]) -> tuple[list[int], list[int], int] | None:
