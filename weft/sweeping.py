@@ -141,9 +141,8 @@ class _Run:
                 self._settle(added, executor)
                 rounds -= 1
         except KeyboardInterrupt:
-            for future in self._pending:
-                future.cancel()
-            self._collect(timeout=0)
+            self._pending = {future: task for future, task in self._pending.items() if not future.cancel()}
+            self._collect_the_rest()
         except BrokenExecutor:
             raise ChildProcessError(
                 "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
@@ -208,6 +207,12 @@ class _Run:
             self._save(task.key, result)
             self._keep(task.index, result, cached=False)
 
+    def _collect_the_rest(self) -> None:
+        """Take what was solved when the sweep was interrupted; workers that the interrupt reached as well say so."""
+        while any(future.done() for future in self._pending):
+            with contextlib.suppress(KeyboardInterrupt, BrokenExecutor):
+                self._collect(timeout=0)
+
     def _save(self, key: str, solved: Solved) -> None:
         if self.cache is None:
             return
@@ -239,10 +244,10 @@ class _Run:
 def dask_executor(address: str) -> Iterator[Executor]:
     """The executor of a Dask cluster whose scheduler is at ``address``.
 
-    Raises ``ImportError`` where Dask is missing and ``OSError`` where no scheduler answers.
+    Raises ``ImportError`` where Dask is missing and ``OSError`` where no scheduler answers or a worker dies.
     """
     try:
-        from distributed import Client
+        from distributed import Client, KilledWorker
     except ImportError:
         raise ImportError("--dask needs Dask: install it with  pip install 'weft[dask]'") from None
     try:
@@ -250,7 +255,10 @@ def dask_executor(address: str) -> Iterator[Executor]:
     except (OSError, ValueError) as error:
         raise OSError(f"no Dask scheduler answers at {address!r} ({error or type(error).__name__})") from None
     with client:
-        yield client.get_executor(pure=False)
+        try:
+            yield client.get_executor(pure=False)
+        except KilledWorker as error:
+            raise ChildProcessError(f"a Dask worker ended unexpectedly ({error})") from None
 
 
 @contextlib.contextmanager
