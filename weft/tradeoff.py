@@ -280,4 +280,4 @@ def _against(row: Row) -> str:
         return "none"
     best = row.known[0]
     change = row.throughput / best.throughput - 1
-    return f"{best.title}: " + ("a tie" if abs(change) < 5e-5 else f"weft {change:+.1%}")
+    return f"{best.title}: " + ("a tie" if abs(change) < 5e-5 else f"weft {change:+.2%}")

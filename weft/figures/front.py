@@ -195,7 +195,8 @@ class _Sheet:
 
     def _own_label(self, row: Row) -> str:
         """What a point was solved for, as far as its place does not say it."""
-        varied = [name for name in self.sweep.varied if name != "memory"]
+        told = ("memory", "micro_batches") if len(self.works) > 1 else ("memory",)
+        varied = [name for name in self.sweep.varied if name not in told]
         if not varied:
             return f"cap {self.sweep.label(row.point, ['memory'])}"
         return self.sweep.label(row.point, varied)
@@ -270,14 +271,14 @@ class _Sheet:
 
     def _notes(self) -> list[str]:
         sweep = self.sweep
-        notes = ["Black: weft's Pareto front; pale: its points that another one beats."]
-        if self.names:
-            notes.append("Marks: known schedules that fit, on the same durations (each one's own front).")
+        notes = ["Black: weft's Pareto front; pale: its points that another one beats."
+                 + (" Marks: known schedules that fit, on the same durations (each one's own front)."
+                    if self.names else "")]
         if len(self.works) > 1:
-            notes.append("Dashed: weft's front for each amount of work a step; larger: more work.")
+            notes.append("Dashed: weft's front for each amount of work a step; larger marks: more work a step.")
         if sweep.unsolved:
             notes.append(f"{len(sweep.unsolved)} points are not solved.")
-        return [" ".join(notes)]
+        return notes
 
 
 def _fronts_of_known(sweep: Sweep) -> list[tuple[Known, int]]:
