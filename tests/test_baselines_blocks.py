@@ -80,6 +80,13 @@ def test_many_micro_batches_keep_the_pace(problem: Problem, many: int) -> None:
     assert more.makespan >= work * many
 
 
+def test_memory_without_a_limit_is_not_wasted() -> None:
+    """ZB-V's makespan at F = I = W in little more than ZB-V's memory."""
+    schedule = baseline("v-block", pipeline(v(8), split=(1, 1)), 32)
+    assert schedule.makespan == baseline("zb-v", pipeline(v(8), split=(1, 1)), 32).makespan
+    assert max(schedule.peak_memory) <= 1.1 * 16
+
+
 def test_the_same_problem_gives_the_same_schedule() -> None:
     problem = pipeline(v(4), forward=3, split=(2, 2), memory=5)
     assert BASELINES["v-block"].orders(problem, 12) == BASELINES["v-block"].orders(problem, 12)

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
 from solver.baselines.flow import BuildingBlock, Flow, Pass
-from solver.baselines.longer import extended
+from solver.baselines.longer import ENOUGH, extended
 from solver.pipeline import Pipeline
 from solver.problem import Problem
 
@@ -64,7 +64,9 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     pipeline = require_pipeline(problem)
     require_backward(pipeline)
     search = _Search(pipeline, micro_batches)
-    for choice in search.ranked():
+    ranked = search.ranked()
+    search.spare_memory(ranked)
+    for choice in ranked:
         def make(n: int, choice: _Choice = choice) -> list[Row] | None:
             made = search.run(choice, n)
             return None if made is None else made.rows
@@ -136,9 +138,24 @@ class _Search:
                         key=lambda choice: self.tried[choice])
         if self.trial == self.micro_batches:
             return ranked
-        full = min(self.micro_batches, 64)
+        full = min(self.micro_batches, ENOUGH)
         finalists = {choice: made.makespan for choice in ranked[:3] if (made := self.run(choice, full)) is not None}
         return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked[3:]]
+
+    def spare_memory(self, ranked: list[_Choice]) -> None:
+        """Of memory without a limit take no more than the best needs for its makespan."""
+        unlimited = [limit is None for limit in self.flow.room]
+        if not ranked or not any(unlimited):
+            return
+        count = min(self.micro_batches, ENOUGH)
+        best, whole = self.run(ranked[0], count), self.room
+        for share in (0.75, 0.5, 0.4):
+            before = self.room
+            self.room = [int(amount * share) if free else amount for amount, free in zip(whole, unlimited, strict=True)]
+            made = self.run(ranked[0], count)
+            if best is None or made is None or made.makespan > best.makespan:
+                self.room = before
+                return
 
     def _climb(self) -> None:
         """Try the neighbours of the best, then those of the first that is better, and so on while work is left."""
