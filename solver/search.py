@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from solver.baselines import BASELINES, NotApplicable
 from solver.bounds import makespan_bound, steady_bound
+from solver.closure import takes_before_giving
 from solver.completion import complete, repeat
 from solver.copies import in_copies, repeat_copies
 from solver.cpsat import Budget
@@ -166,7 +167,9 @@ class Search:
 
     def _one_micro_batch_at_a_time(self) -> Periodic | None:
         """The trivial periodic schedule, from the best schedule of a single micro-batch."""
-        if not self.instance.balanced:
+        # Without balance there is no steady state; and where a block gives back what another micro-batch takes, a
+        # repeated schedule may not fit while there is no micro-batch before.
+        if not self.instance.balanced or not takes_before_giving(self.instance):
             return None
         orders = BASELINES["greedy"].orders(self.problem, 1)
         fixed = FixedOrder(self.instance, 1, orders)

@@ -81,23 +81,31 @@ def least_makespan(problem: Problem, micro_batches: int) -> Fraction | None:
     return best
 
 
-def least_whole_period(problem: Problem, most: int, lags: range = range(-2, 3)) -> int | None:
+def least_whole_period(problem: Problem, most: int) -> int | None:
     """The least whole period up to ``most`` of a schedule with one micro-batch per period, or None.
 
-    All durations and lags are whole numbers, no links. All whole offsets and all ``lags`` are tried (with whole data a
-    feasible whole period has whole offsets); block 0 stays at 0.
+    All durations and lags are whole numbers, no links. All whole offsets are tried (with whole data a feasible whole
+    period has whole offsets), and all starts that lie no further apart than all work and transfers together, and two
+    periods more; block 0 starts in period 0.
     """
     blocks, n = problem.blocks, len(problem.blocks)
+    total = sum(int(block.duration) + max((int(wait.lag) for wait in block.after), default=0) for block in blocks)
     for period in range(max(int(block.duration) for block in blocks), most + 1):
+        turns = range(-(total // period) - 2, total // period + 3)
         for offsets in product(range(period), repeat=n - 1):
             s = (0, *offsets)
-            if not _devices_free(problem, s, period):
-                continue
-            for turns in product(lags, repeat=n - 1):
-                starts = [a + period * k for a, k in zip(s, (0, *turns), strict=True)]
-                if _waits(problem, starts, period) and _fits(problem, starts, period):
-                    return period
+            if _devices_free(problem, s, period) and _placed(problem, s, [s[0]], turns, period):
+                return period
     return None
+
+
+def _placed(problem: Problem, offsets: tuple[int, ...], starts: list[int], turns: range, period: int) -> bool:
+    """Whether the blocks after the first ``starts`` have starts at ``offsets`` that complete a schedule."""
+    if not _waits(problem, starts, period):
+        return False
+    if len(starts) == len(offsets):
+        return _fits(problem, starts, period)
+    return any(_placed(problem, offsets, [*starts, offsets[len(starts)] + k * period], turns, period) for k in turns)
 
 
 def _devices_free(problem: Problem, offsets: tuple[int, ...], period: int) -> bool:
@@ -112,8 +120,10 @@ def _devices_free(problem: Problem, offsets: tuple[int, ...], period: int) -> bo
 
 
 def _waits(problem: Problem, starts: list[int], period: int) -> bool:
+    """Whether the dependencies among the first ``len(starts)`` blocks hold."""
+    known = len(starts)
     return all(starts[j] + dependency.distance * period >= starts[i] + problem.blocks[i].duration + dependency.lag
-               for i, j, dependency in problem.dependencies())
+               for i, j, dependency in problem.dependencies() if i < known and j < known)
 
 
 def _fits(problem: Problem, starts: list[int], period: int) -> bool:

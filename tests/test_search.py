@@ -118,3 +118,14 @@ def test_inference_is_solved_to_its_bound() -> None:
 
 def test_one_stage_on_one_device_is_as_long_as_its_work() -> None:
     assert solve(pipeline(chain(1), memory=1), 5, effort=1).makespan == 15
+
+
+def test_memory_given_before_it_is_taken_does_not_break_the_search() -> None:
+    """In the steady state b0 lives on what another micro-batch's b3 gave back; the first ones have no such luck."""
+    problem = Problem("odd", (Device("gpu0", 1), Device("gpu1")), (
+        Block("b1", BlockKind.FORWARD, (0,), 1, (1,)),
+        Block("b2", BlockKind.FORWARD, (1,), 1, after=(Dependency("b1"),)),
+        Block("b3", BlockKind.FORWARD, (0,), 1, (-2,), after=(Dependency("b2"),)),
+        Block("b0", BlockKind.FORWARD, (0,), 1, (1,))))
+    for micro_batches in (3, 9):
+        assert solve(problem, micro_batches, effort=1).makespan >= 3 * micro_batches

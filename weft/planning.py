@@ -172,7 +172,8 @@ class _Tournament:
             for search, steps in list(running.items()):
                 if self.budget.spent:
                     return
-                beaten = self.winner is not None and search.makespan_bound >= _makespan(self.winner)
+                winner = self.winner
+                beaten = winner not in (None, search) and search.makespan_bound >= _makespan(winner)
                 if beaten or not self._take_turn(search, steps, turn):
                     del running[search]
             turn *= 2
@@ -218,5 +219,5 @@ class _Tournament:
             history=self.history.to_json())
 
 
-def _makespan(search: Search) -> float:
-    return float("inf") if search.best is None else search.best.makespan
+def _makespan(search: Search | None) -> float:
+    return float("inf") if search is None or search.best is None else search.best.makespan
