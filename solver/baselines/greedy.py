@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TypeAlias
 
 from solver.baselines import sequential
@@ -27,13 +28,16 @@ __all__ = ["list_schedule", "orders"]
 #: Gives makespan and per-device orders of so many micro-batches, or None if they do not fit.
 _Setting: TypeAlias = Callable[[int], tuple[float, list[Row]] | None]
 
+#: A makespan and, for equal ones, the devices' peaks added up.
+_Figures: TypeAlias = tuple[float, int]
+
 #: Settings are tried with no more micro-batches than make so many operations, but with 16.
 _TRIAL_OPERATIONS = 4000
 
-#: Time between micro-batches for which keys are made, in times of the busiest device's work; how many that fit are
-#: tried.
+#: Time between micro-batches for which keys are made, in times of the busiest device's work; how many
+#: that fit are tried.
 _INTERVALS = (0.4, 0.5, 0.67, 0.8, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0)
-_TRIED_INTERVALS = 4
+_TRIED_INTERVALS = 8
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -52,45 +56,41 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     return sequential.orders(problem, micro_batches)
 
 
-def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[float, _Setting]]:
-    """Settings with so many micro-batches in flight that fit, and their makespans for ``trial`` micro-batches."""
+def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
+    """Settings with so many micro-batches in flight that fit, and their figures for ``trial`` micro-batches."""
     for urgency in _urgencies(problem, amounts):
         def setting(width: int, urgency: list[int] = urgency) -> _Setting:
             return lambda n: list_schedule(problem, n, width, urgency, amounts)
 
         best: tuple[float, int] | None = None
         for width in _widths(trial):
-            makespan = _makespan(setting(width), trial)
-            if makespan is not None:
-                yield makespan, setting(width)
-                best = min(best or (makespan, width), (makespan, width))
+            figures = _figures(setting(width), trial, amounts)
+            if figures is not None:
+                yield figures, setting(width)
+                best = min(best or (figures[0], width), (figures[0], width))
         for width in _between(best):
-            makespan = _makespan(setting(width), trial)
-            if makespan is not None:
-                yield makespan, setting(width)
+            figures = _figures(setting(width), trial, amounts)
+            if figures is not None:
+                yield figures, setting(width)
 
 
-def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[float, _Setting]]:
-    """The best settings with keys, tried on a few micro-batches first, and their makespans for ``trial``."""
+def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
+    """The best settings with keys, tried on a few micro-batches first, and their figures for ``trial``."""
     few = min(trial, 2 * len(problem.devices) + 4)
     offsets = _earliest(problem)
     work = max(sum(problem.blocks[i].duration for i in row) for row in problem.blocks_on)
     shared = any(len(block.devices) > 1 for block in problem.blocks)
-    found: list[tuple[float, int, _Setting]] = []
-    intervals = 0
-    for interval in (stretch * work for stretch in _INTERVALS):
-        if intervals == _TRIED_INTERVALS:
-            break
-        if not fits_in_order(problem, few, offsets, interval, amounts):
-            continue
-        intervals += 1
+    found: list[tuple[_Figures, int, _Setting]] = []
+    fitting = (stretch * work for stretch in _INTERVALS
+               if fits_in_order(problem, few, offsets, stretch * work, amounts))
+    for interval in islice(fitting, _TRIED_INTERVALS):
         for lead, reserve in ((1.0, True), (float("inf"), True), *(((1.0, False), (0.5, False)) if shared else ())):
             setting: _Setting = partial(_keyed, problem, amounts, offsets, interval, lead * interval, reserve)
-            makespan = _makespan(setting, few)
-            if makespan is not None:
-                found.append((makespan, len(found), setting))
-    for makespan, _, setting in sorted(found, key=lambda entry: entry[:2])[:3]:
-        longer = makespan if few == trial else _makespan(setting, trial)
+            figures = _figures(setting, few, amounts)
+            if figures is not None:
+                found.append((figures, len(found), setting))
+    for figures, _, setting in sorted(found, key=lambda entry: entry[:2])[:3]:
+        longer = figures if few == trial else _figures(setting, trial, amounts)
         if longer is not None:
             yield longer, setting
 
@@ -215,9 +215,18 @@ def _between(best: tuple[float, int] | None) -> list[int]:
     return [w for w in sorted({width * 3 // 4, width * 3 // 2}) if w not in (0, width)]
 
 
-def _makespan(setting: _Setting, micro_batches: int) -> float | None:
+def _figures(setting: _Setting, micro_batches: int, amounts: Amounts) -> _Figures | None:
     made = setting(micro_batches)
-    return None if made is None else made[0]
+    if made is None:
+        return None
+    peaks = 0
+    for row, take, change in zip(made[1], amounts.take, amounts.change, strict=True):
+        level = peak = 0
+        for block, _ in row:
+            peak = max(peak, level + take[block])
+            level += change[block]
+        peaks += peak
+    return made[0], peaks
 
 
 def _rows(setting: _Setting, micro_batches: int) -> list[Row] | None:
