@@ -1,6 +1,6 @@
 """A search over building blocks for any memory cap, with the problem's own durations.
 
-Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4.3: enumerate the building block's
+Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: enumerate the building block's
 offsets, uniform along each way down or up the devices, repeat, squeeze and reorder each, keep the best that fits. The
 paper counts in slots of equal length on a V; here an offset is that, or the duration and the transfer before it, plus
 slack. The number of stages on a device is any, and so is the interval: where no block that keeps the devices busy

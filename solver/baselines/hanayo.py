@@ -2,7 +2,7 @@
 
 Liu et al., "Hanayo: Harnessing Wave-like Pipeline Parallelism for Enhanced Large Model Training Efficiency", SC 2023,
 section 3. With w waves each device has 2w stages and m = p micro-batches pass as one wave front; the bubble is at most
-the share (2p - 2) / (3pw + p - 1) of the step with B = 2F (section 3.3), and no device holds more than all p
+the share (2p - 2) / (3pw + p - 1) of the step with B = 2F, and no device holds more than all p
 micro-batches, as in 1F1B's first. The order is that of the wave front in slots of F = 1 and B = 2, the older
 micro-batch first; with more micro-batches than devices the next enter as the first leave.
 """
