@@ -67,7 +67,7 @@ def _least_held(instance: Instance, device: int, lags: Lags) -> Fraction | None:
     """Ticks at full capacity that one micro-batch is worth on ``device``; None where memory bounds nothing."""
     capacity = instance.capacity[device]
     lifetimes = least_lifetimes(instance, device, lags) if capacity and instance.limited(device) else None
-    if not capacity or lifetimes is None:
+    if not capacity or lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
         return None
     return Fraction(lifetimes.workspace + sum(life * amount for _, _, amount, life in lifetimes.held), capacity)
 

@@ -89,8 +89,15 @@ def takes_before_giving(instance: Instance) -> bool:
     """Whether dependencies alone make sure that everything given back was taken before, wherever memory is limited."""
     horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
     lags = longest_paths(instance, horizon)
-    return lags is not None and all(least_lifetimes(instance, device, lags) is not None
-                                    for device in range(len(instance.capacity)) if instance.limited(device))
+    if lags is None:
+        return False
+    for device in range(len(instance.capacity)):
+        if instance.limited(device):
+            lifetimes = least_lifetimes(instance, device, lags)
+            # A giver that follows its taker only through the next micro-batch has a negative lag.
+            if lifetimes is None or any(life < instance.durations[giver] for _, giver, _, life in lifetimes.held):
+                return False
+    return True
 
 
 def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -> Lags | None:
