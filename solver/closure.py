@@ -91,13 +91,9 @@ def takes_before_giving(instance: Instance) -> bool:
     lags = longest_paths(instance, horizon)
     if lags is None:
         return False
-    for device in range(len(instance.capacity)):
-        if instance.limited(device):
-            lifetimes = least_lifetimes(instance, device, lags)
-            # A giver that follows its taker only through the next micro-batch has a negative lag.
-            if lifetimes is None or any(life < instance.durations[giver] for _, giver, _, life in lifetimes.held):
-                return False
-    return True
+    # A giver that follows its taker only through the next micro-batch has a negative lag.
+    return all(_matching(instance, device, sorted(pair for pair in _lives(instance, device, lags) if pair[0] >= 0))
+               is not None for device in range(len(instance.capacity)) if instance.limited(device))
 
 
 def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -> Lags | None:
@@ -172,13 +168,27 @@ def least_lifetimes(instance: Instance, device: int, lags: Lags) -> Lifetimes | 
     Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
     tightest.
     """
-    take, change, durations = instance.take[device], instance.change[device], instance.durations
-    left = dict(change)
-    candidates = sorted(((int(lags[taker, giver]), taker, giver)
-                         for taker in left if left[taker] > 0 for giver in left if left[giver] < 0),
-                        key=lambda entry: (-entry[0], entry[1], entry[2]))
+    take, change = instance.take[device], instance.change[device]
+    longest_first = sorted(_lives(instance, device, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
+    held = _matching(instance, device, longest_first)
+    if held is None:
+        return None
+    return Lifetimes(sum((take[i] - max(change[i], 0)) * instance.durations[i] for i in take), held)
+
+
+def _lives(instance: Instance, device: int, lags: Lags) -> list[tuple[int, int, int]]:
+    """``(lag, taker, giver)`` of every pair on the device."""
+    change = instance.change[device]
+    return [(int(lags[taker, giver]), taker, giver)
+            for taker in change if change[taker] > 0 for giver in change if change[giver] < 0]
+
+
+def _matching(instance: Instance, device: int,
+              pairs: list[tuple[int, int, int]]) -> list[tuple[int, int, int, int]] | None:
+    """All takes split among all gives, pair after pair; None if the pairs leave some over or an unknown lag is met."""
+    left = dict(instance.change[device])
     held = []
-    for lag, taker, giver in candidates:
+    for lag, taker, giver in pairs:
         amount = min(left[taker], -left[giver])
         if amount <= 0:
             continue
@@ -186,7 +196,5 @@ def least_lifetimes(instance: Instance, device: int, lags: Lags) -> Lifetimes | 
             return None
         left[taker] -= amount
         left[giver] += amount
-        held.append((taker, giver, amount, lag + durations[giver]))
-    if any(left.values()):
-        return None
-    return Lifetimes(sum((take[i] - max(change[i], 0)) * durations[i] for i in take), held)
+        held.append((taker, giver, amount, lag + instance.durations[giver]))
+    return None if any(left.values()) else held
