@@ -41,7 +41,7 @@ def demonstrate(
     target.mkdir(parents=True, exist_ok=True)
     comparison = compare_source(demo_spec(), time_limit=time_limit, effort=effort, seed=seed, workers=workers,
                                 on_progress=on_progress)
-    schedule, rival = comparison.weft, comparison.best_published
+    schedule, rival = comparison.weft, comparison.best_fixed
     files = [target / f"schedule{ending}" for ending in (".json", ".html", ".svg", ".png")]
     save_schedule(schedule, files[0])
     title = f"{comparison.case.name}: {comparison.case.micro_batches} micro-batches, same memory, same durations"
