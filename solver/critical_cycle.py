@@ -14,8 +14,10 @@ from fractions import Fraction
 from itertools import pairwise
 
 from solver.critical import Levels, Reason
+from solver.cycles import longest_paths_or_cycle, ratio
 from solver.instance import Instance
 from solver.schedule import Operation, Schedule
+from solver.unroll import first_repeat
 
 __all__ = ["CriticalCycle", "Turn", "critical_cycle"]
 
@@ -68,7 +70,7 @@ def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
     graph = _Graph(schedule, repetend.micro_batches, repetend.count)
     least, cycle = graph.heaviest()
     while (longer := graph.violated(least)) is not None:
-        least, cycle = _ratio(longer), longer
+        least, cycle = ratio(longer), longer
     weight = float(sum(edge.weight for edge in cycle) * graph.instance.tick)
     turns = tuple(graph.turn(edge) for edge in cycle)
     devices = {turn.device for turn in turns}
@@ -85,9 +87,6 @@ class _Edge:
     reason: Reason
     device: int | None = None
 
-
-def _ratio(cycle: Sequence[_Edge]) -> Fraction:
-    return Fraction(sum(edge.weight for edge in cycle), sum(edge.height for edge in cycle))
 
 
 class _Graph:
@@ -107,7 +106,7 @@ class _Graph:
         for device, row in enumerate(schedule.device_orders):
             length = len(schedule.problem.blocks_on[device]) * step
             if length:
-                first = _first_repeat(row, length, count, step)
+                first = first_repeat([(o.block, o.micro_batch) for o in row], length, count, step)
                 self._order_device(device, row[first:first + length + 1])
         self._depend()
 
@@ -158,26 +157,12 @@ class _Graph:
 
     def heaviest(self) -> tuple[Fraction, list[_Edge]]:
         """The device or link with the most work in a period: no period is shorter."""
-        ring = max(self._rings, key=_ratio)
-        return _ratio(ring), ring
+        ring = max(self._rings, key=ratio)
+        return ratio(ring), ring
 
     def violated(self, period: Fraction) -> list[_Edge] | None:
-        """A cycle too long for ``period``, if there is one (Bellman-Ford, whole numbers)."""
-        weights = [edge.weight * period.denominator - edge.height * period.numerator for edge in self.edges]
-        potential = [0] * self.nodes
-        came_by: list[_Edge | None] = [None] * self.nodes
-        while True:  # a positive cycle shows up among the predecessors at the latest after as many rounds as nodes
-            changed = None
-            for edge, weight in zip(self.edges, weights, strict=True):
-                if potential[edge.source] + weight > potential[edge.target]:
-                    potential[edge.target] = potential[edge.source] + weight
-                    came_by[edge.target] = edge
-                    changed = edge.target
-            if changed is None:
-                return None
-            cycle = _cycle_through(came_by, changed)
-            if cycle is not None:
-                return cycle
+        """A cycle too long for ``period``, if there is one."""
+        return longest_paths_or_cycle(self.nodes, self.edges, period)[1]
 
     def turn(self, edge: _Edge) -> Turn:
         """``edge`` in the problem's words; a transfer goes by its producer."""
@@ -187,28 +172,3 @@ class _Graph:
     def _block(self, node: int) -> int:
         what = node // self.step
         return what if what < self._blocks else self.instance.arcs[self._carries[what]].source
-
-
-def _cycle_through(came_by: Sequence[_Edge | None], node: int) -> list[_Edge] | None:
-    """The cycle of predecessor edges met when walking back from ``node``, in forward order, if there is one."""
-    seen: dict[int, int] = {}
-    walk: list[_Edge] = []
-    while node not in seen:
-        seen[node] = len(walk)
-        edge = came_by[node]
-        if edge is None:
-            return None
-        walk.append(edge)
-        node = edge.source
-    return walk[seen[node]:][::-1]
-
-
-def _first_repeat(row: Sequence[Operation], length: int, count: int, step: int) -> int:
-    """Where in ``row`` the ``count`` stretches of ``length`` operations begin, each ``step`` micro-batches further."""
-    run = 0
-    for place in range(len(row) - length - 1, -1, -1):
-        here, later = row[place], row[place + length]
-        run = run + 1 if later[:2] == (here.block, here.micro_batch + step) else 0
-        if run >= (count - 1) * length:
-            return place
-    raise AssertionError("a judged repetend is not in its row")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
+from solver.cycles import longest_paths_or_cycle, ratio
 from solver.instance import Instance
 
 __all__ = ["Periodic", "retime"]
@@ -76,10 +77,10 @@ def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fr
     nodes, edges = _structure(instance, Fraction(period), [Fraction(start) for start in starts])
     least = Fraction(instance.heaviest_load)
     while True:
-        potential, cycle = _longest(nodes, edges, least)
+        potential, cycle = longest_paths_or_cycle(nodes, edges, least)
         if cycle is None:
             break
-        least = Fraction(sum(edge.weight for edge in cycle), sum(edge.height for edge in cycle))
+        least = ratio(cycle)
     blocks = potential[:len(instance.durations)]
     shift = min(blocks) // least * least
     return Periodic(instance, least, tuple(start - shift for start in blocks), copies)
@@ -112,38 +113,3 @@ def _structure(instance: Instance, period: Fraction, starts: list[Fraction]) -> 
             height = starts[first.source] // period - starts[second.source] // period + (1 if after == queue[0] else 0)
             edges.append(_Edge(before[1], after[1], first.lag, height))
     return nodes, edges
-
-
-def _longest(nodes: int, edges: list[_Edge], period: Fraction) -> tuple[list[Fraction], list[_Edge] | None]:
-    """Longest-path potentials for ``period``, or a cycle that is too long for it (Bellman-Ford, whole numbers)."""
-    weights = [edge.weight * period.denominator - edge.height * period.numerator for edge in edges]
-    potential = [0] * nodes
-    came_by: list[_Edge | None] = [None] * nodes
-    for _ in range(nodes + 1):
-        changed = None
-        for edge, weight in zip(edges, weights, strict=True):
-            value = potential[edge.source] + weight
-            if value > potential[edge.target]:
-                potential[edge.target] = value
-                came_by[edge.target] = edge
-                changed = edge.target
-        if changed is None:
-            return [Fraction(value, period.denominator) for value in potential], None
-        cycle = _cycle_through(came_by, changed)
-        if cycle is not None:
-            return [], cycle
-    raise AssertionError("Bellman-Ford ended neither in a fixpoint nor in a cycle")
-
-
-def _cycle_through(came_by: list[_Edge | None], node: int) -> list[_Edge] | None:
-    """The cycle of predecessor edges met when walking back from ``node``, if there is one."""
-    seen: dict[int, int] = {}
-    walk: list[_Edge] = []
-    while node not in seen:
-        seen[node] = len(walk)
-        edge = came_by[node]
-        if edge is None:
-            return None
-        walk.append(edge)
-        node = edge.source
-    return walk[seen[node]:]

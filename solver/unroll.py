@@ -10,7 +10,7 @@ from solver.schedule import Schedule
 from solver.timing import time_orders
 from solver.validate import validate
 
-__all__ = ["unroll"]
+__all__ = ["first_repeat", "unroll"]
 
 
 def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
@@ -51,7 +51,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
 
 def _stretched(row: list[tuple[int, int]], length: int, count: int, periods: int, step: int) -> list[tuple[int, int]]:
     """``row`` with ``periods`` more repeats (fewer, if negative) of its ``count`` repeats of ``length`` operations."""
-    first = _first_repeat(row, length, count, step)
+    first = first_repeat(row, length, count, step)
     end = first + length * count
     extra = periods * step
     if periods <= 0:
@@ -61,7 +61,7 @@ def _stretched(row: list[tuple[int, int]], length: int, count: int, periods: int
             *((block, m + extra) for block, m in row[end:])]
 
 
-def _first_repeat(row: list[tuple[int, int]], length: int, count: int, step: int) -> int:
+def first_repeat(row: list[tuple[int, int]], length: int, count: int, step: int) -> int:
     """Where the stretch of ``count`` repeats starts: each operation ``length`` later is the same block, ``step`` on."""
     run = 0
     for position in range(len(row) - length, -1, -1):
