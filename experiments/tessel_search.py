@@ -18,15 +18,13 @@ from rich.console import Console
 from rich.table import Table
 
 from models.zoo.shapes import TESSEL_PROBLEMS, shape
-from solver.baselines import BASELINES
 from solver.cpsat import Budget
-from solver.cyclic import retime
 from solver.files import write_atomically
 from solver.instance import Instance
-from solver.paths import FixedOrder
 from solver.problem import Problem
 from solver.repetend import find_repetend
 from solver.search import solve
+from solver.seeds import one_at_a_time
 
 
 def main() -> None:
@@ -51,8 +49,7 @@ def main() -> None:
 def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
     began = time.process_time()
     instance = Instance.of(problem)
-    fixed = FixedOrder(instance, 1, BASELINES["greedy"].orders(problem, 1))
-    start = retime(instance, fixed.makespan, [fixed.start[i, 0] for i in instance.blocks])
+    start = one_at_a_time(instance)
     search = find_repetend(instance, start, Budget())
     seconds = time.process_time() - began
     schedule = solve(problem, 128, effort=effort)

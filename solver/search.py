@@ -17,7 +17,7 @@ from solver.closure import takes_before_giving
 from solver.completion import complete, repeat
 from solver.copies import in_copies, repeat_copies
 from solver.cpsat import Budget
-from solver.cyclic import Periodic, retime
+from solver.cyclic import Periodic
 from solver.explain import Infeasible, require_room
 from solver.finite import reorder
 from solver.history import History
@@ -26,6 +26,7 @@ from solver.paths import FixedOrder
 from solver.problem import Problem
 from solver.repetend import PeriodSearch, find_repetend, shorten_latency
 from solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
+from solver.seeds import periodic_seed
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
@@ -98,7 +99,7 @@ class Search:
             raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
         if micro_batches * len(problem.blocks) > MAX_OPERATIONS:
             raise ValueError(f"{micro_batches} micro-batches of {len(problem.blocks)} blocks are more than "
-                             f"{MAX_OPERATIONS} operations; solve for fewer and unroll the schedule")
+                             f"{MAX_OPERATIONS} operations; solve for fewer and stretch the schedule with weft.unroll")
         self.problem = problem
         self.micro_batches = micro_batches
         self.budget = budget
@@ -154,9 +155,11 @@ class Search:
 
     def _find_repetend(self) -> None:
         self.phase = "repetend"
-        start = self._one_micro_batch_at_a_time()
-        if start is None:
+        # Without balance there is no steady state; and where a block gives back what another micro-batch takes, a
+        # repeated schedule may not fit while there is no micro-batch before.
+        if not self.instance.balanced or not takes_before_giving(self.instance):
             return
+        start = periodic_seed(self.instance, None if self.best is None else str(self.best.solver.get("name")))
 
         def changed(search: PeriodSearch) -> None:
             self.periods = search
@@ -164,22 +167,6 @@ class Search:
 
         self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=30.0)
         self.offer_repeated(self.periods.best)
-
-    def _one_micro_batch_at_a_time(self) -> Periodic | None:
-        """The trivial periodic schedule, from the best schedule of a single micro-batch."""
-        # Without balance there is no steady state; and where a block gives back what another micro-batch takes, a
-        # repeated schedule may not fit while there is no micro-batch before.
-        if not self.instance.balanced or not takes_before_giving(self.instance):
-            return None
-        orders = BASELINES["greedy"].orders(self.problem, 1)
-        fixed = FixedOrder(self.instance, 1, orders)
-        longest = max(fixed.makespan, *(self._across(fixed)), 1)
-        return retime(self.instance, longest, [fixed.start[i, 0] for i in self.instance.blocks])
-
-    def _across(self, fixed: FixedOrder) -> list[int]:
-        """Periods long enough for every dependency between micro-batches."""
-        return [-(-(fixed.start[arc.source, 0] + self.instance.durations[arc.source] + arc.lag
-                    - fixed.start[arc.target, 0]) // arc.distance) for arc in self.instance.arcs if arc.distance]
 
     def _complete(self) -> Iterator[None]:
         self.phase = "completion"

@@ -17,12 +17,13 @@ from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.repetend import find_repetend
 from solver.schedule import Schedule
 from solver.search import solve
+from solver.seeds import one_at_a_time
 from solver.timing import time_orders
 from solver.unroll import unroll
 from solver.validate import validate
 from tests.builders import chain, pipeline
 from tests.properties.strategies import Case, cases
-from tests.properties.test_solver import SLOW_DATA, one_at_a_time
+from tests.properties.test_solver import SLOW_DATA
 
 
 @pytest.mark.parametrize(("copies", "rate"), [(1, 8), (2, 6), (3, Fraction(16, 3))])

@@ -7,17 +7,17 @@ from fractions import Fraction
 import pytest
 
 from models.zoo.shapes import TESSEL_PROBLEMS, shape
-from solver.baselines import BASELINES
 from solver.bounds import makespan_bound, steady_bound
 from solver.closure import closure, closure_bound, takes_before_giving
 from solver.completion import complete, repeat
 from solver.cpsat import Budget
-from solver.cyclic import Periodic, retime
+from solver.cyclic import retime
 from solver.instance import Instance
 from solver.paths import FixedOrder
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from solver.repetend import PeriodSearch, find_repetend, shorten_latency
 from solver.schedule import Schedule
+from solver.seeds import one_at_a_time, periodic_seed
 from solver.timing import time_orders
 from solver.validate import validate
 from tests.builders import chain, pipeline, v
@@ -25,14 +25,9 @@ from tests.builders import chain, pipeline, v
 BEST_PERIODS = {"v": 4, "m": 6, "nn": 8, "k": 6}
 
 
-def trivial(instance: Instance) -> Periodic:
-    fixed = FixedOrder(instance, 1, BASELINES["greedy"].orders(instance.problem, 1))
-    return retime(instance, fixed.makespan, [fixed.start[i, 0] for i in instance.blocks])
-
-
 def search(problem: Problem) -> PeriodSearch:
     instance = Instance.of(problem)
-    return find_repetend(instance, trivial(instance), Budget(deterministic=30.0))
+    return find_repetend(instance, one_at_a_time(instance), Budget(deterministic=30.0))
 
 
 def m_shape(devices: int, memory: Number, forward: list[int], embedding: int = 1) -> Problem:
@@ -119,7 +114,7 @@ def test_where_a_block_gives_before_another_takes_only_the_load_is_proven() -> N
         Block("other", BlockKind.OTHER, (1,), 1, after=(Dependency("take"),))))
     instance = Instance.of(problem)
     assert not takes_before_giving(instance)
-    assert find_repetend(instance, trivial(instance), Budget(deterministic=5)).bound == instance.heaviest_load
+    assert find_repetend(instance, one_at_a_time(instance), Budget(deterministic=5)).bound == instance.heaviest_load
 
 
 def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:
@@ -132,7 +127,7 @@ def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:
 
 def test_the_latency_shrinks_and_the_period_stays() -> None:
     instance = Instance.of(shape("k", 4, 20))
-    found = find_repetend(instance, trivial(instance), Budget(deterministic=5)).best
+    found = find_repetend(instance, one_at_a_time(instance), Budget(deterministic=5)).best
     shorter = shorten_latency(found, Budget(), deterministic=5)
     assert shorter.period == found.period == 6
     assert shorter.latency == 16 <= found.latency
@@ -176,3 +171,10 @@ def test_decimal_durations_are_exact_and_others_are_rounded_up() -> None:
     assert rough.inflation < 1 + Fraction(1, 10**4)
     for block, ticks in zip(rough.problem.blocks, rough.durations, strict=True):
         assert Fraction(str(block.duration)) <= ticks * rough.tick
+
+
+@pytest.mark.parametrize("memory", [2, 4])
+def test_a_baseline_shows_the_period_that_its_steady_state_has(memory: int) -> None:
+    instance = Instance.of(pipeline(chain(4), forward=1, backward=2, memory=memory))
+    assert periodic_seed(instance, "1f1b").period == (3 if memory == 4 else 12)  # 1F1B itself wants a memory of 4
+    assert periodic_seed(instance, None).period == 12

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 from models.zoo.shapes import shape
+from solver.baselines import BASELINES, NotApplicable, baseline
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.search import MAX_OPERATIONS, Infeasible, Progress, solve
 from solver.unroll import unroll
@@ -129,3 +131,31 @@ def test_memory_given_before_it_is_taken_does_not_break_the_search() -> None:
         Block("b0", BlockKind.FORWARD, (0,), 1, (1,))))
     for micro_batches in (3, 9):
         assert solve(problem, micro_batches, effort=1).makespan >= 3 * micro_batches
+
+
+def split_backwards(problem: Problem) -> Problem:
+    """Every backward of one device as an input gradient, which others wait for, and a weight gradient."""
+    blocks: list[Block] = []
+    for block in problem.blocks:
+        if block.kind != BlockKind.BACKWARD or len(block.devices) > 1:
+            blocks.append(block)
+            continue
+        blocks.append(replace(block, kind=BlockKind.INPUT_GRAD, duration=2, memory=(0,)))
+        blocks.append(Block(f"{block.name}w", BlockKind.WEIGHT_GRAD, block.devices, 1, block.memory, (),
+                            (Dependency(block.name),)))
+    return replace(problem, blocks=tuple(blocks))
+
+
+@pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_every_known_schedule_that_applies_to_a_shape_runs_to_its_end(kind: str, split: bool, devices: int) -> None:
+    problem = split_backwards(shape(kind, devices, 6)) if split else shape(kind, devices, 6)
+    ran = []
+    for name in BASELINES:
+        for micro_batches in (1, 2, 8, 17):
+            try:
+                ran.append(baseline(name, problem, micro_batches).makespan)
+            except NotApplicable:
+                continue
+    assert ran

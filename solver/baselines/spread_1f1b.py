@@ -61,10 +61,23 @@ def _anchor(problem: Problem, spread: int, kept: set[int]) -> tuple[int | None, 
     order = problem.topological_order
     here = order.index(spread)
     follower = next((i for i in order[here + 1:] if i in kept), None)
-    precursor = next((i for i in reversed(order[:here]) if i in kept), None)
+    precursor = next((i for i in reversed(order[:here]) if i in kept & _awaited(problem, spread)), None)
     if problem.blocks[spread].kind != BlockKind.FORWARD and precursor is not None:
         return None, precursor
     return follower, precursor
+
+
+def _awaited(problem: Problem, block: int) -> set[int]:
+    """All blocks of the same micro-batch that ``block`` waits for, directly or not."""
+    found: set[int] = set()
+    left = [block]
+    while left:
+        for item in problem.blocks[left.pop()].after:
+            producer = problem.index[item.block]
+            if item.distance == 0 and producer not in found:
+                found.add(producer)
+                left.append(producer)
+    return found
 
 
 def _without(problem: Problem, spread: list[int], kept: list[int]) -> Problem:

@@ -12,13 +12,12 @@ from solver.baselines import BASELINES, NotApplicable
 from solver.bounds import makespan_bound, steady_bound
 from solver.closure import closure_bound, takes_before_giving
 from solver.cpsat import Budget
-from solver.cyclic import Periodic, retime
 from solver.instance import Instance
-from solver.paths import FixedOrder
 from solver.problem import Problem
 from solver.repetend import find_repetend
 from solver.schedule import Schedule
 from solver.search import Infeasible, solve
+from solver.seeds import one_at_a_time
 from solver.timing import time_orders
 from solver.unroll import unroll
 from solver.validate import validate
@@ -26,14 +25,6 @@ from tests.brute import least_makespan, least_whole_period
 from tests.properties.strategies import Case, cases, pipelines, problems
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-
-
-def one_at_a_time(instance: Instance) -> Periodic:
-    """The periodic schedule that finishes each micro-batch before it starts the next."""
-    fixed = FixedOrder(instance, 1, BASELINES["greedy"].orders(instance.problem, 1))
-    across = [-(-(fixed.start[a.source, 0] + instance.durations[a.source] + a.lag - fixed.start[a.target, 0])
-                // a.distance) for a in instance.arcs if a.distance]
-    return retime(instance, max([fixed.makespan, *across]), [fixed.start[i, 0] for i in instance.blocks])
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
