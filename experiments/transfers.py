@@ -1,8 +1,9 @@
 """How counting transfers changes the ranking of the schedules: a GPT-like pipeline on two nodes of four GPUs.
 
     python experiments/transfers.py [--effort 1] [--micro-batches 16]
+    python experiments/transfers.py --head 1 --output experiments/transfers_balanced.json
 
-31 layers and a head as heavy as two of them, hidden size 2048, micro-batches of 4 x 2048 tokens: a layer's forward,
+31 layers and a head as heavy as two of them (or one: then all stages are alike but for the embedding), hidden size 2048, micro-batches of 4 x 2048 tokens: a layer's forward,
 input gradient and weight gradient take 5.5 ms each, and what crosses from stage to stage is 33.5 MB: 0.7 ms within a
 node (50 GB/s); between nodes 10.7 ms (25 Gbit/s) or 26.8 ms (10 Gbit/s). Every schedule runs on each placement that it
 is made for, under the memory that 1F1B needs, with transfers not counted, as lags (any number at a time) and on
@@ -27,14 +28,14 @@ from solver.timing import time_orders
 from solver.validate import validate, violations
 
 GPUS, PER_NODE, LAYERS = 8, 4, 4
-LAYER, HEAD, EMBEDDING, WITHIN = 5.5, 11.0, 0.5, 0.7  # ms
+LAYER, EMBEDDING, WITHIN = 5.5, 0.5, 0.7  # ms
 #: Column -> how transfers count, and how long one between the nodes takes.
 CASES = {"not counted": ("none", 0.0), "25 Gbit/s, lags": ("lags", 10.7), "25 Gbit/s, links": ("links", 10.7),
          "10 Gbit/s, lags": ("lags", 26.8), "10 Gbit/s, links": ("links", 26.8)}
 CHAIN, LOOP, V, BOTH = "chain", "loop", "V", "both ways"
 
 
-def pipeline(devices: list[int], mode: str, between: float, name: str = "") -> tuple[list[Block], list[Link]]:
+def pipeline(devices: list[int], mode: str, between: float, head: int, name: str = "") -> tuple[list[Block], list[Link]]:
     """The blocks of a pipeline with stage s on ``devices[s]``, and the links that they use.
 
     Memory is in activations of one layer; the head keeps as much as the layer whose place it takes.
@@ -52,11 +53,11 @@ def pipeline(devices: list[int], mode: str, between: float, name: str = "") -> t
     last = len(devices) - 1
     blocks: list[Block] = []
     for s, device in enumerate(devices):
-        duration = _duration(s, last, layers) + (EMBEDDING if s == 0 else 0)
+        duration = LAYER * (layers if s < last else layers - 1 + head) + (EMBEDDING if s == 0 else 0)
         waits = after(f"{name}F{s - 1}", devices[s - 1], device) if s else ()
         blocks.append(Block(f"{name}F{s}", BlockKind.FORWARD, (device,), duration, (layers,), (), waits))
     for s in reversed(range(len(devices))):
-        device, duration = devices[s], _duration(s, last, layers)
+        device, duration = devices[s], LAYER * (layers if s < last else layers - 1 + head)
         waits = after(f"{name}I{s + 1}", devices[s + 1], device) if s < last else after(f"{name}F{s}", device, device)
         blocks.append(Block(f"{name}I{s}", BlockKind.INPUT_GRAD, (device,), duration, (0,), (), waits))
         blocks.append(Block(f"{name}W{s}", BlockKind.WEIGHT_GRAD, (device,), duration, (-layers,), (),
@@ -64,19 +65,15 @@ def pipeline(devices: list[int], mode: str, between: float, name: str = "") -> t
     return blocks, list(links.values()) if mode == "links" else []
 
 
-def _duration(s: int, last: int, layers: int) -> float:
-    return LAYER * layers if s < last else LAYER * (layers - 1) + HEAD
-
-
-def problem(placement: str, mode: str, between: float) -> Problem:
+def problem(placement: str, mode: str, between: float, head: int) -> Problem:
     """One placement's problem. One micro-batch of "both ways" is a pair, one each way."""
     down = list(range(GPUS))
     if placement == BOTH:
-        first, links = pipeline(down, mode, between, "down.")
-        second, others = pipeline(down[::-1], mode, between, "up.")
+        first, links = pipeline(down, mode, between, head, "down.")
+        second, others = pipeline(down[::-1], mode, between, head, "up.")
         blocks, links = first + second, list({link.name: link for link in links + others}.values())
     else:
-        blocks, links = pipeline({CHAIN: down, LOOP: down + down, V: down + down[::-1]}[placement], mode, between)
+        blocks, links = pipeline({CHAIN: down, LOOP: down + down, V: down + down[::-1]}[placement], mode, between, head)
     gpus = tuple(Device(f"gpu{d}", LAYERS * GPUS) for d in down)
     return Problem(f"{placement}, transfers {mode}", gpus, tuple(blocks), tuple(links), "ms", "layer")
 
@@ -91,13 +88,13 @@ def retimed(schedule: Schedule, target: Problem) -> Schedule:
     return found
 
 
-def measure(mode: str, between: float, micro_batches: int, effort: float,
+def measure(mode: str, between: float, head: int, micro_batches: int, effort: float,
             blind: dict[str, Schedule]) -> list[dict[str, Any]]:
     """All schedules with transfers counted as ``mode`` says, fastest first. ``blind`` holds weft's by placement, solved
     with transfers not counted; it is filled where that is the mode."""
     rows: list[dict[str, Any]] = []
     for placement in (CHAIN, LOOP, V, BOTH):
-        case = problem(placement, mode, between)
+        case = problem(placement, mode, between, head)
         count = micro_batches // 2 if placement == BOTH else micro_batches
         for name, entry in BASELINES.items():
             try:
@@ -148,17 +145,18 @@ def table(results: dict[str, list[dict[str, Any]]], copies: int) -> str:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each search")
+    arguments.add_argument("--head", default=2, type=int, help="the head's work, in layers")
     arguments.add_argument("--micro-batches", default=16, type=int, help="an even number")
     arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
     options = arguments.parse_args()
     blind: dict[str, Schedule] = {}
-    results = {case: measure(mode, between, options.micro_batches, options.effort, blind)
+    results = {case: measure(mode, between, options.head, options.micro_batches, options.effort, blind)
                for case, (mode, between) in CASES.items()}
     print(f"makespan in ms, {options.micro_batches} micro-batches, memory for {LAYERS * GPUS} layers' activations on "
           "each GPU; rank among those that fit")
     for copies in (1, 2):
         print(table(results, copies))
-    stated = {"within_ms": WITHIN, "micro_batches": options.micro_batches, "memory_layers": LAYERS * GPUS,
+    stated = {"within_ms": WITHIN, "head_layers": options.head, "micro_batches": options.micro_batches, "memory_layers": LAYERS * GPUS,
               "effort": options.effort, "results": results}
     write_atomically(options.output, json.dumps(stated, indent=1) + "\n")
 
