@@ -1,14 +1,15 @@
 """How counting transfers changes the ranking of the schedules: a GPT-like pipeline on two nodes of four GPUs.
 
     python experiments/transfers.py [--effort 1] [--micro-batches 16]
-    python experiments/transfers.py --head 1 --output experiments/transfers_balanced.json
+    python experiments/transfers.py --head 1 --effort 0.5 --output experiments/transfers_balanced.json
 
-31 layers and a head as heavy as two of them (or one: then all stages are alike but for the embedding), hidden size 2048, micro-batches of 4 x 2048 tokens: a layer's forward,
-input gradient and weight gradient take 5.5 ms each, and what crosses from stage to stage is 33.5 MB: 0.7 ms within a
-node (50 GB/s); between nodes 10.7 ms (25 Gbit/s) or 26.8 ms (10 Gbit/s). Every schedule runs on each placement that it
-is made for, under the memory that 1F1B needs, with transfers not counted, as lags (any number at a time) and on
-exclusive links (from each GPU to each other one at a time); its best placement counts. Schedules that run both ways
-keep the model twice, which is not charged here: they are ranked by themselves. Writes transfers.json.
+31 layers and a head as heavy as two of them (or one: then all stages are alike but for the embedding), hidden size
+2048, micro-batches of 4 x 2048 tokens: a layer's forward, input gradient and weight gradient take 5.5 ms each, and what
+crosses from stage to stage is 33.5 MB: 0.7 ms within a node (50 GB/s); between nodes 10.7 ms (25 Gbit/s) or 26.8 ms
+(10 Gbit/s). Every schedule runs on each placement that it is made for, under the memory that 1F1B needs, with transfers
+not counted, as lags (any number at a time) and on exclusive links (from each GPU to each other one at a time); its best
+placement counts. Schedules that run both ways keep the model twice, which is not charged here: they are ranked by
+themselves. Writes transfers.json.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ CASES = {"not counted": ("none", 0.0), "25 Gbit/s, lags": ("lags", 10.7), "25 Gb
 CHAIN, LOOP, V, BOTH = "chain", "loop", "V", "both ways"
 
 
-def pipeline(devices: list[int], mode: str, between: float, head: int, name: str = "") -> tuple[list[Block], list[Link]]:
+def pipeline(devices: list[int], mode: str, between: float, head: int,
+             name: str = "") -> tuple[list[Block], list[Link]]:
     """The blocks of a pipeline with stage s on ``devices[s]``, and the links that they use.
 
     Memory is in activations of one layer; the head keeps as much as the layer whose place it takes.
@@ -156,8 +158,8 @@ def main() -> None:
           "each GPU; rank among those that fit")
     for copies in (1, 2):
         print(table(results, copies))
-    stated = {"within_ms": WITHIN, "head_layers": options.head, "micro_batches": options.micro_batches, "memory_layers": LAYERS * GPUS,
-              "effort": options.effort, "results": results}
+    stated = {"within_ms": WITHIN, "head_layers": options.head, "micro_batches": options.micro_batches,
+              "memory_layers": LAYERS * GPUS, "effort": options.effort, "results": results}
     write_atomically(options.output, json.dumps(stated, indent=1) + "\n")
 
 
