@@ -14,6 +14,7 @@ from solver.history import History
 from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, Progress, Search
+from weft.domination import undominated
 
 if TYPE_CHECKING:
     from models.build import Candidate
@@ -86,7 +87,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     except NoSplit as error:
         raise Infeasible(str(error)) from None
     count = micro_batches or spec.run.micro_batches
-    return Case(spec.name, tuple(_placement(candidate) for candidate in found), count)
+    return Case(spec.name, tuple(_placement(candidate) for candidate in undominated(found)), count)
 
 
 def _placement(candidate: Candidate) -> Placement:
