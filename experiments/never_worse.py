@@ -255,7 +255,6 @@ def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "failed": [{"name": row["name"], "error": row["error"]} for row in rows if row["weft"] is None],
             "broken_baselines": {name: sum(name in row["broken_baselines"] for row in rows) for name in BASELINES
                                  if any(name in row["broken_baselines"] for row in rows)},
-            "weft_found_the_best": sum(row.get("found_by") == "weft" for row in rows),
             "widest_open_ties": open_ties[:5],
             "largest_gains": sorted(((row["gain"] or 0, row["name"]) for row in rows), reverse=True)[:5],
             "slowest": max((row.get("seconds", 0), row["name"]) for row in rows)}
