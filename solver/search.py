@@ -194,7 +194,7 @@ class Search:
         best = self.periods.best
         for copies in _COPIES:
             blocks = copies * len(self.problem.blocks)
-            short = self.micro_batches < 4 * copies  # too few for such a period to repeat
+            short = self.micro_batches < 8 * copies  # too few for such a period to repeat
             if self.done or short or blocks > _MOST_COPIES or best.rate <= steady_bound(self.instance):
                 return
             self.phase = f"repetend of {copies}"
