@@ -22,11 +22,11 @@ from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.repetend import find_repetend
 from solver.schedule import Operation, Repetend, Schedule
 from solver.search import solve
+from solver.seeds import one_at_a_time
 from solver.timing import time_orders
 from solver.validate import validate, violations
 from tests.builders import chain, pipeline
 from tests.properties.strategies import Case, cases, schedules
-from tests.properties.test_solver import one_at_a_time
 
 SOME = settings(max_examples=60, deadline=None)
 FEW = settings(max_examples=25, deadline=None)
