@@ -106,6 +106,7 @@ class Search:
         self.on_progress = on_progress
         self.instance = Instance.of(problem)
         self.bound = makespan_bound(self.instance, micro_batches)
+        self.steady_bound = steady_bound(self.instance)
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
         self.periods: PeriodSearch | None = None
@@ -195,7 +196,7 @@ class Search:
         for copies in _COPIES:
             blocks = copies * len(self.problem.blocks)
             short = self.micro_batches < 8 * copies  # too few for such a period to repeat
-            if self.done or short or blocks > _MOST_COPIES or best.rate <= steady_bound(self.instance):
+            if self.done or short or blocks > _MOST_COPIES or best.rate <= self.steady_bound:
                 return
             self.phase = f"repetend of {copies}"
             start = repeat_copies(self.periods.best, in_copies(self.instance, copies), copies)
@@ -321,7 +322,7 @@ class Search:
                 "workers": self.budget.workers,
                 "deterministic_seconds": round(self.budget.deterministic_used, 3),
                 **({"interrupted": True} if self.budget.interrupted else {}),
-                "steady_bound": self.instance.bound(steady_bound(self.instance)),
+                "steady_bound": self.instance.bound(self.steady_bound),
                 "history": self.history.to_json(),
                 **entries,
             })

@@ -159,7 +159,7 @@ class _Tournament:
     def winner(self) -> Search | None:
         """The search that has the best schedule so far."""
         started = [search for search in self.placements if search.best is not None]
-        return min(started, key=lambda search: _makespan(search), default=None)
+        return min(started, key=_makespan, default=None)
 
     def run(self) -> None:
         running = {search: search.steps() for search in sorted(self.placements, key=lambda s: s.makespan_bound)}
