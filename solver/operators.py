@@ -1,0 +1,309 @@
+"""The operators of a model: what each computes, reads, keeps and holds, before anything is placed on a device.
+
+An :class:`OperatorGraph` describes one micro-batch. Its nodes are operators, its edges the tensors between them. Costs
+are counted, not timed (floating-point operations and bytes); how long an operator takes on a device is another room's
+business. Tensors carry names because three things depend on which tensor it is, and not only on how large it is: a
+tensor two operators keep for their backward is held once, a tensor several operators of another stage read is sent
+there once, and a view holds the storage of the tensor it looks at.
+
+Every class checks itself on construction and raises :class:`OperatorError`. All of them are immutable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import networkx as nx
+
+__all__ = ["Layout", "Operator", "OperatorError", "OperatorGraph", "Parameter", "Split", "Tensor", "Work"]
+
+#: How a tensor lies on the devices that compute an operator together: all of it on each, terms on each that have yet
+#: to be added up, or cut along the axis of that number.
+Layout: TypeAlias = Literal["whole", "partial"] | int
+
+
+class OperatorError(ValueError):
+    """An operator graph that means nothing: a cycle, an unknown tensor, a negative amount ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one pass of an operator asks of a device: floating-point operations, and bytes of memory traffic."""
+
+    flops: float = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bytes_read", "bytes_written"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise OperatorError(f"{name} is {value}, it must be a finite number of 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of one micro-batch: ``shape`` in elements and ``bytes`` of its own elements.
+
+    ``base`` names the tensor whose storage it is a view of; ``None`` has a storage of its own.
+    ``dtype`` is for people and for checks ("float16", "int64", ...).
+    """
+
+    name: str
+    bytes: int
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    base: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes < 0:
+            raise OperatorError(f"tensor {self.name!r}: bytes is {self.bytes}, it must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A trained tensor. Operators that hold a parameter of the same name share it, and its gradient."""
+
+    name: str
+    count: int
+    bytes: int
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.count < 0 or self.bytes < 0:
+            raise OperatorError(f"parameter {self.name!r}: count is {self.count} and bytes {self.bytes}, "
+                                "both must be 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One way to compute an operator on several devices: its work is divided evenly along ``dimension``.
+
+    ``size``: how many units that dimension has; a degree must divide it. ``inputs`` and ``outputs``: how each tensor
+    must lie before and lies after, by name (whole where it is not named). ``parameters``: the names of those that are
+    divided too; the others are held by every device.
+    """
+
+    dimension: str
+    size: int
+    inputs: Mapping[str, Layout] = field(default_factory=dict)
+    outputs: Mapping[str, Layout] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator of the model.
+
+    ``inputs``: names of the tensors it reads. ``outputs``: the tensors it produces.
+    ``input_grad`` and ``weight_grad`` are the parts of its backward; ``None`` where there is nothing to compute.
+    ``internal``: tensors of its forward that only its own backward reads (a dropout mask, softmax statistics).
+    ``keeps``: names of the inputs, outputs and internal tensors that are held from its forward to its backward.
+    ``deferred``: of those, the names that its weight gradient needs when it runs after the input gradient, beside the
+    gradients of its outputs; ``None`` where the weight gradient is computed in the input-gradient pass.
+    ``workspace``: bytes needed only while a pass of it runs, beside all tensors named here.
+    ``layer``: the layer it belongs to, for reports and for cuts that respect layers. ``colocate``: operators with the
+    same word share a device. ``devices``: kinds of device it can run on; ``None`` is all kinds.
+    """
+
+    name: str
+    kind: str
+    forward: Work
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    input_grad: Work | None = None
+    weight_grad: Work | None = None
+    parameters: tuple[Parameter, ...] = ()
+    internal: tuple[Tensor, ...] = ()
+    keeps: tuple[str, ...] = ()
+    deferred: tuple[str, ...] | None = None
+    workspace: int = 0
+    splits: tuple[Split, ...] = ()
+    layer: str = ""
+    colocate: str | None = None
+    devices: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        here = f"operator {self.name!r}"
+        own = {tensor.name for tensor in (*self.outputs, *self.internal)}
+        for name in (*self.keeps, *(self.deferred or ())):
+            if name not in own and name not in self.inputs:
+                raise OperatorError(f"{here}: keeps {name!r}, which is none of its inputs, outputs or internal tensors")
+        if self.workspace < 0:
+            raise OperatorError(f"{here}: workspace is {self.workspace}, it must be 0 or more")
+        if self.devices is not None and not self.devices:
+            raise OperatorError(f"{here}: devices is empty, it can run nowhere")
+        held = {parameter.name for parameter in self.parameters}
+        for split in self.splits:
+            if split.size < 1:
+                raise OperatorError(f"{here}: split {split.dimension!r}: size is {split.size}, it must be 1 or more")
+            for name in (*(set(split.inputs) - set(self.inputs)), *(set(split.outputs) - own),
+                         *(split.parameters - held)):
+                raise OperatorError(f"{here}: split {split.dimension!r} names {name!r}, which it does not have")
+
+
+@dataclass(frozen=True)
+class OperatorGraph:
+    """A model's operators for one micro-batch.
+
+    ``inputs``: tensors that come from outside (tokens, images). ``outputs``: names of the tensors that leave it (a
+    loss, logits); they may be read inside as well.
+    """
+
+    name: str
+    operators: tuple[Operator, ...]
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.operators:
+            raise OperatorError(f"{self.name}: has no operators")
+        _require_unique("operator", [operator.name for operator in self.operators])
+        _require_unique("tensor", [tensor.name for tensor in self._all_tensors()])
+        for operator in self.operators:
+            for name in operator.inputs:
+                if name not in self.tensors or name in self._internal:
+                    raise OperatorError(f"operator {operator.name!r}: reads {name!r}, which nothing produces")
+        for name in self.outputs:
+            if name not in self.tensors:
+                raise OperatorError(f"{self.name}: outputs: {name!r} is produced by no operator")
+        for tensor in self._all_tensors():
+            if tensor.base is not None and tensor.base not in self.tensors:
+                raise OperatorError(f"tensor {tensor.name!r}: base is {tensor.base!r}, which nothing produces")
+            self._storage(tensor.name)
+        for operator in self.operators:
+            for parameter in operator.parameters:
+                if parameter != self.parameters[parameter.name]:
+                    raise OperatorError(f"operator {operator.name!r}: parameter {parameter.name!r} is of another size "
+                                        "in an operator that shares it")
+        cycle = _cycle(self.graph)
+        if cycle:
+            raise OperatorError(f"{self.name}: the operators wait for each other in a cycle: {' -> '.join(cycle)}")
+
+    # -- look-ups --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Operator]:
+        """Operators by name."""
+        return {operator.name: operator for operator in self.operators}
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """All tensors by name, inputs and internal ones included."""
+        return {tensor.name: tensor for tensor in self._all_tensors()}
+
+    @cached_property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """All parameters by name; a shared one stands once."""
+        return {parameter.name: parameter for operator in self.operators for parameter in operator.parameters}
+
+    @cached_property
+    def producer(self) -> Mapping[str, str]:
+        """The operator that produces each tensor; inputs of the model have none."""
+        return {tensor.name: operator.name for operator in self.operators for tensor in operator.outputs}
+
+    @cached_property
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """The operators that read each tensor, in the order of ``operators``."""
+        found: dict[str, list[str]] = {name: [] for name in self.tensors}
+        for operator in self.operators:
+            for name in dict.fromkeys(operator.inputs):
+                found[name].append(operator.name)
+        return {name: tuple(readers) for name, readers in found.items()}
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """Operators by name; an edge's ``tensors`` are the names of those that go along it."""
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(operator.name for operator in self.operators)
+        for operator in self.operators:
+            for name in dict.fromkeys(operator.inputs):
+                source = self.producer.get(name)
+                if source is None:
+                    continue
+                if graph.has_edge(source, operator.name):
+                    graph.edges[source, operator.name]["tensors"] += (name,)
+                else:
+                    graph.add_edge(source, operator.name, tensors=(name,))
+        return graph
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """A topological order of the operators that keeps the order of ``operators`` where it can."""
+        position = {operator.name: i for i, operator in enumerate(self.operators)}
+        return tuple(nx.lexicographical_topological_sort(self.graph, key=position.__getitem__))
+
+    # -- sums over a set of operators --------------------------------------------------------------------------------
+
+    def parameter_count(self, operators: Iterable[str] | None = None) -> int:
+        """Parameters of ``operators`` (default all); a shared one counts once."""
+        return sum(parameter.count for parameter in self._held(operators).values())
+
+    def parameter_bytes(self, operators: Iterable[str] | None = None) -> int:
+        """Bytes of the parameters of ``operators`` (default all) on one device; a shared one counts once."""
+        return sum(parameter.bytes for parameter in self._held(operators).values())
+
+    def saved_bytes(self, operators: Iterable[str] | None = None) -> int:
+        """What ``operators`` (default all) on one device hold of a micro-batch between its forward and its backward.
+
+        Storages count once however many operators or views keep them; a kept tensor that comes from another device is
+        held here too. Parameters are not counted.
+        """
+        names = {name for operator in self._some(operators) for name in operator.keeps}
+        return sum(self.tensors[storage].bytes for storage in {self._storage(name) for name in names})
+
+    def crossing(self, operators: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
+        """The tensors that ``operators`` read from other operators, and those of theirs that others read."""
+        inside = set(operators)
+        read = {name for operator in self._some(inside) for name in operator.inputs
+                if self.producer.get(name, operator.name) not in inside}
+        given = {tensor.name for operator in self._some(inside) for tensor in operator.outputs
+                 if not inside.issuperset(self.readers[tensor.name])}
+        return frozenset(read), frozenset(given)
+
+    # -- within ------------------------------------------------------------------------------------------------------
+
+    def _all_tensors(self) -> Iterable[Tensor]:
+        yield from self.inputs
+        for operator in self.operators:
+            yield from operator.outputs
+            yield from operator.internal
+
+    @cached_property
+    def _internal(self) -> frozenset[str]:
+        return frozenset(tensor.name for operator in self.operators for tensor in operator.internal)
+
+    def _some(self, names: Iterable[str] | None) -> Iterable[Operator]:
+        return self.operators if names is None else [self.by_name[name] for name in names]
+
+    def _held(self, names: Iterable[str] | None) -> Mapping[str, Parameter]:
+        return {parameter.name: parameter for operator in self._some(names) for parameter in operator.parameters}
+
+    def _storage(self, name: str) -> str:
+        """The tensor that owns the storage of tensor ``name``."""
+        seen = [name]
+        while (base := self.tensors[seen[-1]].base) is not None:
+            if base in seen:
+                raise OperatorError(f"tensor {name!r}: is a view of itself: {' -> '.join([*seen, base])}")
+            seen.append(base)
+        return seen[-1]
+
+
+def _require_unique(what: str, names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise OperatorError(f"the {what} name {name!r} is used twice")
+        seen.add(name)
+
+
+def _cycle(graph: nx.DiGraph[str]) -> list[str]:
+    try:
+        edges = nx.find_cycle(graph)
+    except nx.NetworkXNoCycle:
+        return []
+    return [*(edge[0] for edge in edges), edges[0][0]]
