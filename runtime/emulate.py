@@ -13,14 +13,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
-from torch import Tensor
 
+from runtime.executor import Parcel
 from runtime.plan import Plan
 from runtime.program import Work
 from runtime.stopwatch import sleep_until
+from runtime.training import Boundary
 from solver.problem import Dependency
 
 __all__ = ["Emulation", "oversleep"]
+
+MOMENTS = "moments"  # the one tensor of every parcel
 
 
 def oversleep(samples: int = 25) -> float:
@@ -60,28 +63,27 @@ class Emulation:
         """All it waits for."""
         return tuple(dict.fromkeys(producer for producer, _ in self._producers(work)))
 
-    def buffer(self, what: Work, target: int) -> Tensor:
+    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """Room for the moments."""
-        return torch.empty(len(self._leaving[self._block(what)]), dtype=torch.float64)
+        return {MOMENTS: Boundary((len(self._leaving[self._block(what)]),), torch.float64)}
 
-    def message(self, what: Work, result: Tensor | None, target: int) -> Tensor:
+    def message(self, what: Work, result: Parcel, target: int) -> Parcel:
         """The moments themselves."""
-        assert result is not None
         return result
 
-    def prepare(self, work: Work, results: Mapping[Work, Tensor]) -> None:
+    def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
         """Wait until all transfers to ``work`` are over."""
-        moments = [float(results[producer][place]) for producer, place in self._producers(work)]
+        moments = [float(results[producer][MOMENTS][place]) for producer, place in self._producers(work)]
         if moments:
             sleep_until(max(moments), self.now, self.late)
 
-    def compute(self, work: Work, results: Mapping[Work, Tensor]) -> Tensor:
+    def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
         """Take the block's time."""
         block = self._block(work)
         sleep_until(self.now() + self.plan.problem.blocks[block].duration * self.seconds_per_unit, self.now, self.late)
         end = self.now()
-        return torch.tensor([self._arrival(dependency, end) for dependency in self._leaving[block]],
-                            dtype=torch.float64)
+        return {MOMENTS: torch.tensor([self._arrival(dependency, end) for dependency in self._leaving[block]],
+                                      dtype=torch.float64)}
 
     def _arrival(self, dependency: Dependency, end: float) -> float:
         lag = dependency.lag * self.seconds_per_unit

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.profiler import record_function
 
@@ -20,30 +21,32 @@ from runtime.program import Recv, Send, Work
 from runtime.session import Session
 from runtime.stopwatch import sleep_until, stopwatch
 from runtime.timeline import Measured
+from runtime.training import Boundary
 from runtime.transport import Transfer, receive, send
 
-__all__ = ["Executor", "Worker"]
+__all__ = ["Executor", "Parcel", "Worker"]
 
 OPEN_SENDS = 8
+Parcel: TypeAlias = Mapping[str, Tensor]
 
 
 class Worker(Protocol):
-    """What computes: a model's stages, or their emulation."""
+    """What computes: a model's stages, or their emulation. Results are parcels: tensors by name."""
 
     def reads(self, work: Work) -> Sequence[Work]:
         """Whose results ``work`` reads, out of those it waits for."""
 
-    def buffer(self, what: Work, target: int) -> Tensor:
-        """A tensor for the result of ``what`` on its way to rank ``target``."""
+    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
+        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor."""
 
-    def message(self, what: Work, result: Tensor | None, target: int) -> Tensor:
-        """What goes to rank ``target`` as the ``result`` of ``what``, in the shape of :meth:`buffer`."""
+    def message(self, what: Work, result: Parcel, target: int) -> Parcel:
+        """What goes to rank ``target`` out of the ``result`` of ``what``, as :meth:`layout` has it."""
 
-    def prepare(self, work: Work, results: Mapping[Work, Tensor]) -> None:
+    def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
         """What ``work`` has to wait for beside messages; not counted as part of it."""
 
-    def compute(self, work: Work, results: Mapping[Work, Tensor]) -> Tensor | None:
-        """Do ``work``; ``results`` holds what it reads. Returns its result, if it has one."""
+    def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
+        """Do ``work``; ``results`` holds what it reads. Returns its result, which may be empty."""
 
 
 class _Wants(NamedTuple):
@@ -107,7 +110,7 @@ class _Batch:
         self.watch = executor.session.watch
         self.stopwatch = stopwatch(executor.session)
         self.readers = Counter(executor.readers)
-        self.results: dict[Work, Tensor] = {}
+        self.results: dict[Work, Parcel] = {}
         self.arriving: dict[Work, Transfer] = {}
         self.leaving: deque[Transfer] = deque()
 
@@ -116,13 +119,16 @@ class _Batch:
         while len(self.leaving) >= OPEN_SENDS:
             self._wait(self.leaving.popleft())
         self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
-        self.leaving.append(send(self.worker.message(what, self.results.get(what), peer), instruction))
+        parcel = self.worker.message(what, self.results.get(what, {}), peer)
+        self.leaving.append(send(parcel, instruction, peer))
         self._has_read(what)
 
     def receive(self, instruction: Recv) -> None:
         what, peer = instruction.what, instruction.peer
         self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
-        self.arriving[what] = receive(self.worker.buffer(what, self.session.rank), instruction)
+        parcel = {name: torch.empty(shape, dtype=dtype, device=self.session.device)
+                  for name, (shape, dtype) in self.worker.layout(what, self.session.rank).items()}
+        self.arriving[what] = receive(parcel, instruction, peer)
 
     def compute(self, work: Work) -> None:
         wants = self.wants[work]
@@ -130,7 +136,7 @@ class _Batch:
             if transfer := self.arriving.pop(what, None):
                 self._wait(transfer, f", for {work} (micro-batch {work.micro_batch})")
                 if self.readers[what]:
-                    self.results[what] = transfer.tensor
+                    self.results[what] = transfer.parcel
         if len(wants.ranks) > 1:
             self.watch.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})", wants.ranks)
             self.session.meet(wants.ranks)
@@ -140,7 +146,7 @@ class _Batch:
         with record_function(f"weft:{work}"):
             result = self.worker.compute(work, self.results)
         self.stopwatch.stop(work)
-        if result is not None and self.readers[work]:
+        if self.readers[work]:
             self.results[work] = result
         for what in wants.reads:
             self._has_read(what)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from runtime.executor import Parcel
 from runtime.plan import Plan
 from runtime.program import StageWork, Work
 from runtime.session import Session, SessionError
 from runtime.stage import StageRunner
-from runtime.training import Training
+from runtime.training import Boundary, Training
 
 __all__ = ["Stages"]
 
@@ -67,33 +68,37 @@ class Stages:
         after = "B" if self.pipeline.stages[stage + 1].backward is not None else "I"
         return (StageWork(stage + 1, after, micro_batch),)
 
-    def buffer(self, what: Work, target: int) -> Tensor:
-        """As large as the boundary it crosses; a single number where the message is only there to be waited for."""
+    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
+        """The boundary it crosses; a single number where the message is only there to be waited for."""
         boundary = self._boundary(what, target)
-        if boundary is None:
-            return torch.zeros(1, device=self.device)
-        shape, dtype = self.training.boundaries[boundary]
-        return torch.empty(shape, dtype=dtype, device=self.device)
+        return {"": Boundary((1,)) if boundary is None else self.training.boundaries[boundary]}
 
-    def message(self, what: Work, result: Tensor | None, target: int) -> Tensor:
+    def message(self, what: Work, result: Parcel, target: int) -> Parcel:
         """The result, as the boundary says it looks."""
         boundary = self._boundary(what, target)
         if boundary is None:
-            return torch.zeros(1, device=self.device)
+            return {"": torch.zeros(1, device=self.device)}
+        return {"": self._checked(what, result.get(""), boundary)}
+
+    def _checked(self, what: Work, result: Tensor | None, boundary: int) -> Tensor:
         shape, dtype = self.training.boundaries[boundary]
         if result is None or tuple(result.shape) != tuple(shape) or result.dtype != dtype:
             found = "nothing" if result is None else f"{tuple(result.shape)} of {result.dtype}"
             raise SessionError(f"{what} gives {found}, but boundaries[{boundary}] says {tuple(shape)} of {dtype}")
         return result
 
-    def prepare(self, work: Work, results: Mapping[Work, Tensor]) -> None:
+    def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
         """Nothing: messages are all there is to wait for."""
 
-    def compute(self, work: Work, results: Mapping[Work, Tensor]) -> Tensor | None:
+    def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
         """Run one pass of one stage."""
+        result = self._compute(work, results)
+        return {} if result is None else {"": result}
+
+    def _compute(self, work: Work, results: Mapping[Work, Parcel]) -> Tensor | None:
         stage, letter, micro_batch = _stage(work)
         runner = self.runners[stage]
-        given = [results[what] for what in self.reads(work)]
+        given = [results[what][""] for what in self.reads(work)]
         if letter == "F":
             x = given[0] if stage else self.training.inputs(self.step, micro_batch).to(self.device)
             return self._forward(stage, micro_batch, x)

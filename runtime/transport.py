@@ -7,6 +7,7 @@ in the same order on both sides. NCCL would hang otherwise, gloo would deliver t
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -21,11 +22,11 @@ LOOK = 20e-6  # seconds between two looks at a GPU transfer
 
 @dataclass(frozen=True)
 class Transfer:
-    """A transfer under way. Keep it, and thereby ``tensor``, until :meth:`wait` returns."""
+    """A transfer under way. Keep it, and thereby its ``parcel``, until :meth:`wait` returns."""
 
     instruction: Send | Recv
-    tensor: Tensor
-    handle: dist.Work
+    parcel: Mapping[str, Tensor]
+    handles: tuple[dist.Work, ...]
 
     def wait(self) -> None:
         """Wait, on the host, until it is over. Raises ``ConnectionError`` if the peer is gone.
@@ -34,27 +35,28 @@ class Transfer:
         transfer a hanging program waits for.
         """
         try:
-            if self.tensor.is_cuda:
-                while not self.handle.is_completed():
+            for tensor, handle in zip(self.parcel.values(), self.handles, strict=True):
+                while tensor.is_cuda and not handle.is_completed():
                     time.sleep(LOOK)
-            self.handle.wait()
+                handle.wait()
         except RuntimeError as error:
             raise _gone(self.instruction, error) from None
 
 
-def send(tensor: Tensor, instruction: Send) -> Transfer:
-    """Start sending ``tensor``. Raises ``ConnectionError`` if the peer is gone."""
-    tensor = tensor.contiguous()
+def send(parcel: Mapping[str, Tensor], instruction: Send, peer: int) -> Transfer:
+    """Start sending ``parcel``, tensor by tensor, to the process ``peer``. Raises ``ConnectionError`` if it is gone."""
+    parcel = {name: tensor.contiguous() for name, tensor in parcel.items()}
     try:
-        return Transfer(instruction, tensor, _begun(dist.isend(tensor, instruction.peer)))
+        return Transfer(instruction, parcel, tuple(_begun(dist.isend(tensor, peer)) for tensor in parcel.values()))
     except RuntimeError as error:
         raise _gone(instruction, error) from None
 
 
-def receive(buffer: Tensor, instruction: Recv) -> Transfer:
-    """Start receiving into ``buffer``. Raises ``ConnectionError`` if the peer is gone."""
+def receive(parcel: Mapping[str, Tensor], instruction: Recv, peer: int) -> Transfer:
+    """Start receiving into ``parcel``, whose tensors the process ``peer`` sends in the same order. Raises
+    ``ConnectionError`` if it is gone."""
     try:
-        return Transfer(instruction, buffer, _begun(dist.irecv(buffer, instruction.peer)))
+        return Transfer(instruction, parcel, tuple(_begun(dist.irecv(tensor, peer)) for tensor in parcel.values()))
     except RuntimeError as error:
         raise _gone(instruction, error) from None
 
