@@ -6,7 +6,7 @@ closed under three arguments until nothing changes:
 
 * *Paths*: t_j - t_i >= D[i, k] + D[k, j].
 * *Circular no-overlap*: two blocks i, j of one device never overlap in any period, so (t_j - t_i) mod T lies in
-  [d_i, T - d_j]; a lower bound on t_j - t_i rises to the next such value.
+  [d_i, T - d_j], T standing for 0 too; a lower bound on t_j - t_i rises to the next such value.
 * *Memory as Little's law*: averaged over a period, a device holds the sum over its activations of amount x
   lifetime / T, from the taker's start to the giver's end; the average is at most the peak, hence at most the
   capacity. The slack that the known least lifetimes leave in that inequality limits every single lifetime from
@@ -128,7 +128,8 @@ def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int,
             continue
         rest = lag % period
         if rest < durations[i]:
-            lag += durations[i] - rest
+            if rest or durations[j]:  # a block without duration may stand right before i, a whole period after it
+                lag += durations[i] - rest
         elif rest > period - durations[j]:
             lag += period - rest + durations[i]
         if not _raise(lags, i, j, lag):

@@ -90,7 +90,8 @@ def _structure(instance: Instance, period: Fraction, starts: list[Fraction]) -> 
     durations = instance.durations
     edges = []
     for on in instance.blocks_on:
-        ring = sorted(on, key=lambda i: starts[i] % period)
+        # A block without duration (solver.contraction) runs before the one that starts at the same moment.
+        ring = sorted(on, key=lambda i: (starts[i] % period, durations[i] > 0))
         for i, j in pairwise([*ring, *ring[:1]]):
             # i's instance of its micro-batch m runs just before j's of m + height.
             height = starts[i] // period - starts[j] // period + (1 if j == ring[0] else 0)

@@ -26,6 +26,7 @@ from fractions import Fraction
 from ortools.sat.python import cp_model
 
 from solver.closure import Lags, closure, closure_bound, lag_range, takes_before_giving
+from solver.contraction import Contraction
 from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, retime
 from solver.instance import Instance
@@ -68,14 +69,37 @@ def find_repetend(
     stays a gap between ``bound`` and ``best.period``. For an instance in copies (:mod:`solver.copies`) read "one of
     each copy" for "one".
     """
-    search = PeriodSearch(Fraction(instance.heaviest_load), start)
-    on_change(search)
     allowed = _Allowance(budget, budget.deterministic_used + deterministic, each)
+    least = Fraction(instance.heaviest_load)
+    if not takes_before_giving(instance):  # the argument for the range of lags does not hold: only the load is proven
+        def unproven(search: PeriodSearch) -> None:
+            on_change(replace(search, bound=least))
+
+        return replace(_search(instance, least, start, allowed, unproven), bound=least)
+    contraction = Contraction.of(instance)
+    if contraction is None:
+        return _search(instance, least, start, allowed, on_change)
+    inner = contraction.contract(start)
+    least = max(least, contraction.length + closure_bound(contraction.inner, _ceil(inner.period)) - 1)
+    if not contraction.exact:
+        return _search(instance, least, start, allowed, on_change)
+
+    def expanded(search: PeriodSearch) -> PeriodSearch:
+        return PeriodSearch(search.bound + contraction.length, contraction.expand(search.best))
+
+    found = _search(contraction.inner, least - contraction.length, inner, allowed,
+                    lambda search: on_change(expanded(search)))
+    return expanded(found)
+
+
+def _search(instance: Instance, least: Fraction, start: Periodic, allowed: _Allowance,
+            on_change: Callable[[PeriodSearch], None]) -> PeriodSearch:
+    """Close the gap between ``least``, a proven bound, and the period of ``start`` as far as is ``allowed``."""
+    search = PeriodSearch(least, start)
+    on_change(search)
     _narrow(instance, search, closure_bound(instance, _ceil(start.period)), allowed, on_change)
     if not search.proven and search.bound >= _ceil(search.best.period) - 1:
         _settle_fractions(instance, search, allowed, on_change)
-    if not takes_before_giving(instance):  # the argument for the range of lags does not hold: only the load is proven
-        search.bound = Fraction(instance.heaviest_load)
     return search
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -178,3 +179,49 @@ def test_a_baseline_shows_the_period_that_its_steady_state_has(memory: int) -> N
     instance = Instance.of(pipeline(chain(4), forward=1, backward=2, memory=memory))
     assert periodic_seed(instance, "1f1b").period == (3 if memory == 4 else 12)  # 1F1B itself wants a memory of 4
     assert periodic_seed(instance, None).period == 12
+
+
+@pytest.mark.parametrize(("depth", "further"), [(2, 0), (4, 0), (8, 42)])
+def test_an_embedding_on_all_devices_adds_its_time_to_the_period_of_the_chain(depth: int, further: int) -> None:
+    """Time in which a block holds every device is cut out; what is left is the chain alone, under the same memory.
+
+    With little memory the chain's devices idle enough to meet twice a period for nothing; with much they do not.
+    """
+    forward = [97, 113, 88, 104, 91, 120, 99, 85]
+    embedded = m_shape(8, depth, forward, embedding=10)
+    first, *rest = embedded.blocks[1:-1]
+    alone = search(replace(embedded, blocks=(replace(first, after=()), *rest)))
+    found = search(embedded)
+    assert found.proven and alone.proven
+    assert found.best.period == alone.best.period + 30 + further
+
+
+def test_sixteen_devices_with_embeddings_and_a_split_backward_are_proven() -> None:
+    """Twelve hundred order Booleans around four blocks that hold all devices: open after 25 s without the contraction."""
+    sizes = [97, 113, 88, 104, 91, 120, 99, 85, 110, 93, 101, 118, 82, 95, 107, 90]
+    found = search(nn_shape(sizes, memory=8))
+    assert found.proven and found.best.period.denominator == 1
+
+
+def nn_shape(forward: list[int], memory: int) -> Problem:
+    """Encoder and decoder embeddings over all devices, a chain with F = I = W and unequal stages."""
+    p, everywhere = len(forward), tuple(range(len(forward)))
+    blocks = [Block("e", BlockKind.FORWARD, everywhere, 30)]
+
+    def add(name: str, kind: BlockKind, on: tuple[int, ...], duration: int, amount: int, after: str) -> None:
+        blocks.append(Block(name, kind, on, duration, (amount,), (), (Dependency(after),)))
+
+    for d in range(p):
+        if d == p // 2:
+            add("e2", BlockKind.FORWARD, everywhere, 30, 0, blocks[-1].name)
+        add(f"f{d}", BlockKind.FORWARD, (d,), forward[d], 2, blocks[-1].name)
+    last = blocks[-1].name
+    for d in reversed(range(p)):
+        if d == p // 2 - 1:
+            add("d2", BlockKind.BACKWARD, everywhere, 60, 0, last)
+            last = "d2"
+        add(f"i{d}", BlockKind.INPUT_GRAD, (d,), forward[d], -1, last)
+        add(f"w{d}", BlockKind.WEIGHT_GRAD, (d,), forward[d], -1, f"i{d}")
+        last = f"i{d}"
+    add("d", BlockKind.BACKWARD, everywhere, 60, 0, last)
+    return Problem("nn", tuple(Device(f"gpu{d}", memory) for d in range(p)), tuple(blocks))

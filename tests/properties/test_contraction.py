@@ -1,0 +1,81 @@
+"""Blocks that hold every device, taken out of time: never more than the optimum, and exact without transfer times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from solver.closure import closure_bound, takes_before_giving
+from solver.contraction import Contraction
+from solver.cpsat import Budget
+from solver.instance import Instance
+from solver.problem import Block, BlockKind, Dependency, Problem
+from solver.repetend import find_repetend
+from solver.seeds import one_at_a_time
+from tests.brute import least_whole_period
+from tests.properties.strategies import cases
+
+SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+
+
+@st.composite
+def spanned(draw: st.DrawFn, *, lags: bool) -> Problem:
+    """A tiny problem with a block that holds all its devices, between random other blocks."""
+    problem = draw(cases(max_devices=2, max_blocks=3, whole=True, balanced=True, links=False)).problem
+    assume(len(problem.devices) == 2)
+    before, after = draw(st.booleans()), draw(st.booleans())
+    first, last = problem.topological_order[0], problem.topological_order[-1]
+    lag = draw(st.sampled_from([0, 1, 2])) if lags else 0
+    blocks = [block if lags else replace(block, after=tuple(replace(wait, lag=0) for wait in block.after))
+              for block in problem.blocks]
+    span = Block("span", BlockKind.OTHER, (0, 1), draw(st.integers(1, 3)), (), (),
+                 (Dependency(blocks[first].name, lag),) if before else ())
+    if after and first != last:
+        blocks[last] = replace(blocks[last], after=(*blocks[last].after, Dependency("span", lag)))
+    return replace(problem, blocks=(*blocks, span))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
+@given(spanned(lags=True))
+def test_the_contracted_bound_never_exceeds_the_optimum(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    start = one_at_a_time(instance)
+    assume(start.period * instance.tick <= 9 and takes_before_giving(instance))
+    contraction = Contraction.of(instance)
+    assume(contraction is not None)
+    assert contraction is not None
+    least = least_whole_period(problem, math.ceil(start.period * instance.tick))
+    assert least is not None
+    # The closure refutes whole ticks; tiny problems have a tick of one unit or a whole number of them.
+    inner = closure_bound(contraction.inner, math.ceil(contraction.contract(start).period)) - 1
+    assert (inner + contraction.length) * instance.tick < least
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
+@given(spanned(lags=False))
+def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    start = one_at_a_time(instance)
+    assume(start.period * instance.tick <= 9 and takes_before_giving(instance))
+    search = find_repetend(instance, start, Budget(deterministic=20.0))
+    assert search.proven
+    assert math.ceil(search.best.period * instance.tick) == least_whole_period(
+        problem, math.ceil(start.period * instance.tick))
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
+@given(spanned(lags=False))
+def test_contracting_and_expanding_keeps_the_order(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    contraction = Contraction.of(instance)
+    assume(contraction is not None)
+    assert contraction is not None
+    start = one_at_a_time(instance)
+    inner = contraction.contract(start)
+    assert inner.period <= start.period - contraction.length
+    back = contraction.expand(inner)
+    assert back.period <= inner.period + contraction.length
+    assert contraction.contract(back).period <= inner.period
