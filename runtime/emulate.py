@@ -63,6 +63,10 @@ class Emulation:
         """All it waits for."""
         return tuple(dict.fromkeys(producer for producer, _ in self._producers(work)))
 
+    def keeps(self, work: Work) -> Work:
+        """Moments are looked at before a block begins, never again."""
+        return work
+
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """Room for the moments."""
         return {MOMENTS: Boundary((len(self._leaving[self._block(what)]),), torch.float64)}

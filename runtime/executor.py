@@ -1,33 +1,32 @@
 """Runs one rank's row of a program. It never decides: the row is the order.
 
-SEND and RECV start their transfer and go on; an instruction that computes first waits for what it needs. A tensor is
-kept until its last reader on this rank is done and its transfers are over. Only the last few SENDs may be unfinished:
-an older one is waited for, which bounds the memory and cannot deadlock, since a checked program runs through even if
-every SEND waits for its RECV (:mod:`runtime.check`).
+A SEND starts its transfer and goes on; receives are posted where the buffer table says (:mod:`runtime.buffers`), at
+their RECV or before; an instruction that computes first waits for what it needs. A result is kept until its last reader
+on this rank is done and its transfers are over. Only the last few SENDs may be unfinished: an older one is waited for,
+which bounds the memory and cannot deadlock, since a checked program runs through even if every SEND waits for its RECV
+(:mod:`runtime.check`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 from torch.profiler import record_function
 
+from runtime.buffers import OPEN_SENDS, BufferTable, Landing
 from runtime.plan import Plan
 from runtime.program import Recv, Send, Work
-from runtime.session import Session
+from runtime.session import Session, SessionError
 from runtime.stopwatch import sleep_until, stopwatch
 from runtime.timeline import Measured
 from runtime.training import Boundary
-from runtime.transport import Transfer, receive, send
+from runtime.transfers import agree_on_buffers
+from runtime.transports import Parcel, Transfer, Transport, TransportError, open_transport
 
 __all__ = ["Executor", "Parcel", "Worker"]
-
-OPEN_SENDS = 8
-Parcel: TypeAlias = Mapping[str, Tensor]
 
 
 class Worker(Protocol):
@@ -36,8 +35,12 @@ class Worker(Protocol):
     def reads(self, work: Work) -> Sequence[Work]:
         """Whose results ``work`` reads, out of those it waits for."""
 
+    def keeps(self, work: Work) -> Work:
+        """The instruction of this rank, ``work`` or a later one, up to which what ``work`` reads may be looked at."""
+
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor."""
+        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor; asked on both
+        ends, before the first step."""
 
     def message(self, what: Work, result: Parcel, target: int) -> Parcel:
         """What goes to rank ``target`` out of the ``result`` of ``what``, as :meth:`layout` has it."""
@@ -58,9 +61,14 @@ class _Wants(NamedTuple):
 
 
 class Executor:
-    """Runs rank ``session.rank`` of ``plan`` with ``worker``, any number of times."""
+    """Runs rank ``session.rank`` of ``plan`` with ``worker``, any number of times, until it is closed.
 
-    def __init__(self, plan: Plan, session: Session, worker: Worker) -> None:
+    All ranks must make theirs together: they agree on their buffers, prove them, and connect. Raises
+    :class:`~runtime.session.SessionError` where that fails.
+    """
+
+    def __init__(self, plan: Plan, session: Session, worker: Worker,
+                 connect: Callable[[Session, Sequence[BufferTable]], Transport] = open_transport) -> None:
         self.plan, self.session, self.worker = plan, session, worker
         self.row = plan.program.ranks[session.rank]
         shared = sorted({block.devices for block in plan.problem.blocks if len(block.devices) > 1})
@@ -69,6 +77,20 @@ class Executor:
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         self.readers = Counter(work for wants in self.wants.values() for work in wants.reads)
         self.readers.update(instruction.what for instruction in self.row if isinstance(instruction, Send))
+        tables = agree_on_buffers(plan, session, worker, lambda work: {*self.wants[work].awaits,
+                                                                       *self.wants[work].reads})
+        self.table: BufferTable = tables[session.rank]
+        try:
+            self.transport = connect(session, tables)
+        except TransportError as error:
+            raise SessionError(str(error)) from None
+        self.slots = {landing: self.transport.slot(landing) for landing in self.table.receives}
+        self.messages = {message.step: message for message in self.table.sends}
+
+    def close(self) -> None:
+        """Give the buffers back."""
+        self.slots.clear()
+        self.transport.close()
 
     def run(self) -> list[Measured]:
         """Run the row once, beginning together with all other ranks; returns when each block ran, on their clock.
@@ -78,12 +100,12 @@ class Executor:
         batch = _Batch(self)
         sleep_until(self.session.common_start(), self.session.now)
         batch.stopwatch.begin()
-        for instruction in self.row:
+        for step, instruction in enumerate(self.row):
+            for landing in self.table.postings.get(step, ()):
+                batch.receive(landing)
             if isinstance(instruction, Send):
-                batch.send(instruction)
-            elif isinstance(instruction, Recv):
-                batch.receive(instruction)
-            else:
+                batch.send(instruction, step)
+            elif not isinstance(instruction, Recv):
                 batch.compute(instruction)
         batch.finish()
         return [Measured(self.plan.problem.blocks[self._block(work)].name, work.micro_batch, self.session.rank, *times)
@@ -107,36 +129,34 @@ class _Batch:
 
     def __init__(self, executor: Executor) -> None:
         self.session, self.worker, self.wants = executor.session, executor.worker, executor.wants
+        self.transport, self.slots, self.messages = executor.transport, executor.slots, executor.messages
+        self.places = {slot.untyped_storage().data_ptr() for parcel in self.slots.values() for slot in parcel.values()}
         self.watch = executor.session.watch
         self.stopwatch = stopwatch(executor.session)
         self.readers = Counter(executor.readers)
         self.results: dict[Work, Parcel] = {}
-        self.arriving: dict[Work, Transfer] = {}
-        self.leaving: deque[Transfer] = deque()
+        self.arriving: dict[Work, tuple[Landing, Transfer]] = {}
+        self.leaving: deque[tuple[Send, Transfer]] = deque()
 
-    def send(self, instruction: Send) -> None:
+    def send(self, instruction: Send, step: int) -> None:
         what, peer = instruction.what, instruction.peer
         while len(self.leaving) >= OPEN_SENDS:
-            self._wait(self.leaving.popleft())
+            self._wait(*self.leaving.popleft())
+        self._take(what, f", for {instruction} (micro-batch {what.micro_batch})")
         self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
         parcel = self.worker.message(what, self.results.get(what, {}), peer)
-        self.leaving.append(send(parcel, instruction, peer))
+        self.leaving.append((instruction, self.transport.send(self.messages[step], parcel)))
         self._has_read(what)
 
-    def receive(self, instruction: Recv) -> None:
-        what, peer = instruction.what, instruction.peer
-        self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
-        parcel = {name: torch.empty(shape, dtype=dtype, device=self.session.device)
-                  for name, (shape, dtype) in self.worker.layout(what, self.session.rank).items()}
-        self.arriving[what] = receive(parcel, instruction, peer)
+    def receive(self, landing: Landing) -> None:
+        what = landing.what
+        self.watch.doing(f"starting RECV {what}<{landing.peer} (micro-batch {what.micro_batch})", [landing.peer])
+        self.arriving[what] = landing, self.transport.receive(landing)
 
     def compute(self, work: Work) -> None:
         wants = self.wants[work]
         for what in wants.awaits:
-            if transfer := self.arriving.pop(what, None):
-                self._wait(transfer, f", for {work} (micro-batch {work.micro_batch})")
-                if self.readers[what]:
-                    self.results[what] = transfer.parcel
+            self._take(what, f", for {work} (micro-batch {work.micro_batch})")
         if len(wants.ranks) > 1:
             self.watch.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})", wants.ranks)
             self.session.meet(wants.ranks)
@@ -147,20 +167,31 @@ class _Batch:
             result = self.worker.compute(work, self.results)
         self.stopwatch.stop(work)
         if self.readers[work]:
-            self.results[work] = result
+            self.results[work] = {name: self._own(tensor) for name, tensor in result.items()}
         for what in wants.reads:
             self._has_read(what)
 
     def finish(self) -> None:
         while self.leaving:
-            self._wait(self.leaving.popleft())
+            self._wait(*self.leaving.popleft())
         self.watch.doing("finishing the batch")
 
-    def _wait(self, transfer: Transfer, purpose: str = "") -> None:
-        what = transfer.instruction.what
-        self.watch.doing(f"waiting for {transfer.instruction}{purpose or f' (micro-batch {what.micro_batch})'}",
-                         [transfer.instruction.peer])
+    def _take(self, what: Work, purpose: str) -> None:
+        """Wait for ``what`` if it is arriving."""
+        if what in self.arriving:
+            landing, transfer = self.arriving.pop(what)
+            self._wait(Recv(what, landing.peer), transfer, purpose)
+            if self.readers[what]:
+                self.results[what] = self.slots[landing]
+
+    def _wait(self, instruction: Send | Recv, transfer: Transfer, purpose: str = "") -> None:
+        self.watch.doing(f"waiting for {instruction}{purpose or f' (micro-batch {instruction.what.micro_batch})'}",
+                         [instruction.peer])
         transfer.wait()
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """``tensor``, or a copy where a stage hands on what it was given: a slot is needed again."""
+        return tensor.clone() if tensor.untyped_storage().data_ptr() in self.places else tensor
 
     def _has_read(self, what: Work) -> None:
         self.readers[what] -= 1

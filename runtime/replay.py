@@ -95,7 +95,10 @@ def run_emulated(plan: Plan, session: Session, seconds_per_unit: float) -> Repla
 
     session.watch.doing("learning how long a short sleep lasts")
     emulation = Emulation(plan, seconds_per_unit, session.now)
-    return _result(plan, session, seconds_per_unit, Executor(plan, session, emulation).run(), ())
+    executor = Executor(plan, session, emulation)
+    measured = executor.run()
+    executor.close()
+    return _result(plan, session, seconds_per_unit, measured, ())
 
 
 def run_training(plan: Plan, session: Session, training: Training) -> Replay | None:
@@ -124,6 +127,7 @@ def run_training(plan: Plan, session: Session, training: Training) -> Replay | N
             training.optimizer.step()
         if worker.losses:
             losses.append(float(torch.stack(list(worker.losses.values())).mean()))
+    executor.close()
     worker.close()
     return _result(plan, session, _seconds_per_unit(plan), measured, tuple(losses))
 

@@ -21,6 +21,7 @@ from runtime.watch import Watch
 __all__ = ["Session", "SessionError", "join"]
 
 PINGS = 20
+RESERVE = 1024**3  # bytes
 Value = TypeVar("Value")
 
 
@@ -31,13 +32,16 @@ class SessionError(ValueError):
 @dataclass
 class Session:
     """``rank`` of ``world`` ranks; ``device`` holds the tensors; ``offset`` + ``time.perf_counter()`` is the time on
-    rank 0's clock."""
+    rank 0's clock. ``transport`` carries messages (:mod:`runtime.transports`); ``reserve``: bytes of the device that a
+    problem's capacities leave out, for messages that arrive early."""
 
     rank: int
     world: int
     device: torch.device
     watch: Watch
     offset: float
+    transport: str = "gloo"
+    reserve: int = RESERVE
     groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
 
     def now(self) -> float:
@@ -57,6 +61,13 @@ class Session:
         self.watch.begin()
         return float(moment)
 
+    def exchange(self, value: Value, text: str) -> list[Value]:
+        """All ranks' values, on all ranks; ``text`` says what for."""
+        self.watch.doing(text, range(self.world))
+        values = [value] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
     def gather(self, value: Value) -> list[Value] | None:
         """All ranks' values, on rank 0; ``None`` elsewhere."""
         self.watch.doing("handing the results to rank 0", range(self.world))
@@ -75,12 +86,14 @@ class Session:
 
 
 @contextlib.contextmanager
-def join(timeout: float, device: torch.device | None = None) -> Iterator[Session]:
+def join(timeout: float, device: torch.device | None = None, transport: str | None = None,
+         reserve: int = RESERVE) -> Iterator[Session]:
     """Join the ranks that ``torchrun`` started (or whoever set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
 
     Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
     at once, they would share one stream. ``timeout`` is in seconds, for one instruction or one wait; past it the
-    process ends (:mod:`runtime.watch`), as it does on any error inside.
+    process ends (:mod:`runtime.watch`), as it does on any error inside. ``transport`` and ``reserve``: see
+    :class:`Session`; by default what suits the device.
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
@@ -96,7 +109,8 @@ def join(timeout: float, device: torch.device | None = None) -> Iterator[Session
                                 timeout=2 * wait + datetime.timedelta(seconds=30))
         try:
             watch.doing("joining the other ranks")
-            yield Session(rank, world, device, watch, _offset(rank, world))
+            yield Session(rank, world, device, watch, _offset(rank, world),
+                          transport or ("nccl" if device.type == "cuda" else "gloo"), reserve)
             watch.doing("waiting for all ranks to finish", range(world))
             _meet()
             watch.finish()

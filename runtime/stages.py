@@ -32,6 +32,7 @@ class Stages:
         self.micro_batches, self.device = plan.micro_batches, session.device
         self.last, self.step = len(pipeline.stages) - 1, 0
         self.losses: dict[int, Tensor] = {}
+        self.token = torch.zeros(1, device=self.device)  # what is sent only to be waited for
         mine = {s for s, stage in enumerate(pipeline.stages) if stage.device == session.rank}
         if set(training.stages) != mine:
             raise SessionError(f"rank {session.rank} runs the stages {sorted(mine)}, but was handed the modules of "
@@ -68,6 +69,12 @@ class Stages:
         after = "B" if self.pipeline.stages[stage + 1].backward is not None else "I"
         return (StageWork(stage + 1, after, micro_batch),)
 
+    def keeps(self, work: Work) -> Work:
+        """A stage may look at its input, and at its output's gradient, until its last backward is done."""
+        stage, _, micro_batch = _stage(work)
+        last = self.pipeline.stages[stage].blocks[-1]
+        return StageWork(stage, self.pipeline.problem.blocks[last].kind.letter, micro_batch)
+
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """The boundary it crosses; a single number where the message is only there to be waited for."""
         boundary = self._boundary(what, target)
@@ -77,7 +84,7 @@ class Stages:
         """The result, as the boundary says it looks."""
         boundary = self._boundary(what, target)
         if boundary is None:
-            return {"": torch.zeros(1, device=self.device)}
+            return {"": self.token}
         return {"": self._checked(what, result.get(""), boundary)}
 
     def _checked(self, what: Work, result: Tensor | None, boundary: int) -> Tensor:

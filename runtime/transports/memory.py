@@ -1,0 +1,46 @@
+"""Buffers as tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from runtime.buffers import Layout, Part
+
+__all__ = ["ALIGNED", "allocate", "layout_of", "view", "whole"]
+
+ALIGNED = 64  # bytes: a cache line, and what vector instructions like
+
+
+def whole(size: int) -> int:
+    """``size`` in whole lines."""
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def layout_of(tensors: Mapping[str, tuple[Sequence[int], torch.dtype]]) -> Layout:
+    """The layout of tensors of these shapes and types, one after another."""
+    parts, offset = [], 0
+    for name, (shape, dtype) in tensors.items():
+        parts.append(Part(name, tuple(shape), str(dtype).removeprefix("torch."), whole(offset)))
+        offset = whole(offset) + math.prod(shape) * dtype.itemsize
+    return Layout(tuple(parts), offset)
+
+
+def allocate(sizes: Sequence[int], device: torch.device) -> list[Tensor]:
+    """Bytes for each size. Each is a tensor of its own: views of one tensor would share the counter by which autograd
+    notices that something it keeps was written to."""
+    return [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
+
+
+def view(memory: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """The tensors of ``layout`` in ``memory`` (a 1-d tensor of bytes)."""
+    return {part.name: _view(memory, part) for part in layout.parts}
+
+
+def _view(memory: Tensor, part: Part) -> Tensor:
+    dtype = getattr(torch, part.dtype)
+    assert isinstance(dtype, torch.dtype)
+    return memory[part.offset:part.offset + math.prod(part.shape) * dtype.itemsize].view(dtype).view(part.shape)

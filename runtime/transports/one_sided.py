@@ -1,0 +1,220 @@
+"""One-sided transfers: the sender writes a message into the receiver's slot, and two counters say how far they are.
+
+For each direction between two ranks, the receiver counts the receives it has *posted* and the sender the messages it
+has *written*; each counter has one writer. Message n may be written when more than n are posted, and read when more
+than n are written. As both ends start their messages in one order, and every step has the same ones, the counters say
+which is meant. Where the memory lies, and who is alive, is the business of others (:mod:`runtime.transports.shared`;
+tests use threads).
+
+What cannot be done at once is left to a thread, so that a rank that computes holds up nobody: a message whose slot is
+not free yet, and on a GPU whatever has to wait for the kernels before it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from runtime.buffers import Landing, Staging
+from runtime.transports import Parcel, Transfer
+
+__all__ = ["Lane", "OneSided"]
+
+LOOKS = 50  # how often to look before sleeping in between
+NAP = 50e-6  # seconds of the first sleep
+LONGEST_NAP = 500e-6
+PULSE = 0.05  # seconds between two looks at whether the peer is alive
+
+
+class Lane(Protocol):
+    """One direction between two ranks. ``posted`` is written by the receiver alone, ``written`` and ``moment`` by the
+    sender alone; writes are seen in their order."""
+
+    posted: int
+    written: int
+
+    def arrival(self, number: int) -> float:
+        """The moment at which message ``number`` arrives, where a link is emulated; else 0."""
+
+    def leave(self, number: int, size: int) -> None:
+        """Message ``number``, of ``size`` bytes, leaves now."""
+
+
+class OneSided:
+    """The messages of one rank.
+
+    ``slots`` are this rank's own, ``remote`` the receivers' for what it sends; ``lanes_in`` and ``lanes_out`` are by
+    peer. ``alive(peer)`` says whether a peer's process still runs. ``now`` is the clock of the lanes' moments.
+    """
+
+    def __init__(self, slots: Mapping[Landing, Parcel], remote: Mapping[Staging, Parcel],
+                 lanes_in: Mapping[int, Lane], lanes_out: Mapping[int, Lane], alive: Callable[[int], bool],
+                 now: Callable[[], float] = time.perf_counter) -> None:
+        self._slots, self._remote, self._in, self._out = slots, remote, lanes_in, lanes_out
+        self.alive, self.now = alive, now
+        self._posted = dict.fromkeys(lanes_in, 0)
+        self._started = dict.fromkeys(lanes_out, 0)
+        self._late: deque[_Leaving | _Posting] = deque()
+        self._wake, self._closed = threading.Condition(), False
+        self._thread: threading.Thread | None = None
+        self._stream: torch.cuda.Stream | None = None
+
+    def slot(self, landing: Landing) -> Parcel:
+        return self._slots[landing]
+
+    def receive(self, landing: Landing) -> Transfer:
+        number = self._posted[landing.peer]
+        self._posted[landing.peer] = number + 1
+        self._do(_Posting(self._in[landing.peer], number, _kernels_so_far(self._slots[landing])))
+        return _Arriving(self, self._in[landing.peer], landing.peer, number)
+
+    def send(self, message: Staging, parcel: Parcel) -> Transfer:
+        number = self._started[message.peer]
+        self._started[message.peer] = number + 1
+        leaving = _Leaving(self._out[message.peer], number, _kernels_so_far(parcel), self, message.peer,
+                           message.layout.size, parcel, self._remote[message])
+        self._do(leaving)
+        return leaving
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """Where copies run beside the kernels."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._stream
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def wait(self, done: Callable[[], bool], peer: int) -> None:
+        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before."""
+        for _ in range(LOOKS):
+            if done():
+                return
+            time.sleep(0)
+        nap, looked = NAP, time.monotonic()
+        while not done():
+            time.sleep(nap)
+            nap = min(1.5 * nap, LONGEST_NAP)
+            if time.monotonic() - looked > PULSE:
+                looked = time.monotonic()
+                if not self.alive(peer) and not done():
+                    raise ConnectionError(f"lost rank {peer} (its process has ended)")
+
+    def _do(self, task: _Leaving | _Posting) -> None:
+        """Now if it can be, else by the thread; in order on each lane."""
+        with self._wake:
+            waiting = any(type(other) is type(task) and other.lane is task.lane for other in self._late)
+            if not waiting and task.try_now():
+                return
+            self._late.append(task)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._do_late, name="weft transport", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def _do_late(self) -> None:
+        nap = NAP
+        while True:
+            with self._wake:
+                while not self._late and not self._closed:
+                    self._wake.wait()
+                if self._closed:
+                    return
+                blocked: set[tuple[type, int]] = set()
+                for task in list(self._late):
+                    key = type(task), id(task.lane)
+                    if key in blocked or not task.try_now():
+                        blocked.add(key)
+                        continue
+                    self._late.remove(task)
+                    nap = NAP
+            time.sleep(nap)
+            nap = min(1.5 * nap, LONGEST_NAP)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arriving:
+    transport: OneSided
+    lane: Lane
+    peer: int
+    number: int
+
+    def wait(self) -> None:
+        self.transport.wait(lambda: self.lane.written > self.number, self.peer)
+        early = self.lane.arrival(self.number) - self.transport.now()
+        while early > 0:
+            time.sleep(early)
+            early = self.lane.arrival(self.number) - self.transport.now()
+
+
+@dataclass(slots=True, eq=False)
+class _Posting:
+    lane: Lane
+    number: int
+    after: torch.cuda.Event | None  # the last kernel that may read what was in the slot
+
+    def try_now(self) -> bool:
+        """Say that the slot is free, if it is."""
+        if not _over(self.after):
+            return False
+        self.lane.posted = self.number + 1
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class _Leaving:
+    lane: Lane
+    number: int
+    after: torch.cuda.Event | None  # the kernel that computes it
+    transport: OneSided
+    peer: int
+    size: int
+    parcel: Parcel | None  # None once it is written
+    target: Parcel
+
+    def try_now(self) -> bool:
+        """Write the message, if its slot is free."""
+        if self.lane.posted <= self.number or not _over(self.after):
+            return False
+        assert self.parcel is not None
+        device = next(iter(self.target.values())).device
+        if device.type == "cuda":
+            stream = self.transport.stream(device)
+            with torch.cuda.stream(stream):
+                self._write(self.parcel)
+            stream.synchronize()
+        else:
+            self._write(self.parcel)
+        self.lane.leave(self.number, self.size)
+        self.lane.written = self.number + 1
+        self.parcel = None
+        return True
+
+    def wait(self) -> None:
+        self.transport.wait(lambda: self.parcel is None, self.peer)
+
+    def _write(self, parcel: Parcel) -> None:
+        for name, place in self.target.items():
+            place.copy_(parcel[name], non_blocking=True)
+
+
+def _kernels_so_far(parcel: Parcel) -> torch.cuda.Event | None:
+    if not any(tensor.is_cuda for tensor in parcel.values()):
+        return None
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _over(event: torch.cuda.Event | None) -> bool:
+    return event is None or bool(event.query())  # type: ignore[no-untyped-call]
