@@ -8,9 +8,9 @@ Hence
 
     least period >= L + least period of the contracted instance,
 
-and where dependencies have no transfer time this is an equality: put the spans back at their moments, where every device
-stands at a boundary, and each block is as long after its predecessors as before, or longer. Transfer times that pass in
-part during a span are shortened by what the spans can take away, which keeps the bound.
+and where dependencies have no transfer time this is an equality: put the spans back at their moments, where every
+device stands at a boundary, and each block is as long after its predecessors as before, or longer. Transfer times that
+pass in part during a span are shortened by what the spans can take away, which keeps the bound.
 
 The contracted instance is far easier: closure and Little's law see that *every* activation is held through the spans
 that fall into its life, of its own micro-batch and of others.
@@ -42,9 +42,9 @@ class Contraction:
 
     @classmethod
     def of(cls, instance: Instance) -> Contraction | None:
-        """The contraction of ``instance``; ``None`` where no block holds every device, or nothing else would be left."""
-        used = {device for device, on in enumerate(instance.blocks_on) if on}
-        spans = tuple(i for i in instance.problem.topological_order if used.issubset(instance.problem.blocks[i].devices))
+        """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
+        blocks, used = instance.problem.blocks, {device for device, on in enumerate(instance.blocks_on) if on}
+        spans = tuple(i for i in instance.problem.topological_order if used.issubset(blocks[i].devices))
         if not spans or len(spans) == len(instance.durations):
             return None
         length = sum(instance.durations[i] for i in spans)

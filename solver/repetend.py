@@ -80,7 +80,8 @@ def find_repetend(
     if contraction is None:
         return _search(instance, least, start, allowed, on_change)
     inner = contraction.contract(start)
-    least = max(least, contraction.length + closure_bound(contraction.inner, _ceil(inner.period)) - 1)
+    refuted = contraction.length + closure_bound(contraction.inner, _ceil(inner.period)) - 1
+    least = max(least, Fraction(refuted))
     if not contraction.exact:
         return _search(instance, least, start, allowed, on_change)
 

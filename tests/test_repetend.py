@@ -197,7 +197,7 @@ def test_an_embedding_on_all_devices_adds_its_time_to_the_period_of_the_chain(de
 
 
 def test_sixteen_devices_with_embeddings_and_a_split_backward_are_proven() -> None:
-    """Twelve hundred order Booleans around four blocks that hold all devices: open after 25 s without the contraction."""
+    """Four blocks that hold all sixteen devices: open after 25 s without the contraction."""
     sizes = [97, 113, 88, 104, 91, 120, 99, 85, 110, 93, 101, 118, 82, 95, 107, 90]
     found = search(nn_shape(sizes, memory=8))
     assert found.proven and found.best.period.denominator == 1
