@@ -106,6 +106,7 @@ class Operator:
     ``deferred``: of those, the names that its weight gradient needs when it runs after the input gradient, beside the
     gradients of its outputs; ``None`` where the weight gradient is computed in the input-gradient pass.
     ``workspace``: bytes needed only while a pass of it runs, beside all tensors named here.
+    ``constants``: what it holds beside its parameters and nobody trains (running statistics, frozen weights).
     ``layer``: the layer it belongs to, for reports and for cuts that respect layers. ``colocate``: operators with the
     same word share a device. ``devices``: kinds of device it can run on; ``None`` is all kinds.
     """
@@ -126,6 +127,7 @@ class Operator:
     layer: str = ""
     colocate: str | None = None
     devices: frozenset[str] | None = None
+    constants: tuple[Parameter, ...] = ()
 
     def __post_init__(self) -> None:
         here = f"operator {self.name!r}"
@@ -151,13 +153,15 @@ class OperatorGraph:
     """A model's operators for one micro-batch.
 
     ``inputs``: tensors that come from outside (tokens, images). ``outputs``: names of the tensors that leave it (a
-    loss, logits); they may be read inside as well.
+    loss, logits); they may be read inside as well. ``notes``: sentences for people on what the numbers leave out or
+    assume.
     """
 
     name: str
     operators: tuple[Operator, ...]
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.operators:
@@ -180,6 +184,10 @@ class OperatorGraph:
                 if parameter != self.parameters[parameter.name]:
                     raise OperatorError(f"operator {operator.name!r}: parameter {parameter.name!r} is of another size "
                                         "in an operator that shares it")
+            for constant in operator.constants:
+                if constant != self.constants[constant.name]:
+                    raise OperatorError(f"operator {operator.name!r}: constant {constant.name!r} is of another size "
+                                        "in an operator that shares it")
         cycle = _cycle(self.graph)
         if cycle:
             raise OperatorError(f"{self.name}: the operators wait for each other in a cycle: {' -> '.join(cycle)}")
@@ -200,6 +208,11 @@ class OperatorGraph:
     def parameters(self) -> Mapping[str, Parameter]:
         """All parameters by name; a shared one stands once."""
         return {parameter.name: parameter for operator in self.operators for parameter in operator.parameters}
+
+    @cached_property
+    def constants(self) -> Mapping[str, Parameter]:
+        """All constants by name; a shared one stands once."""
+        return {constant.name: constant for operator in self.operators for constant in operator.constants}
 
     @cached_property
     def producer(self) -> Mapping[str, str]:
@@ -246,6 +259,11 @@ class OperatorGraph:
     def parameter_bytes(self, operators: Iterable[str] | None = None) -> int:
         """Bytes of the parameters of ``operators`` (default all) on one device; a shared one counts once."""
         return sum(parameter.bytes for parameter in self._held(operators).values())
+
+    def constant_bytes(self, operators: Iterable[str] | None = None) -> int:
+        """Bytes of the constants of ``operators`` (default all) on one device; a shared one counts once."""
+        held = {constant.name: constant for operator in self._some(operators) for constant in operator.constants}
+        return sum(constant.bytes for constant in held.values())
 
     def saved_bytes(self, operators: Iterable[str] | None = None) -> int:
         """What ``operators`` (default all) on one device hold of a micro-batch between its forward and its backward.
