@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
-__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "plan", "replay", "schema", "solve", "sweep",
-           "unroll"]
+__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "export_schedule", "import_schedule", "plan",
+           "replay", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 
@@ -234,6 +234,34 @@ def plan(schedule: Schedule | PathLike, path: PathLike | None = None) -> Any:
     if path is not None:
         save_plan(made, path)
     return made
+
+
+def export_schedule(schedule: Schedule | PathLike, path: PathLike, *, format: str | None = None,
+                    torch: str = "2.13") -> list[Path]:
+    """Write a schedule for another tool; returns the files written.
+
+    ``format`` is ``pytorch`` (pipelining CSV; the default for ``.csv``), ``pytorch-comms`` (with communication, for
+    PyTorch version ``torch``), ``megatron`` (flags), ``torchtitan`` (``.toml``, and a CSV beside it), ``nnscaler``
+    (``.py``), ``tessel`` or ``perfetto`` (JSON). Raises ``InvalidSchedule``, and ``ValueError`` (``ExportError``) with
+    the reason for a schedule that the format cannot express.
+    """
+    from weft.exporting import export_to
+
+    return export_to(_valid(schedule), path, format=format, torch=torch)
+
+
+def import_schedule(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:
+    """Somebody's schedule, to be checked, timed and drawn: a PyTorch pipelining ``.csv`` of either flavour, or a Tessel
+    ``.json``.
+
+    ``problem``, a block problem or for a CSV a model spec, says how long blocks take and what they hold; without one a
+    forward and each half of a backward take one unit. What it breaks of weft's rules is for :func:`check` to say; what
+    is odd about a CSV's communication stands in ``schedule.solver["notes"]``. Raises ``FormatError``, with row and
+    cell, for a file that no rank could run.
+    """
+    from weft.exporting import import_from
+
+    return import_from(path, problem=problem, micro_batches=micro_batches)
 
 
 def replay(plan: PathLike, **options: Any) -> Any:

@@ -156,6 +156,29 @@ def _plan(options: argparse.Namespace) -> int:
     return GOOD
 
 
+def _export(options: argparse.Namespace) -> int:
+    _require_writable(options.output)
+    for path in weft.export_schedule(options.schedule, options.output, format=options.format, torch=options.torch):
+        print(f"written to {path}")
+    return GOOD
+
+
+def _import(options: argparse.Namespace) -> int:
+    from solver.validate import violations
+
+    _require_writable(options.output)
+    schedule = weft.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)
+    _save(schedule, options.output)
+    print(_summary(schedule))
+    for note in schedule.solver.get("notes", ()):
+        print(f"note      {note}")
+    faults = violations(schedule)
+    for fault in faults:
+        print(f"fault     {fault}")
+    print(f"written to {options.output}")
+    return NO if faults else GOOD
+
+
 def _replay(options: argparse.Namespace) -> int:
     try:
         import torch  # noqa: F401
@@ -182,7 +205,8 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "check": _check, "explain": _explain,
-             "draw": _draw, "plan": _plan, "replay": _replay, "demo": _demo, "schema": _schema}
+             "draw": _draw, "plan": _plan, "export": _export, "import": _import, "replay": _replay, "demo": _demo,
+             "schema": _schema}
 
 
 # -- shared by the commands ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import textwrap
 from typing import NoReturn
 
 import weft
+from weft.exporting import EXPORTS
 
 __all__ = ["parser"]
 
@@ -84,6 +85,22 @@ _TEXTS = {
         ("Sends and receives are added so that every two ranks see their messages in the same order; the "
          "result is proven free of deadlock and complete before it is written.",),
         "weft plan schedule.json -o plan.json"),
+    "export": (
+        "write a schedule for another tool",
+        ("--format says which; without it the ending does: .csv pytorch, .toml torchtitan, .py nnscaler. pytorch is "
+         "torch.distributed.pipelining's CSV of what each rank computes, pytorch-comms the one with sends, receives "
+         "and reductions, whose words depend on --torch. megatron is the flags of --pipeline-model-parallel-layout, "
+         "without the order; torchtitan is its [parallelism] table and the CSV beside it; nnscaler is a Python module "
+         "that makes the SchedulePlan; tessel and perfetto are JSON. What a format cannot express is refused with the reason.",),
+        "weft export schedule.json -o order.csv\n"
+        "weft export schedule.json -o comms.csv --format pytorch-comms --torch 2.15"),
+    "import": (
+        "read somebody's schedule",
+        ("FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule (.json). "
+         "It is checked as far as a run depends on it: complete, runnable, sends and receives in one order. Times are the "
+         "earliest that its order allows, with the durations of --problem, or one unit for a forward and for each half "
+         "of a backward. What breaks weft's rules is told (exit status 1) and written all the same.",),
+        "weft import order.csv --problem gpt.yaml -o theirs.json && weft draw theirs.json"),
     "replay": (
         "run a plan on real processes, one a device",
         ("Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps "
@@ -134,6 +151,8 @@ def parser() -> argparse.ArgumentParser:
     _add_draw(commands["draw"])
     _add_schedule(commands["plan"])
     commands["plan"].add_argument("-o", "--output", metavar="FILE", help="where to (default: standard output)")
+    _add_export(commands["export"])
+    _add_import(commands["import"])
     _add_replay(commands["replay"])
     commands["demo"].add_argument("-o", "--output", metavar="FOLDER", default="weft-demo",
                                   help="where to (default: weft-demo)")
@@ -211,6 +230,22 @@ def _add_draw(command: argparse.ArgumentParser) -> None:
     command.add_argument("--history", action="store_true",
                          help="draw the best makespan and its bound over the time of the search instead")
     command.add_argument("--title", help="the picture's title")
+
+
+def _add_export(command: argparse.ArgumentParser) -> None:
+    _add_schedule(command)
+    command.add_argument("-o", "--output", metavar="FILE", required=True, help="where to")
+    command.add_argument("--format", choices=EXPORTS, help="which format (default: what the ending of FILE says)")
+    command.add_argument("--torch", default="2.13", metavar="VERSION",
+                         help="the PyTorch version that is to read it, 2.6 or newer (default: 2.13)")
+
+
+def _add_import(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", metavar="FILE", help="a PyTorch pipelining CSV or a Tessel schedule (.json)")
+    command.add_argument("--problem", metavar="SPEC", help="a block problem, or for a CSV a model spec, to time it on")
+    command.add_argument("-n", "--micro-batches", type=_count, metavar="N", help="refuse a file of another number")
+    command.add_argument("-o", "--output", metavar="FILE", required=True,
+                         help="write the schedule there (format weft.schedule/1)")
 
 
 def _add_replay(command: argparse.ArgumentParser) -> None:
