@@ -87,19 +87,21 @@ _TEXTS = {
         "weft plan schedule.json -o plan.json"),
     "export": (
         "write a schedule for another tool",
-        ("--format says which; without it the ending does: .csv pytorch, .toml torchtitan, .py nnscaler. pytorch is "
-         "torch.distributed.pipelining's CSV of what each rank computes, pytorch-comms the one with sends, receives "
-         "and reductions, whose words depend on --torch. megatron is the flags of --pipeline-model-parallel-layout, "
-         "without the order; torchtitan is its [parallelism] table and the CSV beside it; nnscaler is a Python module "
-         "that makes the SchedulePlan; tessel and perfetto are JSON. What a format cannot express is refused with the reason.",),
+        ("--format says which; without it the ending does: .csv pytorch, .toml torchtitan, .py nnscaler. pytorch "
+         "is torch.distributed.pipelining's CSV of what each rank computes, pytorch-comms the one with sends, "
+         "receives and reductions, whose words depend on --torch. megatron is the flags of "
+         "--pipeline-model-parallel-layout, without the order; torchtitan is its [parallelism] table and the CSV "
+         "beside it; nnscaler is a Python module that makes the SchedulePlan; tessel and perfetto are JSON. What a "
+         "format cannot express is refused with the reason.",),
         "weft export schedule.json -o order.csv\n"
         "weft export schedule.json -o comms.csv --format pytorch-comms --torch 2.15"),
     "import": (
         "read somebody's schedule",
-        ("FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule (.json). "
-         "It is checked as far as a run depends on it: complete, runnable, sends and receives in one order. Times are the "
-         "earliest that its order allows, with the durations of --problem, or one unit for a forward and for each half "
-         "of a backward. What breaks weft's rules is told (exit status 1) and written all the same.",),
+        ("FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule "
+         "(.json). It is checked as far as a run depends on it: complete, runnable, sends and receives in one "
+         "order. Times are the earliest that its order allows, with the durations of --problem, or one unit for a "
+         "forward and for each half of a backward. What breaks weft's rules is told (exit status 1) and written "
+         "all the same.",),
         "weft import order.csv --problem gpt.yaml -o theirs.json && weft draw theirs.json"),
     "replay": (
         "run a plan on real processes, one a device",
