@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     from weft.comparison import Comparison
     from weft.demonstration import Demonstration
     from weft.explanation import Explanation
+    from weft.fitting import Fitted
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
-__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "export_schedule", "import_schedule", "plan",
-           "replay", "schema", "solve", "sweep", "unroll"]
+__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "export_schedule", "fit", "import_schedule",
+           "plan", "replay", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 
@@ -248,6 +249,19 @@ def export_schedule(schedule: Schedule | PathLike, path: PathLike, *, format: st
     from weft.exporting import export_to
 
     return export_to(_valid(schedule), path, format=format, torch=torch)
+
+
+def fit(source: Schedule | PathLike, *timelines: PathLike) -> Fitted:
+    """What :func:`replay` measured, as corrected costs: ``source`` is the plan or schedule that ran, each of
+    ``timelines`` a run of it.
+
+    The result's ``problem`` has every block's median duration, and the transfers that could be seen, so that the next
+    :func:`solve` is on real figures; ``save(path)`` writes it, ``str()`` is the table of planned against measured,
+    ``warnings`` names blocks with a large spread. Raises ``ValueError`` for a timeline of another plan.
+    """
+    from weft.fitting import fit_timelines
+
+    return fit_timelines(source, timelines)
 
 
 def import_schedule(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:

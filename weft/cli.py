@@ -18,6 +18,7 @@ from weft.manual import parser
 if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.comparison import Comparison
+    from weft.fitting import Fitted
     from weft.tradeoff import Sweep
 
 __all__ = ["main"]
@@ -179,6 +180,20 @@ def _import(options: argparse.Namespace) -> int:
     return NO if faults else GOOD
 
 
+def _fit(options: argparse.Namespace) -> int:
+    _require_writable(options.output)
+    found = weft.fit(options.plan, *options.timelines)
+    if options.output:
+        found.save(options.output)
+    _show(found, options.json)
+    if not options.json:
+        for warning in found.warnings:
+            print(f"warning: {warning}")
+        if options.output:
+            print(f"written to {options.output}")
+    return GOOD
+
+
 def _replay(options: argparse.Namespace) -> int:
     try:
         import torch  # noqa: F401
@@ -205,8 +220,8 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "check": _check, "explain": _explain,
-             "draw": _draw, "plan": _plan, "export": _export, "import": _import, "replay": _replay, "demo": _demo,
-             "schema": _schema}
+             "draw": _draw, "plan": _plan, "export": _export, "import": _import, "fit": _fit, "replay": _replay,
+             "demo": _demo, "schema": _schema}
 
 
 # -- shared by the commands ------------------------------------------------------------------------------------------
@@ -254,7 +269,7 @@ def _summary(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _show(found: Comparison | Sweep, as_json: bool) -> None:
+def _show(found: Comparison | Sweep | Fitted, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found.to_json()))
         return

@@ -110,6 +110,12 @@ _TEXTS = {
          "rank's stages. A rank that dies or hangs stops all of them within --timeout seconds and says what it "
          "waited for.",),
         "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate"),
+    "fit": (
+        "turn measured timelines into corrected costs",
+        ("PLAN is the plan or schedule that ran, each TIMELINE what `weft replay --timeline` wrote of a run. Told are "
+         "every block's planned duration and the median of the measured ones, with their spread, and the transfers "
+         "that could be seen. The problem written with -o has the measured figures, for the next `weft solve`.",),
+        "weft fit plan.json run1.json run2.json -o measured.json && weft solve measured.json -n 8 -o better.json"),
     "demo": (
         "plan GPT-1.3B on four V100s with measured costs",
         ("Compares the known schedules with weft's at a memory cap where the difference matters, prints the "
@@ -156,6 +162,7 @@ def parser() -> argparse.ArgumentParser:
     _add_export(commands["export"])
     _add_import(commands["import"])
     _add_replay(commands["replay"])
+    _add_fit(commands["fit"])
     commands["demo"].add_argument("-o", "--output", metavar="FOLDER", default="weft-demo",
                                   help="where to (default: weft-demo)")
     _add_search(commands["demo"], time_limit=30.0)
@@ -259,6 +266,13 @@ def _add_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("--timeline", metavar="FILE", help="write the measured timeline there")
     command.add_argument("--time-scale", type=_positive, default=1.0, metavar="X",
                          help="with --emulate: make everything X times as long (default: 1)")
+
+
+def _add_fit(command: argparse.ArgumentParser) -> None:
+    command.add_argument("plan", metavar="PLAN", help="the plan or schedule that ran (weft.plan/1, weft.schedule/1)")
+    command.add_argument("timelines", metavar="TIMELINE", nargs="+", help="a measured run of it (weft.timeline/1)")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the problem with measured costs there")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _positive(text: str) -> float:
