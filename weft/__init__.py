@@ -224,14 +224,20 @@ def explain(
                           time_limit=time_limit, effort=effort, seed=seed, workers=workers, on_progress=on_progress)
 
 
-def plan(schedule: Schedule | PathLike, path: PathLike | None = None) -> Any:
+def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None) -> Any:
     """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
 
+    With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch.
     Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and :class:`runtime.check.ProgramError`.
     """
     from runtime.plan import plan_of, save_plan
 
     made = plan_of(_valid(schedule))
+    if stages is not None:
+        from runtime.replay import load_factory
+        from runtime.signature import signed
+
+        made = signed(made, load_factory(stages))
     if path is not None:
         save_plan(made, path)
     return made

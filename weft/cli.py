@@ -147,7 +147,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     _require_writable(options.output)
-    plan = weft.plan(options.schedule, options.output)
+    plan = weft.plan(options.schedule, options.output, options.stages)
     if options.output:
         print(f"written to {options.output}")
     else:
@@ -200,7 +200,9 @@ def _replay(options: argparse.Namespace) -> int:
     except ImportError:
         return _fail(BAD, "replay needs PyTorch: install it with  pip install 'weft[torch]'")
     found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
-                        timeline_path=options.timeline, time_scale=options.time_scale)
+                        timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
+                        reserve=options.reserve, checkpoint=options.checkpoint,
+                        checkpoint_every=options.checkpoint_every, resume=options.resume)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD

@@ -159,6 +159,8 @@ def parser() -> argparse.ArgumentParser:
     _add_draw(commands["draw"])
     _add_schedule(commands["plan"])
     commands["plan"].add_argument("-o", "--output", metavar="FILE", help="where to (default: standard output)")
+    commands["plan"].add_argument("--stages", metavar="MODULE:FUNCTION",
+                                  help="the stages that `weft replay` will run: it then refuses any others")
     _add_export(commands["export"])
     _add_import(commands["import"])
     _add_replay(commands["replay"])
@@ -266,6 +268,16 @@ def _add_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("--timeline", metavar="FILE", help="write the measured timeline there")
     command.add_argument("--time-scale", type=_positive, default=1.0, metavar="X",
                          help="with --emulate: make everything X times as long (default: 1)")
+    command.add_argument("--transport", metavar="NAME",
+                         help="what carries messages: gloo, nccl, shared (memory of one host), or a slow link, "
+                              "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo)")
+    command.add_argument("--reserve", type=_count, metavar="BYTES",
+                         help="what a device has beyond its planned capacity, for messages that arrive early "
+                              "(default: 1 GiB)")
+    command.add_argument("--checkpoint", metavar="FOLDER", help="save training there")
+    command.add_argument("--checkpoint-every", type=_count, default=0, metavar="N",
+                         help="after every N batches, and after the last")
+    command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
 
 
 def _add_fit(command: argparse.ArgumentParser) -> None:
