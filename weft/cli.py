@@ -18,7 +18,6 @@ from weft.manual import parser
 if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.comparison import Comparison
-    from weft.fitting import Fitted
     from weft.tradeoff import Sweep
 
 __all__ = ["main"]
@@ -145,9 +144,27 @@ def _explain(options: argparse.Namespace) -> int:
     return NO if found.schedule is None else GOOD
 
 
+def _place(options: argparse.Namespace) -> int:
+    from weft.placing import StepLines, placement_text
+
+    _require_writable(options.output)
+    found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
+                       time_limit=options.time_limit, effort=options.effort, seed=options.seed,
+                       workers=options.workers, on_step=StepLines(quiet=options.quiet))
+    answer = json.dumps(found.to_json())
+    if options.output:
+        from solver.files import write_atomically
+
+        write_atomically(options.output, answer + "\n")
+    print(answer if options.json else placement_text(found))
+    if options.output and not options.json:
+        print(f"written to {options.output}")
+    return GOOD
+
+
 def _plan(options: argparse.Namespace) -> int:
     _require_writable(options.output)
-    plan = weft.plan(options.schedule, options.output, options.stages)
+    plan = weft.plan(options.schedule, options.output)
     if options.output:
         print(f"written to {options.output}")
     else:
@@ -157,52 +174,13 @@ def _plan(options: argparse.Namespace) -> int:
     return GOOD
 
 
-def _export(options: argparse.Namespace) -> int:
-    _require_writable(options.output)
-    for path in weft.export_schedule(options.schedule, options.output, format=options.format, torch=options.torch):
-        print(f"written to {path}")
-    return GOOD
-
-
-def _import(options: argparse.Namespace) -> int:
-    from solver.validate import violations
-
-    _require_writable(options.output)
-    schedule = weft.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)
-    _save(schedule, options.output)
-    print(_summary(schedule))
-    for note in schedule.solver.get("notes", ()):
-        print(f"note      {note}")
-    faults = violations(schedule)
-    for fault in faults:
-        print(f"fault     {fault}")
-    print(f"written to {options.output}")
-    return NO if faults else GOOD
-
-
-def _fit(options: argparse.Namespace) -> int:
-    _require_writable(options.output)
-    found = weft.fit(options.plan, *options.timelines)
-    if options.output:
-        found.save(options.output)
-    _show(found, options.json)
-    if not options.json:
-        for warning in found.warnings:
-            print(f"warning: {warning}")
-        if options.output:
-            print(f"written to {options.output}")
-    return GOOD
-
-
 def _replay(options: argparse.Namespace) -> int:
     try:
         import torch  # noqa: F401
     except ImportError:
         return _fail(BAD, "replay needs PyTorch: install it with  pip install 'weft[torch]'")
     found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
-                        timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
-                        reserve=options.reserve, checkpoint=options.checkpoint,
-                        checkpoint_every=options.checkpoint_every, resume=options.resume)
+                        timeline_path=options.timeline, time_scale=options.time_scale)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD
@@ -222,8 +200,7 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "check": _check, "explain": _explain,
-             "draw": _draw, "plan": _plan, "export": _export, "import": _import, "fit": _fit, "replay": _replay,
-             "demo": _demo, "schema": _schema}
+             "draw": _draw, "place": _place, "plan": _plan, "replay": _replay, "demo": _demo, "schema": _schema}
 
 
 # -- shared by the commands ------------------------------------------------------------------------------------------
@@ -271,7 +248,7 @@ def _summary(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _show(found: Comparison | Sweep | Fitted, as_json: bool) -> None:
+def _show(found: Comparison | Sweep, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found.to_json()))
         return

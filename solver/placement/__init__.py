@@ -1,0 +1,7 @@
+"""Cutting an operator graph into stages on devices, to proof.
+
+``problem`` says what is placed and what a placement costs, ``judge`` checks a placement from that alone, ``search``
+finds one. ``groups``, ``reduce`` and ``coarsen`` make graphs smaller (the first two provably without loss), ``slicing``
+is the start, ``threshold`` the encoding that objectives build on, ``exact`` and ``latency`` two of them, ``refine``
+works near the cuts of graphs too large for proof.
+"""

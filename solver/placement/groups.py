@@ -1,0 +1,176 @@
+"""The placement problem as the solver sees it: groups of operators that share a stage, their order, and nets.
+
+A *group* is a set of operators that are in one stage in every placement, or in one that is as good as any. A *net* is
+a set of groups with a cost: a stage pays the cost if some but not all of the net's groups are in it (see
+:mod:`solver.placement.problem`: what a tensor costs depends only on *which* operators it joins, so tensors with the
+same groups are one net, an activation and the gradient that comes back for it among them).
+
+:func:`groups_of` is the first exact reduction, and :func:`contract` is how every further one is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.placement.problem import PlacementProblem
+
+__all__ = ["Groups", "Net", "contract", "groups_of"]
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Groups (ascending, at least two) that a tensor joins, and what it costs a stage that holds some but not all."""
+
+    groups: tuple[int, ...]
+    cost: float
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """``members[g]``: the nodes of group g. Groups are numbered in a topological order of ``order``.
+
+    ``times[g, k]``: time on kind k, infinite where k does not support the group. ``order``: pairs (before, after) with
+    before < after, transitively reduced.
+    """
+
+    problem: PlacementProblem
+    members: tuple[tuple[int, ...], ...]
+    times: Times
+    resident: Times
+    per_micro_batch: Times
+    order: tuple[tuple[int, int], ...]
+    nets: tuple[Net, ...]
+
+    @property
+    def count(self) -> int:
+        return len(self.members)
+
+    @cached_property
+    def least(self) -> Times:
+        """Per group its time on the fastest kind that supports it."""
+        return np.asarray(self.times.min(axis=1))
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[int]:
+        """The order as a graph."""
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(range(self.count))
+        graph.add_edges_from(self.order)
+        return graph
+
+    @cached_property
+    def nets_of(self) -> tuple[tuple[int, ...], ...]:
+        """Per group the indices of its nets."""
+        found: list[list[int]] = [[] for _ in range(self.count)]
+        for index, net in enumerate(self.nets):
+            for group in net.groups:
+                found[group].append(index)
+        return tuple(map(tuple, found))
+
+    def memory(self, groups: Iterable[int], in_flight: int) -> float:
+        """What these groups hold together with so many micro-batches in flight."""
+        chosen = list(groups)
+        return float(self.resident[chosen].sum() + in_flight * self.per_micro_batch[chosen].sum())
+
+    def spread(self, stages: Sequence[int]) -> list[int]:
+        """Per node its stage, from one stage per group."""
+        found = [0] * len(self.problem.nodes)
+        for members, stage in zip(self.members, stages, strict=True):
+            for node in members:
+                found[node] = stage
+        return found
+
+
+def groups_of(problem: PlacementProblem) -> Groups:
+    """Colocation classes, and whatever those tie into cycles, as one group each.
+
+    Exact: operators of one class share a stage by definition; if stage(a) <= stage(b) <= stage(a) along a cycle of
+    the order between classes, all stages on it are equal.
+    """
+    class_of = [0] * len(problem.nodes)
+    for index, nodes in enumerate(problem.classes):
+        for node in nodes:
+            class_of[node] = index
+    nets = [({class_of[i] for i in (tensor.producer, *tensor.consumers)}, tensor.time) for tensor in problem.tensors]
+    return _build(problem, problem.classes, [(class_of[a], class_of[b]) for a, b in problem.order], nets)
+
+
+def contract(groups: Groups, label: Sequence[int], further_order: Iterable[tuple[int, int]] = ()) -> Groups:
+    """Groups with equal labels made one, with whatever that ties into a cycle; ``further_order`` is between old groups.
+
+    If some best placement puts groups with equal labels into one stage and respects ``further_order``, the result has
+    the same optimum.
+    """
+    names = {old: new for new, old in enumerate(dict.fromkeys(label))}
+    merged: list[list[int]] = [[] for _ in names]
+    for group, name in enumerate(label):
+        merged[names[name]].extend(groups.members[group])
+    new = [names[name] for name in label]
+    return _build(groups.problem, [tuple(nodes) for nodes in merged],
+                  [(new[a], new[b]) for a, b in (*groups.order, *further_order)],
+                  [({new[g] for g in net.groups}, net.cost) for net in groups.nets])
+
+
+def _build(problem: PlacementProblem, parts: Sequence[Sequence[int]], order: Iterable[tuple[int, int]],
+           nets: Iterable[tuple[set[int], float]]) -> Groups:
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(parts)))
+    graph.add_edges_from((a, b) for a, b in order if a != b)
+    whole = nx.condensation(graph)
+    place: dict[int, int] = {}
+    members: list[tuple[int, ...]] = []
+    numbered: dict[int, int] = {}
+    # Ties go to the part with the smallest number: equal inputs give equal numberings.
+    first = {component: min(data["members"]) for component, data in whole.nodes(data=True)}
+    for number, component in enumerate(nx.lexicographical_topological_sort(whole, key=first.__getitem__)):
+        numbered[component] = number
+        nodes: list[int] = []
+        for part in sorted(whole.nodes[component]["members"]):
+            place[part] = number
+            nodes.extend(parts[part])
+        members.append(tuple(sorted(nodes)))
+    costs: dict[tuple[int, ...], float] = {}
+    for joined, cost in nets:
+        key = tuple(sorted({place[part] for part in joined}))
+        if len(key) > 1 and cost > 0:
+            costs[key] = costs.get(key, 0.0) + cost
+    times = np.array([[float("inf") if time is None or not kind.count else time
+                       for time, kind in zip(node.times, problem.kinds, strict=True)] for node in problem.nodes])
+    resident = np.array([node.resident for node in problem.nodes])
+    flying = np.array([node.per_micro_batch for node in problem.nodes])
+    return Groups(
+        problem, tuple(members),
+        np.array([times[list(nodes)].sum(axis=0) for nodes in members]),
+        np.array([resident[list(nodes)].sum() for nodes in members]),
+        np.array([flying[list(nodes)].sum() for nodes in members]),
+        _reduced(len(members), {(numbered[a], numbered[b]) for a, b in whole.edges}),
+        tuple(Net(key, cost) for key, cost in sorted(costs.items())))
+
+
+def _reduced(count: int, order: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """``order``, whose pairs ascend, without the pairs that others imply.
+
+    What can be reached from a group is a whole number used as a set of bits, which is what makes ten thousand groups
+    a matter of milliseconds.
+    """
+    after: list[list[int]] = [[] for _ in range(count)]
+    for first, second in order:
+        after[first].append(second)
+    reach = [0] * count
+    kept = []
+    for first in reversed(range(count)):
+        seen = 0
+        for second in sorted(after[first]):
+            if not seen >> second & 1:
+                kept.append((first, second))
+                seen |= reach[second]
+        reach[first] = seen | 1 << first
+    return tuple(sorted(kept))

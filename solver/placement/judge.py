@@ -1,0 +1,94 @@
+"""The judge: loads, memory, latency and every breach of a rule, from the problem alone.
+
+It shares nothing with the encodings: a placement is a list of (kind, operators), and everything is counted anew,
+tensor by tensor and operator by operator. Every placement passes through here before anyone sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from solver.placement.placement import Stage
+from solver.placement.problem import PlacementProblem
+
+__all__ = ["InvalidPlacement", "breaches", "latency_of", "stages_of"]
+
+
+class InvalidPlacement(AssertionError):
+    """A placement that breaks a rule has come out of the search: a defect of weft's, never of the input."""
+
+
+def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]]) -> tuple[Stage, ...]:
+    """The stages of ``parts`` (kind, nodes), in order, with their costs. Empty parts are left out."""
+    parts = [(kind, nodes) for kind, nodes in parts if nodes]
+    stage_of = {node: index for index, (_, nodes) in enumerate(parts) for node in nodes}
+    transfers = [0.0] * len(parts)
+    for tensor in problem.tensors:
+        touched = {stage_of[node] for node in (tensor.producer, *tensor.consumers)}
+        if len(touched) > 1:
+            for stage in touched:
+                transfers[stage] += tensor.time * problem.kinds[parts[stage][0]].transfer_factor
+    found = []
+    for index, (kind, nodes) in enumerate(parts):
+        times = [problem.nodes[node].times[kind] for node in nodes]
+        in_flight = problem.in_flight(len(parts) - index)
+        found.append(Stage(
+            nodes=tuple(sorted(nodes)), kind=kind,
+            compute=sum(float("inf") if time is None else time for time in times), transfers=transfers[index],
+            resident=sum(problem.nodes[node].resident for node in nodes),
+            activations=in_flight * sum(problem.nodes[node].per_micro_batch for node in nodes),
+            in_flight=in_flight))
+    return tuple(found)
+
+
+def latency_of(problem: PlacementProblem, stages: Sequence[Stage]) -> float:
+    """How long one micro-batch takes through the stages if each starts when all it follows have ended.
+
+    A stage follows another if some operator in it comes after one in the other (``problem.order``); stages that do not
+    follow each other run at the same time.
+    """
+    stage_of = {node: index for index, stage in enumerate(stages) for node in stage.nodes}
+    before: list[set[int]] = [set() for _ in stages]
+    for first, second in problem.order:
+        if stage_of[first] != stage_of[second]:
+            before[stage_of[second]].add(stage_of[first])
+    ends: list[float] = []
+    for index, stage in enumerate(stages):
+        ends.append(stage.load + max((ends[other] for other in before[index] if other < index), default=0.0))
+    return max(ends)
+
+
+def breaches(problem: PlacementProblem, stages: Sequence[Stage]) -> list[str]:
+    """Every rule that these stages break, a sentence each; empty for a placement that may be used.
+
+    Memory is compared to within 1e-9 of the limit: sums of fractions are rounded.
+    """
+    found = []
+    seen: dict[int, int] = {}
+    for index, stage in enumerate(stages):
+        for node in stage.nodes:
+            if node in seen:
+                found.append(f"operator {problem.nodes[node].name!r} is in stages {seen[node]} and {index}")
+            seen[node] = index
+            if problem.nodes[node].times[stage.kind] is None:
+                found.append(f"operator {problem.nodes[node].name!r} does not run on "
+                             f"{problem.kinds[stage.kind].name}, where stage {index} is")
+    missing = [node.name for i, node in enumerate(problem.nodes) if i not in seen]
+    if missing:
+        return [*found, f"operators without a stage: {', '.join(missing[:5])}"]
+    for members in problem.classes:
+        if len({seen[node] for node in members}) > 1:
+            found.append(f"operators {problem.nodes[members[0]].name!r} and others of its colocation class are apart")
+    for first, second in problem.order:
+        if seen[first] > seen[second]:
+            found.append(f"operator {problem.nodes[first].name!r} (stage {seen[first]}) comes before "
+                         f"{problem.nodes[second].name!r} (stage {seen[second]})")
+    for k, kind in enumerate(problem.kinds):
+        used = sum(stage.kind == k for stage in stages)
+        if used > kind.count:
+            found.append(f"{used} stages on {kind.name}, there are {kind.count}")
+    for index, stage in enumerate(stages):
+        memory = problem.kinds[stage.kind].memory
+        if memory is not None and stage.memory > memory * (1 + 1e-9):
+            found.append(f"stage {index} holds {stage.memory:g} of {memory:g} {problem.memory_unit}")
+    return found

@@ -1,0 +1,85 @@
+"""A placement: stages with what each costs and holds, its objective, and how good it is proven to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from solver.placement.problem import PlacementProblem
+
+__all__ = ["Placement", "Stage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Operators (indices of nodes, ascending) on a device of a kind (index into the problem's kinds).
+
+    ``compute`` and ``transfers`` are the two parts of its load; ``resident`` and ``activations`` those of its memory
+    with ``in_flight`` micro-batches at once, whether or not its kind limits memory.
+    """
+
+    nodes: tuple[int, ...]
+    kind: int
+    compute: float
+    transfers: float
+    resident: float
+    activations: float
+    in_flight: int
+
+    @property
+    def load(self) -> float:
+        """Time this stage's device is busy for one micro-batch."""
+        return self.compute + self.transfers
+
+    @property
+    def memory(self) -> float:
+        """What this stage's device holds at its fullest."""
+        return self.resident + self.activations
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Stages in order. ``objective`` is the largest load of a stage, ``latency`` the longest chain of stages.
+
+    ``bound``: no placement of this problem has a smaller objective. ``status`` is "optimal" where both agree to within
+    one part in a million, else "feasible". ``latency_bound`` holds among placements with this objective, where latency
+    was minimised too. ``solver`` says how it was found: ``groups`` before and after reductions, ``coarsening`` (a
+    sentence, if one that may lose the optimum was used, else ``None``), ``slicing`` (the dynamic program's
+    objective), seconds, seed.
+    """
+
+    problem: PlacementProblem
+    stages: tuple[Stage, ...]
+    objective: float
+    latency: float
+    bound: float
+    latency_bound: float | None = None
+    solver: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> float:
+        """How much larger the objective may be than the best there is, as a fraction of the bound."""
+        if self.objective <= self.bound:
+            return 0.0
+        return self.objective / self.bound - 1 if self.bound > 0 else float("inf")
+
+    @property
+    def status(self) -> str:
+        return "optimal" if self.gap <= 1e-6 else "feasible"
+
+    def to_json(self) -> dict[str, Any]:
+        """``{objective, bound, status, stages}``; a stage has its operators' names, device kind, loads and memory."""
+        return {
+            "objective": self.objective,
+            "bound": self.bound,
+            "status": self.status,
+            "stages": [{
+                "device": self.problem.kinds[stage.kind].name,
+                "load": stage.load,
+                "compute": stage.compute,
+                "transfers": stage.transfers,
+                "memory": stage.memory,
+                "in_flight": stage.in_flight,
+                "nodes": [self.problem.nodes[node].name for node in stage.nodes],
+            } for stage in self.stages],
+        }

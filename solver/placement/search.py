@@ -1,0 +1,251 @@
+"""From a placement problem to a placement with a proven bound.
+
+Exact reductions, slicings of random orders as a start, then the threshold encoding in turns with refinement near the
+cuts. Graphs too large for that are coarsened first (:mod:`solver.placement.coarsen`, which is said in the result);
+bounds always hold for the graph that was given. Whatever is returned has passed the judge.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from solver.cpsat import Budget
+from solver.placement import judge
+from solver.placement.bounds import simple_bound
+from solver.placement.coarsen import coarsen
+from solver.placement.exact import EVERYTHING, Options, largest_load, least_bottleneck
+from solver.placement.groups import Groups, groups_of
+from solver.placement.hopeless import NoPlacement, refuse_hopeless, sentence_for
+from solver.placement.latency import least_latency
+from solver.placement.placement import Placement, Stage
+from solver.placement.problem import PlacementProblem
+from solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
+from solver.placement.refine import refine
+from solver.placement.slicing import Slicing, best_slicing
+
+__all__ = ["Step", "place"]
+
+#: Groups times stages up to which the exact encoding is tried on the graph itself.
+_EXACT = 25_000
+#: What larger graphs, and slicings of mid-sized ones, are coarsened to.
+_COARSE = 300
+#: Within this fraction of the bound an objective counts as optimal.
+_CLOSE = 1e-6
+
+
+@dataclass(frozen=True)
+class Step:
+    """Where a search stands: what it is doing, the best largest load so far and the bound."""
+
+    doing: str
+    objective: float
+    bound: float
+    seconds: float
+
+
+def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float | None = None, seed: int = 0,
+          workers: int = 1, latency: bool = False, options: Options = EVERYTHING,
+          on_step: Callable[[Step], None] = lambda _: None) -> Placement:
+    """The placement with the least largest load found within ``time_limit`` seconds, with a proven bound.
+
+    ``latency``: then, among those with that load, the one with the least latency. ``effort`` limits CP-SAT's
+    deterministic time, so that a ``seed`` repeats a run exactly (with one worker and a time limit that is not met).
+    Ctrl-C returns the best so far. Raises :class:`~solver.placement.hopeless.NoPlacement` where nothing fits.
+    """
+    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    return _Search(problem, budget, options, on_step).run(latency=latency)
+
+
+class _Search:
+    """One search. ``stage_of`` and ``kind_of`` hold the best placement, by node and by stage."""
+
+    def __init__(self, problem: PlacementProblem, budget: Budget, options: Options,
+                 on_step: Callable[[Step], None]) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.options = options
+        self.on_step = on_step
+        self.began = time.process_time()
+        self.whole = groups_of(problem)
+        refuse_hopeless(self.whole)
+        self.groups = fold(self.whole)
+        self.bound = simple_bound(self.groups)
+        self.best: Slicing | None = None  # of self.whole
+        self.details: dict[str, Any] = {
+            "operators": len(problem.nodes), "groups": self.whole.count, "folded": self.groups.count,
+            "coarsening": None, "slicing": None}
+
+    def run(self, *, latency: bool) -> Placement:
+        try:
+            self._bottleneck()
+        except KeyboardInterrupt:
+            self.budget.interrupted = True
+        if self.best is None:
+            self._give_up()
+        latency_bound = None
+        if latency and not self.budget.spent:
+            latency_bound = self._latency()
+        return self._placement(latency_bound)
+
+    # -- the largest load ----------------------------------------------------------------------------------------
+
+    def _bottleneck(self) -> None:
+        self._slice()
+        small = self.groups.count * self.problem.devices <= _EXACT
+        if small:
+            self._exact(0.1)
+        else:
+            self._solve_coarse(0.3)
+        for share in (0.3, 0.7, 1.0):
+            if self._done():
+                return
+            self._refine(share)
+            if small and not self._done():
+                self._exact(share)
+
+    def _done(self) -> bool:
+        return self.budget.spent or (self.best is not None and self.best.value <= self.bound * (1 + _CLOSE))
+
+    def _slice(self) -> None:
+        """Slicings on the graph itself where it is small, and on coarser ones, which is often as good and quicker."""
+        self._say("slicing")
+        stages = self.problem.devices
+        levels = [self.groups] if self.groups.count <= 2 * _COARSE else []
+        levels += [coarsen(self.groups, target, stages) for target in (_COARSE, _COARSE // 2)
+                   if self.groups.count > 2 * target]
+        for level in levels:
+            found = best_slicing(level, self.budget)
+            self._better(level, found)
+            if self._done():
+                break
+        self.details["slicing"] = None if self.best is None else self.best.value
+
+    def _exact(self, share: float) -> None:
+        """The encoding on the graph itself, for ``share`` of what time is left."""
+        self._say("exact search")
+        groups, start = self.groups, self._start(self.groups)
+        if start is not None and self.options.cutoff:
+            cheap = keep_dear_nets_whole(without_slow_kinds(groups, start.value), start.value)
+            ordered = order_twins(cheap)
+            regrouped = self._start(ordered)
+            if regrouped is not None and regrouped.value <= start.value * (1 + 1e-9):
+                groups, start = ordered, regrouped
+        self.details["searched"] = groups.count
+        found = least_bottleneck(groups, self.budget, start, self.bound, options=self.options,
+                                 deterministic=self._turn(share))
+        if found.infeasible and start is None:
+            raise NoPlacement(sentence_for(groups, self.budget))
+        self.bound = max(self.bound, found.bound)
+        self._better(groups, found.stages)
+
+    def _solve_coarse(self, share: float) -> None:
+        """The encoding on a coarse graph. Its bound is of no use: see :mod:`solver.placement.coarsen`."""
+        coarse = coarsen(self.groups, _COARSE, self.problem.devices)
+        self.details["coarsening"] = (
+            f"heuristic: {self.groups.count} groups were joined along heavy edges to {coarse.count}, solved so, and "
+            "refined near the cuts; the bound is one for the graph itself")
+        self._say("coarse search")
+        start = self._start(coarse)
+        found = least_bottleneck(coarse, self.budget, start, self.bound, deterministic=self._turn(share))
+        self._better(coarse, found.stages)
+
+    def _refine(self, share: float) -> None:
+        start = self._start(self.groups)
+        if start is None:
+            return
+        self._say("refining near the cuts")
+        turn = self._turn(share)
+        part = Budget(seconds=self.budget.left * share, deterministic=turn if turn < float("inf") else None,
+                      seed=self.budget.seed, workers=self.budget.workers)
+        found = refine(self.groups, start, part, self.bound, turn=turn / 4)
+        self.budget.deterministic_used += part.deterministic_used
+        self.budget.interrupted |= part.interrupted
+        self._better(self.groups, found)
+
+    def _turn(self, share: float) -> float:
+        """Deterministic seconds for ``share`` of what is left: by the measure itself or, roughly, by the clock."""
+        return share * min(self.budget.deterministic_left, self.budget.left)
+
+    # -- keeping the best ----------------------------------------------------------------------------------------
+
+    def _better(self, groups: Groups, found: Slicing | None) -> None:
+        """Take over ``found`` (of ``groups``) if it is better and stands before the judge."""
+        if found is None or (self.best is not None and found.value >= self.best.value):
+            return
+        stages = [(kind, tuple(node for group in inside for node in groups.members[group]))
+                  for kind, inside in found.stages]
+        judged = judge.stages_of(self.problem, stages)
+        if judge.breaches(self.problem, judged):
+            raise judge.InvalidPlacement("; ".join(judge.breaches(self.problem, judged)))
+        self.best = _on(self.whole, [(stage.kind, stage.nodes) for stage in judged])
+        self._say("found")
+
+    def _start(self, groups: Groups) -> Slicing | None:
+        """The best placement in terms of ``groups``, or ``None`` where it takes one of them apart."""
+        if self.best is None:
+            return None
+        return _on(groups, [(kind, tuple(node for group in inside for node in self.whole.members[group]))
+                            for kind, inside in self.best.stages])
+
+    def _say(self, doing: str) -> None:
+        self.on_step(Step(doing, float("inf") if self.best is None else self.best.value, self.bound,
+                          self.budget.elapsed))
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _give_up(self) -> None:
+        if self.budget.interrupted:
+            raise KeyboardInterrupt
+        raise NoPlacement(f"found no placement that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
+                          "proof that there is none; give more time, more memory or more devices")
+
+    def _latency(self) -> float:
+        self._say("latency")
+        assert self.best is not None
+        stages = self._judged(self.best)
+        known = judge.latency_of(self.problem, stages)
+        found, bound = least_latency(self.groups, self.budget, max(stage.load for stage in stages), known)
+        if found is not None:
+            better = [(kind, tuple(node for group in inside for node in self.groups.members[group]))
+                      for kind, inside in found.stages]
+            judged = judge.stages_of(self.problem, better)
+            if (not judge.breaches(self.problem, judged) and judge.latency_of(self.problem, judged) < known
+                    and max(s.load for s in judged) <= max(s.load for s in stages) * (1 + 1e-9)):
+                self.best = _on(self.whole, better)
+        return bound
+
+    def _judged(self, slicing: Slicing | None) -> tuple[Stage, ...]:
+        assert slicing is not None
+        return judge.stages_of(self.problem, [
+            (kind, tuple(node for group in inside for node in self.whole.members[group]))
+            for kind, inside in slicing.stages])
+
+    def _placement(self, latency_bound: float | None) -> Placement:
+        stages = self._judged(self.best)
+        faults = judge.breaches(self.problem, stages)
+        if faults:
+            raise judge.InvalidPlacement("; ".join(faults))
+        objective = max(stage.load for stage in stages)
+        return Placement(
+            self.problem, stages, objective, judge.latency_of(self.problem, stages), min(self.bound, objective),
+            latency_bound,
+            {**self.details, "seconds": round(self.budget.elapsed, 3),
+             "cpu_seconds": round(time.process_time() - self.began, 3),
+             "deterministic": round(self.budget.deterministic_used, 3), "seed": self.budget.seed,
+             "workers": self.budget.workers})
+
+
+def _on(groups: Groups, parts: Sequence[tuple[int, Sequence[int]]]) -> Slicing | None:
+    """Stages of nodes as stages of ``groups``; ``None`` if a group is in two of them."""
+    stage_of = {node: index for index, (_, nodes) in enumerate(parts) for node in nodes}
+    inside: list[list[int]] = [[] for _ in parts]
+    for group, members in enumerate(groups.members):
+        stages = {stage_of[node] for node in members}
+        if len(stages) > 1:
+            return None
+        inside[stages.pop()].append(group)
+    stages_ = tuple((kind, tuple(held)) for (kind, _), held in zip(parts, inside, strict=True) if held)
+    return Slicing(largest_load(groups, stages_), stages_)

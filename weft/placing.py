@@ -1,0 +1,110 @@
+"""Cutting an operator graph into stages on devices: the file read, the devices chosen, the answer shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from solver.placement.placement import Placement
+from solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
+from solver.placement.search import Step, place
+
+__all__ = ["StepLines", "parse_devices", "place_source", "placement_text", "with_devices"]
+
+#: What ``--devices`` says of one kind: how many, and how much memory (``None``: as the graph says).
+Wish = tuple[int, float | None]
+
+
+def place_source(source: str | os.PathLike[str] | PlacementProblem, *, devices: Mapping[str, Wish] | None = None,
+                 recompute: bool = False, latency: bool = False, time_limit: float = 60.0, effort: float | None = None,
+                 seed: int = 0, workers: int = 1, on_step: Callable[[Step], None] = lambda _: None) -> Placement:
+    """See :func:`weft.place`."""
+    if isinstance(source, str | os.PathLike):
+        from models.formats import load_profiled_graph
+
+        source = load_profiled_graph(source, recompute=recompute)
+    if devices:
+        source = with_devices(source, devices)
+    return place(source, time_limit=time_limit, effort=effort, seed=seed, workers=workers, latency=latency,
+                 on_step=on_step)
+
+
+def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> PlacementProblem:
+    """``problem`` on other numbers of its kinds of device. Raises :class:`PlacementError` for a kind it has not."""
+    known = [kind.name for kind in problem.kinds]
+    for name in wishes:
+        if name not in known:
+            raise PlacementError(f"devices: the graph knows no kind {name!r}, it has times for {', '.join(known)}")
+
+    def wished(kind: DeviceKind) -> DeviceKind:
+        if kind.name not in wishes:
+            return kind
+        count, memory = wishes[kind.name]
+        return dataclasses.replace(kind, count=count, memory=kind.memory if memory is None else memory)
+
+    return dataclasses.replace(problem, kinds=tuple(map(wished, problem.kinds)))
+
+
+def parse_devices(text: str) -> dict[str, Wish]:
+    """``accelerator=4:16GiB,cpu=0`` as counts and memory by kind. Raises ``ValueError`` that says what is allowed."""
+    from models.quantities import parse_bytes
+
+    found: dict[str, Wish] = {}
+    for part in text.split(","):
+        name, equals, rest = part.partition("=")
+        count, colon, memory = rest.partition(":")
+        if not equals or not name.strip() or not count.strip().isdigit() or name.strip() in found:
+            raise ValueError(f"is {text!r}, it must be like accelerator=4,cpu=1 or accelerator=4:16GiB, each kind once")
+        amount = float(parse_bytes(memory.strip())) if colon else None
+        found[name.strip()] = (int(count), amount)
+    return found
+
+
+class StepLines:
+    """Shows on standard error each better placement and what the search does, a line each, once a second at most."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._shown = 0.0
+        self._objective = float("inf")
+
+    def __call__(self, step: Step) -> None:
+        """Show where the search stands."""
+        now = time.monotonic()
+        if self.quiet or (step.objective >= self._objective and now - self._shown < 1.0):
+            return
+        self._objective, self._shown = step.objective, now
+        best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
+        print(f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}", file=sys.stderr)
+
+
+def placement_text(placement: Placement) -> str:
+    """The placement for people: the objective with its proof, and a line for each stage."""
+    problem, unit = placement.problem, placement.problem.time_unit
+    proof = "proven optimal" if placement.status == "optimal" else f"gap at most {placement.gap:.2%}"
+    lines = [
+        f"{problem.name}: {len(problem.nodes)} operators in {len(placement.stages)} stages",
+        f"bottleneck  {placement.objective:.6g} {unit}, lower bound {placement.bound:.6g} {unit}: {proof}",
+        f"latency     {placement.latency:.6g} {unit}" + (
+            "" if placement.latency_bound is None else f", lower bound {placement.latency_bound:.6g} {unit} at this "
+                                                       "bottleneck"),
+    ]
+    for number, stage in enumerate(placement.stages):
+        kind = problem.kinds[stage.kind]
+        limit = "" if kind.memory is None else f" of {_memory(kind.memory, problem)}"
+        names = [problem.nodes[stage.nodes[0]].name, problem.nodes[stage.nodes[-1]].name]
+        lines.append(f"  stage {number:<2} {kind.name}: load {stage.load:.6g} {unit} ({stage.compute:.6g} compute, "
+                     f"{stage.transfers:.6g} transfers), {_memory(stage.memory, problem)}{limit}, "
+                     f"{len(stage.nodes)} operators, {' ... '.join(dict.fromkeys(names))}")
+    if placement.solver.get("coarsening"):
+        lines.append(str(placement.solver["coarsening"]))
+    return "\n".join(lines)
+
+
+def _memory(amount: float, problem: PlacementProblem) -> str:
+    if problem.memory_unit == "byte":
+        return f"{amount / 2**30:.2f} GiB"
+    return f"{amount:g} {problem.memory_unit}"
