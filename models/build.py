@@ -16,6 +16,7 @@ from typing import Literal
 
 from models.cluster import ClusterModel, Link, model_cluster
 from models.costs import LayerCost, explicit_layers
+from models.family_costs import family_costs, uses_measured_gpt
 from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
 from models.split import NoSplit, Shape, Split, split_layers, stage_device
@@ -63,13 +64,14 @@ class Candidate:
 def layer_costs(spec: Spec) -> list[LayerCost]:
     """The spec's layers, first to last.
 
-    Raises :class:`~models.spec.SpecError` or :class:`~models.profiles.ProfileError` if there are no costs for them.
+    Raises :class:`~models.spec.SpecError` or :class:`~models.profiles.ProfileError` if there are no costs for them, and
+    what reading a config.json raises.
     """
     if isinstance(spec.model, ExplicitModel):
         run = spec.run
         return explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
                                recompute=isinstance(run, Training) and run.recompute)
-    return gpt_layers(spec)
+    return gpt_layers(spec) if uses_measured_gpt(spec) else list(family_costs(spec).layers)
 
 
 def bytes_per_parameter(spec: Spec) -> int:
@@ -200,6 +202,8 @@ def _blocks(split: Split, backward: Backward, link: Link) -> Iterator[Block]:
 def _gradients(s: int, stage: StageCost, device: int, backward: Backward, after: Dependency) -> Iterator[Block]:
     """The backward of stage ``s``: whole where it is not split or has only one of the two parts."""
     where, kept = (device,), stage.activation
+    if not stage.backward:  # runs without gradients (recycling): it keeps nothing, and nothing flows back
+        return
     if backward == "full" or not stage.weight_grad:
         yield Block(f"B{s}", BlockKind.BACKWARD, where, _seconds(stage.backward), (-kept,),
                     (stage.workspace_backward,), (after,))

@@ -44,6 +44,12 @@ class LayerCost:
     input_bytes: int = 0
     #: Needed while a forward runs that keeps nothing (inference, recomputation), the input included.
     working_set: int = 0
+    #: Of ``activation_bytes``, what other layers keep too: names and bytes. A stage with several of them has it once.
+    shared_activations: tuple[tuple[str, int], ...] = ()
+    #: Of ``input_bytes``, what other layers read too: names and bytes.
+    shared_inputs: tuple[tuple[str, int], ...] = ()
+    #: Of ``parameters``, what other layers hold too: names and numbers. A stage with several of them has it once.
+    shared_parameters: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_split(self) -> bool:
@@ -58,6 +64,7 @@ def recomputed(layer: LayerCost) -> LayerCost:
         backward=round(layer.backward + layer.forward, 9),
         input_grad=None if layer.input_grad is None else round(layer.input_grad + layer.forward, 9),
         activation_bytes=layer.input_bytes,
+        shared_activations=layer.shared_inputs,
         workspace_forward=max(0, layer.working_set - layer.input_bytes),
         workspace_backward=max(0, layer.working_set - layer.input_bytes,
                                layer.activation_bytes + layer.workspace_backward - layer.input_bytes),

@@ -25,6 +25,7 @@ _COLUMNS = ("op_name", "forward-compute", "backward-compute", "input_size", "out
 #: Shipped profiles: name -> file of each micro-batch size.
 PROFILES: Mapping[str, Mapping[int, str]] = {
     "gpt-1.3b-v100": {size: f"gpt_1_3B_mbs{size}_tp1_algo0.csv" for size in (1, 2, 4, 8)},
+    "t5-770m-v100": {size: f"t5_770M_mbs{size}_tp1_algo0.csv" for size in (1, 2, 4, 8)},
 }
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PrivateAttr,
@@ -22,23 +20,24 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from models.devices import DEVICES
+from models.families import FAMILIES, FamilyModel, GptModel
 from models.quantities import parse_bandwidth, parse_bytes, parse_seconds
+from models.section import MAX_LAYERS, Section, refuse
 
 __all__ = [
-    "EXPLICIT", "FAMILY", "MAX_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES", "Cluster", "ExplicitModel", "GptModel",
-    "Inference", "LayerSpec", "Placement", "Spec", "Training",
+    "CONFIG", "EXPLICIT", "FAMILY", "MAX_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES", "Cluster", "ConfigModel",
+    "ExplicitModel", "GptModel", "Inference", "LayerSpec", "Placement", "Spec", "Training",
 ]
 
 #: More micro-batches in one step than any training run uses; a schedule holds an entry for every one of them.
 MAX_MICRO_BATCHES = 65_536
-#: Limits that keep a typing error (a layer count of 10^9) from taking the machine down.
+#: A limit that keeps a typing error from taking the machine down.
 MAX_GPUS = 1_024
-MAX_LAYERS = 1_024
 
-#: The two kinds of ``model`` section; pydantic puts these tags into error locations.
-FAMILY, EXPLICIT = "family:", "layers:"
+#: The kinds of ``model`` section; pydantic puts these tags into error locations.
+FAMILY, EXPLICIT, CONFIG = "family:", "layers:", "config:"
 
 _QUANTITY = r"^\s*[+]?[0-9.]+([eE][+-]?[0-9]+)?\s*"
 _BYTES_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0},
@@ -62,29 +61,12 @@ def _bytes_each(value: object) -> tuple[int, ...]:
         try:
             amounts.append(parse_bytes(item))
         except ValueError as error:
-            _refuse(f"entry {i} is {item!r}, {error}")
+            refuse(f"entry {i} is {item!r}, {error}")
     return tuple(amounts)
 
 
 BytesEach: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_bytes_each), WithJsonSchema(
     {"anyOf": [*_BYTES_SCHEMA["anyOf"], {"type": "array", "minItems": 1, "items": _BYTES_SCHEMA}]})]
-
-
-class Section(BaseModel):
-    """What all sections share: unknown keys are refused, types are not guessed, nothing changes after reading."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class GptModel(Section):
-    """A GPT: an embedding, ``layers`` equal transformer layers, and a head (final layer norm, logits, loss)."""
-
-    family: Literal["gpt"] = Field(description="The model family.")
-    layers: int = Field(ge=1, le=MAX_LAYERS, description="Number of transformer layers.", examples=[24])
-    hidden: int = Field(ge=1, description="Width of the hidden state.", examples=[2048])
-    heads: int = Field(ge=1, description="Attention heads.", examples=[32])
-    vocabulary: int = Field(ge=1, description="Entries of the vocabulary, padding included.", examples=[51200])
-    sequence: int = Field(ge=1, description="Tokens in a sequence.", examples=[2048])
 
 
 class LayerSpec(Section):
@@ -118,17 +100,17 @@ class LayerSpec(Section):
     @model_validator(mode="after")
     def _check(self) -> LayerSpec:
         if round(self.forward, 9) <= 0:
-            _refuse("forward must be greater than 0 (at least 1 ns)")
+            refuse("forward must be greater than 0 (at least 1 ns)")
         if (self.input_grad is None) != (self.weight_grad is None):
-            _refuse("input_grad and weight_grad come together, one of them is missing")
+            refuse("input_grad and weight_grad come together, one of them is missing")
         if self.backward is not None and self.input_grad is not None:
-            _refuse("give either backward, or input_grad and weight_grad, not both")
+            refuse("give either backward, or input_grad and weight_grad, not both")
         if self.backward is not None and round(self.backward, 9) <= 0:
-            _refuse("backward must be greater than 0 (at least 1 ns)")
+            refuse("backward must be greater than 0 (at least 1 ns)")
         if self.input_grad is not None and round(self.input_grad + (self.weight_grad or 0), 9) <= 0:
-            _refuse("input_grad and weight_grad must be greater than 0 together (at least 1 ns)")
+            refuse("input_grad and weight_grad must be greater than 0 together (at least 1 ns)")
         if self.weights is not None and self.parameters is not None:
-            _refuse("give either weights (their size) or parameters (their number), not both")
+            refuse("give either weights (their size) or parameters (their number), not both")
         return self
 
 
@@ -141,21 +123,37 @@ class ExplicitModel(Section):
     def _check(self) -> ExplicitModel:
         count = sum(layer.repeat for layer in self.layers)
         if count > MAX_LAYERS:
-            _refuse(f"layers are {count} with their repeats, at most {MAX_LAYERS} are supported")
+            refuse(f"layers are {count} with their repeats, at most {MAX_LAYERS} are supported")
         names = [layer.name for layer in self.layers]
         for name in names:
             if names.count(name) > 1:
-                _refuse(f"layers: the name {name!r} is used twice")
+                refuse(f"layers: the name {name!r} is used twice")
         return self
 
 
+class ConfigModel(Section):
+    """A model whose sizes a Hugging Face config.json tells."""
+
+    config: Name = Field(description="Path of the config.json, relative to this file; its model_type says the family.",
+                         examples=["models/gpt2/config.json"])
+    sequence: int | None = Field(default=None, ge=1, description="Tokens in a sequence (for an encoder and decoder, of "
+                                 "each). Default: the most that the model was made for.")
+
+
 def _kind_of_model(value: Any) -> str | None:
-    """Which kind a ``model`` section is meant to be: explicit where it lists layers, else of a family."""
-    if isinstance(value, (GptModel, ExplicitModel)):
-        return EXPLICIT if isinstance(value, ExplicitModel) else FAMILY
-    if not isinstance(value, dict):
+    """Which kind a ``model`` section is meant to be: a config, explicit where it lists layers, else of a family."""
+    if isinstance(value, Section):
+        return {ExplicitModel: EXPLICIT, ConfigModel: CONFIG}.get(type(value), FAMILY)
+    return kind_of_model(value)
+
+
+def kind_of_model(value: object) -> str:
+    """Which kind of ``model`` section a mapping is meant to be."""
+    if not isinstance(value, dict) or "family" in value:
         return FAMILY
-    return EXPLICIT if "family" not in value and not isinstance(value.get("layers"), int) else FAMILY
+    if "config" in value:
+        return CONFIG
+    return EXPLICIT if not isinstance(value.get("layers"), int) else FAMILY
 
 
 class Cluster(Section):
@@ -173,6 +171,9 @@ class Cluster(Section):
     bandwidth: Bandwidth | None = Field(
         default=None, description="Bandwidth between any two GPUs (bytes per second, or text with a unit).",
         examples=["36 GB/s"])
+    device: Name | None = Field(
+        default=None, description=f"What the GPUs are, for modelled costs: {', '.join(DEVICES)}.",
+        examples=["a100-80gb"])
     latency: Seconds = Field(
         default=0.0, description="Time that a transfer of any size takes at least; with bandwidth only. Default 0.",
         examples=["10 us"])
@@ -184,16 +185,23 @@ class Cluster(Section):
             raise ValueError("it must be greater than 0")
         return value
 
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, value: str | None) -> str | None:
+        if value is not None and value not in DEVICES:
+            raise ValueError(f"it must be one of {', '.join(DEVICES)}")
+        return value
+
     @model_validator(mode="after")
     def _check(self) -> Cluster:
         if len(self.memory) not in (1, self.gpus):
-            _refuse(f"memory lists {len(self.memory)} GPUs, but gpus is {self.gpus}")
+            refuse(f"memory lists {len(self.memory)} GPUs, but gpus is {self.gpus}")
         if self.links is not None and (self.bandwidth is not None or self.latency):
-            _refuse("give either links (measured) or bandwidth and latency, not both")
+            refuse("give either links (measured) or bandwidth and latency, not both")
         if self.latency and self.bandwidth is None:
-            _refuse("latency needs bandwidth beside it")
+            refuse("latency needs bandwidth beside it")
         if self.gpus > 1 and self.links is None and self.bandwidth is None:
-            _refuse("with several GPUs, give links (such as nvlink-v100) or bandwidth (such as 36 GB/s)")
+            refuse("with several GPUs, give links (such as nvlink-v100) or bandwidth (such as 36 GB/s)")
         return self
 
 
@@ -210,7 +218,7 @@ class Training(_Run):
 
     recompute: bool = Field(
         default=False, description="Keep only each layer's input and run its forward again in the backward (for a "
-        "family, the transformer layers). Default false.")
+        "family, all layers but embeddings and losses). Default false.")
     gradient_bytes: int = Field(default=2, ge=0, le=16, description="Bytes of one parameter's gradient. Default 2.")
     optimizer_bytes_per_parameter: int = Field(
         default=12, ge=0, le=64, description="Optimizer state for one parameter. Default 12: mixed-precision Adam, an "
@@ -234,12 +242,14 @@ class Spec(Section):
     """A model, a cluster and what to run on it: everything a schedule search needs to know."""
 
     name: Name = Field(description="Name of the problem, for tables and pictures.", examples=["GPT-1.3B on 4 V100"])
-    model: Annotated[Annotated[GptModel, Tag(FAMILY)] | Annotated[ExplicitModel, Tag(EXPLICIT)],
-                     Discriminator(_kind_of_model)] = Field(description="The model: of a family, or layer by layer.")
+    model: Annotated[Annotated[FamilyModel, Tag(FAMILY)] | Annotated[ExplicitModel, Tag(EXPLICIT)]
+                     | Annotated[ConfigModel, Tag(CONFIG)], Discriminator(_kind_of_model)] = Field(
+        description=f"The model: of a family ({', '.join(FAMILIES)}), of a config.json, or layer by layer.")
     costs: Name | None = Field(
-        default=None, description="Where a family's costs come from: the name of a shipped profile, or the path of a "
-        "profile CSV, relative to this file. Default gpt-1.3b-v100.",
-        examples=["gpt-1.3b-v100", "profiles/my_gpt_mbs1.csv"])
+        default=None, description="Where a family's costs come from: roofline (modelled for cluster.device), the name "
+        f"of a device to model ({', '.join(DEVICES)}), the name of a shipped profile, or the path of a profile CSV, "
+        "relative to this file. Default: for a GPT without cluster.device gpt-1.3b-v100, else roofline.",
+        examples=["gpt-1.3b-v100", "roofline", "h100", "profiles/my_gpt_mbs1.csv"])
     cluster: Cluster
     training: Training | None = Field(default=None, description="Give this or inference.")
     inference: Inference | None = Field(default=None, description="Give this or training.")
@@ -252,10 +262,10 @@ class Spec(Section):
     @model_validator(mode="after")
     def _check(self) -> Spec:
         if (self.training is None) == (self.inference is None):
-            _refuse("give either training or inference" + ("" if self.training is None else ", not both"))
+            refuse("give either training or inference" + ("" if self.training is None else ", not both"))
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
-                _refuse("costs is for a model family; listed layers state their own costs")
+                refuse("costs is for a model family; listed layers state their own costs")
             if self.training is not None:
                 self._require_backwards(self.model)
         return self
@@ -263,9 +273,9 @@ class Spec(Section):
     def _require_backwards(self, model: ExplicitModel) -> None:
         for i, layer in enumerate(model.layers):
             if layer.backward is None and layer.input_grad is None:
-                _refuse(f"model.layers[{i}].backward is missing: training needs it, or input_grad and weight_grad")
+                refuse(f"model.layers[{i}].backward is missing: training needs it, or input_grad and weight_grad")
             if layer.input_grad is None and self.placement.backward == ("split",):
-                _refuse(f"model.layers[{i}].input_grad is missing: a split backward needs input_grad and weight_grad")
+                refuse(f"model.layers[{i}].input_grad is missing: a split backward needs input_grad and weight_grad")
 
     @property
     def run(self) -> Training | Inference:
@@ -288,8 +298,3 @@ class Spec(Section):
     def folder(self) -> Path | None:
         """The folder that relative paths in the spec start from (``None``: the working folder)."""
         return self._folder
-
-
-def _refuse(message: str) -> None:
-    """A finding about several keys of one section; :mod:`models.spec` puts file, line and section before it."""
-    raise PydanticCustomError("section", "{message}", {"message": message})

@@ -14,12 +14,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from models.families import FAMILIES
 from models.places import PlacedYaml, YamlError, show_path
 from models.sections import (
+    CONFIG,
     EXPLICIT,
     FAMILY,
     MAX_MICRO_BATCHES,
     Cluster,
+    ConfigModel,
     ExplicitModel,
     GptModel,
     Inference,
@@ -27,6 +30,7 @@ from models.sections import (
     Placement,
     Spec,
     Training,
+    kind_of_model,
 )
 
 __all__ = [
@@ -101,9 +105,9 @@ def spec_schema() -> dict[str, Any]:
 
 def _sentence(error: ValidationError, placed: PlacedYaml, where: str) -> str:
     """One sentence for the finding that stands first in the file; unknown keys go before what they may cause."""
-    findings = [(_rank(entry["type"]), placed.line(_path(entry["loc"])), entry) for entry in error.errors()]
+    findings = [(_rank(entry["type"]), placed.line(_place(entry)), entry) for entry in error.errors()]
     _, line, entry = min(findings, key=lambda finding: finding[:2])
-    path = _path(entry["loc"])
+    path = _place(entry)
     return f"{where}: line {line}: {_finding(entry, path, placed)}"
 
 
@@ -111,8 +115,17 @@ def _rank(kind: str) -> int:
     return {"extra_forbidden": 0, "missing": 2, "too_short": 3}.get(kind, 1)
 
 
+def _place(entry: Mapping[str, Any]) -> tuple[str | int, ...]:
+    path = _path(entry["loc"])
+    return (*path, "family") if entry["type"].startswith("union_tag") else path
+
+
 def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
-    return tuple(step for step in location if step not in (FAMILY, EXPLICIT))
+    steps = list(location)
+    if FAMILY in steps:  # pydantic's tags: the kind of model section, and behind it the family
+        at = steps.index(FAMILY)
+        del steps[at:at + 1 + (len(steps) > at + 1 and steps[at + 1] in FAMILIES)]
+    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG))
 
 
 def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], placed: PlacedYaml) -> str:
@@ -122,6 +135,10 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], placed: Plac
     if kind == "missing":
         meaning = _allowed_keys(path[:-1], placed).get(str(path[-1]), "").rstrip(".")
         return f"{field} is missing" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else "")
+    if kind.startswith("union_tag"):
+        found = "missing" if kind == "union_tag_not_found" else placed.text(path)
+        return (f"{field} is {found}, it must be {_either(list(FAMILIES))}"
+                f"{_near(str(context.get('tag', '')), list(FAMILIES))}")
     if kind == "section":
         return (f"{field}: " if field else "") + str(context["message"])
     found = f"{field} is {placed.text(path)}"
@@ -156,9 +173,8 @@ def _allowed_keys(path: tuple[str | int, ...], placed: PlacedYaml) -> dict[str, 
     names = tuple(step for step in path if isinstance(step, str))
     if names == ("model",):
         model = placed.value["model"]
-        section: type[BaseModel] = GptModel
-        if "family" not in model and not isinstance(model.get("layers"), int):
-            section = ExplicitModel
+        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel}
+        section = kinds.get(kind_of_model(model)) or FAMILIES.get(str(model.get("family")), GptModel)
     else:
         section = sections[names]
     return {name: field.description or "" for name, field in section.model_fields.items()}

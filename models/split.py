@@ -130,6 +130,12 @@ def _no_split(search: _Search, memory: Sequence[int]) -> NoSplit:
         device, missing, least)
 
 
+def _shared(layer: LayerCost, bytes_per_parameter: int, backward: Backward) -> int:
+    """What a layer needs that a stage may have already, in bytes."""
+    activations = 0 if backward == "none" else sum(size for _, size in layer.shared_activations)
+    return activations + bytes_per_parameter * sum(count for _, count in layer.shared_parameters)
+
+
 class _Measure(NamedTuple):
     """What a GPU's stages measure: their load and that of the larger one (nanoseconds), the shortfall (bytes)."""
 
@@ -162,7 +168,8 @@ class _Search:
         self.gpus = len(capacity)
         self._singles = [self.stages.stage(i, i + 1) for i in range(len(layers))]
         needs = [static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
-                 for one in self._singles]
+                 - _shared(layer, bytes_per_parameter, backward)  # another layer of the stage may count it
+                 for layer, one in zip(layers, self._singles, strict=True)]
         self.load_before = list(accumulate((one.load for one in self._singles), initial=0))
         self.need_before = list(accumulate(needs, initial=0))
         self.capacity_behind = [sum(capacity[s + 1:]) for s in range(self.gpus)]

@@ -40,6 +40,8 @@ class StageCost:
     workspace_backward: int
     workspace_weight_grad: int
     working_set: int
+    #: Names of what is kept or held by several layers of the model and already counted here.
+    counted: frozenset[str] = frozenset()
 
     @property
     def load(self) -> int:
@@ -70,22 +72,28 @@ class Stages:
 
 
 def _extended(stage: StageCost | None, layer: LayerCost, at: int) -> StageCost:
-    before = stage or StageCost(at, at, *([0] * 12))
+    before = stage or StageCost(at, at, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     return StageCost(
         before.first, at + 1,
         before.forward + _ns(layer.forward),
         before.backward + _ns(layer.backward),
         before.input_grad + _ns(layer.input_grad or 0.0),
         before.weight_grad + _ns(layer.weight_grad or 0.0),
-        before.parameters + layer.parameters,
-        before.activation + layer.activation_bytes,
+        before.parameters + layer.parameters - _again(before, layer.shared_parameters),
+        before.activation + layer.activation_bytes - _again(before, layer.shared_activations),
         before.held + layer.weight_grad_bytes,
         layer.output_bytes,
         max(before.workspace_forward, layer.workspace_forward),
         max(before.workspace_backward, layer.workspace_backward),
         max(before.workspace_weight_grad, layer.workspace_weight_grad),
         max(before.working_set, layer.working_set),
+        before.counted.union(name for name, _ in (*layer.shared_parameters, *layer.shared_activations)),
     )
+
+
+def _again(stage: StageCost, shared: tuple[tuple[str, int], ...]) -> int:
+    """How much of ``shared`` the stage already counts."""
+    return sum(amount for name, amount in shared if name in stage.counted)
 
 
 def _ns(seconds: float) -> int:

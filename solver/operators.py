@@ -178,7 +178,7 @@ class OperatorGraph:
         for tensor in self._all_tensors():
             if tensor.base is not None and tensor.base not in self.tensors:
                 raise OperatorError(f"tensor {tensor.name!r}: base is {tensor.base!r}, which nothing produces")
-            self._storage(tensor.name)
+            self.storage(tensor.name)
         for operator in self.operators:
             for parameter in operator.parameters:
                 if parameter != self.parameters[parameter.name]:
@@ -250,6 +250,15 @@ class OperatorGraph:
         position = {operator.name: i for i, operator in enumerate(self.operators)}
         return tuple(nx.lexicographical_topological_sort(self.graph, key=position.__getitem__))
 
+    def storage(self, name: str) -> str:
+        """The tensor that owns the storage of tensor ``name``."""
+        seen = [name]
+        while (base := self.tensors[seen[-1]].base) is not None:
+            if base in seen:
+                raise OperatorError(f"tensor {name!r}: is a view of itself: {' -> '.join([*seen, base])}")
+            seen.append(base)
+        return seen[-1]
+
     # -- sums over a set of operators --------------------------------------------------------------------------------
 
     def parameter_count(self, operators: Iterable[str] | None = None) -> int:
@@ -272,7 +281,7 @@ class OperatorGraph:
         held here too. Parameters are not counted.
         """
         names = {name for operator in self._some(operators) for name in operator.keeps}
-        return sum(self.tensors[storage].bytes for storage in {self._storage(name) for name in names})
+        return sum(self.tensors[storage].bytes for storage in {self.storage(name) for name in names})
 
     def crossing(self, operators: Iterable[str]) -> tuple[frozenset[str], frozenset[str]]:
         """The tensors that ``operators`` read from other operators, and those of theirs that others read."""
@@ -300,15 +309,6 @@ class OperatorGraph:
 
     def _held(self, names: Iterable[str] | None) -> Mapping[str, Parameter]:
         return {parameter.name: parameter for operator in self._some(names) for parameter in operator.parameters}
-
-    def _storage(self, name: str) -> str:
-        """The tensor that owns the storage of tensor ``name``."""
-        seen = [name]
-        while (base := self.tensors[seen[-1]].base) is not None:
-            if base in seen:
-                raise OperatorError(f"tensor {name!r}: is a view of itself: {' -> '.join([*seen, base])}")
-            seen.append(base)
-        return seen[-1]
 
 
 def _require_unique(what: str, names: Iterable[str]) -> None:

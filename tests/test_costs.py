@@ -125,7 +125,7 @@ def test_a_profile_of_ones_own_stands_beside_the_spec(tmp_path: Path) -> None:
 
 
 def test_an_unknown_profile_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SpecError, match=r"costs is 'gpt-13b', it must be a shipped profile .gpt-1.3b-v100. or"):
+    with pytest.raises(SpecError, match=r"costs is 'gpt-13b', it must be a shipped profile .gpt-1.3b-v100, t5-770m"):
         layer_costs(gpt(costs="gpt-13b"))
 
 

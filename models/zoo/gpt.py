@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from models.costs import LayerCost, recomputed
+from models.devices import DEVICES
 from models.profiles import PROFILES, Operator, ProfileError, load_profile, shipped_profile
 from models.sections import GptModel, Spec, Training
 from models.spec import SpecError
@@ -88,8 +89,8 @@ def gpt_layers(spec: Spec) -> list[LayerCost]:
     for field in ("hidden", "heads", "vocabulary", "sequence"):
         if getattr(model, field) != getattr(sizes, field):
             raise SpecError(f"{spec.where}: model.{field} is {getattr(model, field)}, but the costs in {name} are "
-                            f"measured for {field} {getattr(sizes, field)}; for other sizes list the layers with their "
-                            "costs under model.layers (only the number of layers is free)")
+                            f"measured for {field} {getattr(sizes, field)}; model others (costs: roofline) or list "
+                            "the layers with their costs under model.layers (only the number of layers is free)")
     if spec.run.micro_batch_size != sizes.micro_batch_size:
         raise SpecError(f"{spec.where}: micro_batch_size is {spec.run.micro_batch_size}, but the costs in {name} are "
                         f"measured for {sizes.micro_batch_size}")
@@ -129,7 +130,7 @@ def _operators(spec: Spec) -> tuple[Mapping[str, Operator], str]:
     path = Path(name) if spec.folder is None else spec.folder / name
     if not name.endswith(".csv") and not path.exists():
         raise SpecError(f"{spec.where}: costs is {name!r}, it must be a shipped profile ({', '.join(PROFILES)}) or the "
-                        "path of a profile CSV")
+                        f"path of a profile CSV, or roofline or a device to model ({', '.join(DEVICES)})")
     return load_profile(path, str(path)), str(path)
 
 

@@ -1,0 +1,168 @@
+"""How far modelled operator times are from measured ones, and the fit of what kernels reach of a V100's peaks.
+
+Shares are fitted on one model of Aceso's V100 profiles (GPT-1.3B, micro-batches of 1, 2, 4 and 8) and judged on the
+other (T5-770M), which has other sizes and a decoder; and the other way round. Errors are modelled over measured time,
+minus one: per operator (a profile's row), and per layer, where operators' errors even out. Writes ``roofline.json``.
+
+    python -m experiments.roofline
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.devices import DEVICES, KernelClass, Pass, Reach, kernel_class
+from models.families import GptModel, T5Model
+from models.profile_times import rows_of, sizes_agree
+from models.profiles import shipped_profile
+from models.roofline import dtype_of, pass_seconds
+from models.zoo.graphs import model_graph
+from solver.operators import Operator, Work
+
+SIZES = (1, 2, 4, 8)
+MODELS = {
+    "gpt-1.3b-v100": GptModel(family="gpt", layers=1, hidden=2048, heads=32, vocabulary=51200, sequence=2048),
+    "t5-770m-v100": T5Model(family="t5", encoder_layers=1, decoder_layers=1, hidden=1024, heads=16, feed_forward=4096,
+                            vocabulary=30592, sequence=2048, target=512, positions="learned", norm="layer_norm",
+                            activation="gelu", bias=True),
+}
+V100 = DEVICES["v100"]
+MATRIX = ("gemm", "bmm")
+Shares = dict[tuple[KernelClass, Pass], Reach]
+_PASSES: tuple[tuple[Pass, ...], ...] = (("forward",), ("backward",), ("forward", "backward"))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row of a profile beside the operators it stands for."""
+
+    model: str
+    batch: int
+    row: str
+    layer: str
+    operators: tuple[tuple[Operator, str], ...]  # with their dtypes
+    seconds: Mapping[Pass, float]
+
+
+def samples(name: str) -> list[Sample]:
+    """All rows of profile ``name`` whose sizes agree with our operators.
+
+    The rows of the final norms and of T5's decoder embedding are those of micro-batch 1 in every file of the artifact.
+    """
+    found = []
+    for batch in SIZES:
+        graph = model_graph(MODELS[name], batch)
+        profile = shipped_profile(name, batch)
+        groups: dict[str, list[Operator]] = {}
+        for operator, row in rows_of(graph).items():
+            groups.setdefault(row, []).append(graph.by_name[operator])
+        if set(profile) - set(groups):
+            raise SystemExit(f"{name}, micro-batch {batch}: no operator for {sorted(set(profile) - set(groups))}")
+        for row, operators in groups.items():
+            if not sizes_agree(operators, profile[row]):
+                print(f"{name}, micro-batch {batch}: {row} is of another size, left out", file=sys.stderr)
+                continue
+            found.append(Sample(name, batch, row, operators[0].layer,
+                                tuple((operator, dtype_of(graph, operator)) for operator in operators),
+                                {"forward": profile[row].forward, "backward": profile[row].backward}))
+    return found
+
+
+def modelled(sample: Sample, which: Pass, shares: Shares, launch: float) -> float:
+    """The row's time under ``shares``, with ``launch`` seconds a pass."""
+    total = 0.0
+    for operator, dtype in sample.operators:
+        works: list[Work] = [operator.forward] if which == "forward" else [
+            work for work in (operator.input_grad, operator.weight_grad) if work is not None]
+        for i, work in enumerate(works):
+            total += pass_seconds(V100, operator.kind, work, dtype, which, launches=False,
+                                  reach=shares[kernel_class(operator.kind), which])
+            if not i or operator.deferred is not None:
+                total += launch
+    return total
+
+
+def fit(known: Sequence[Sample], which: Pass) -> tuple[Shares, float]:
+    """Shares and launch time with the least sum of |log(modelled / measured)|, by coordinate descent on grids."""
+    classes = sorted({kernel_class(operator.kind) for sample in known for operator, _ in sample.operators})
+    grid = [round(0.02 * 1.04**i, 4) for i in range(101) if 0.02 * 1.04**i <= 1.0] + [1.0]
+    launches = [i * 1e-6 for i in range(2, 150, 2)]
+    grid.reverse()  # of equals the largest: what does not bind is no finding
+    shares: Shares = {(group, which): Reach(0.6 if group in MATRIX else 1.0, 0.6) for group in classes}
+    launch = 40e-6
+
+    def loss() -> float:
+        return sum(abs(math.log(modelled(sample, which, shares, launch) / sample.seconds[which])) for sample in known)
+
+    before = math.inf
+    while (now := loss()) < before - 1e-6:
+        before = now
+        for group in classes:
+            for field in ("memory", "compute") if group in MATRIX else ("memory",):
+                best, kept = math.inf, shares[group, which]
+                for value in grid:
+                    shares[group, which] = Reach(value if field == "compute" else kept.compute,
+                                                 value if field == "memory" else kept.memory)
+                    if (found := loss()) < best - 1e-9:
+                        best, choice = found, shares[group, which]
+                shares[group, which] = choice
+        tried = []
+        for launch in launches:
+            tried.append((loss(), launch))
+        launch = min(tried)[1]
+    return shares, launch
+
+
+def errors(tested: Sequence[Sample], shares: Shares, launch: Mapping[Pass, float]) -> dict[str, object]:
+    """The distribution of errors over rows, and over layers, of each pass and of both together."""
+    result: dict[str, object] = {}
+    for level in ("operator", "layer"):
+        groups: dict[tuple[int, str], list[Sample]] = {}
+        for sample in tested:
+            key = (sample.batch, sample.row) if level == "operator" else (sample.batch, sample.layer)
+            groups.setdefault(key, []).append(sample)
+        for passes in _PASSES:
+            found = {}
+            for key, members in groups.items():
+                ours = sum(modelled(s, p, shares, launch[p]) for s in members for p in passes)
+                theirs = sum(s.seconds[p] for s in members for p in passes)
+                found[key] = ours / theirs - 1
+            values = list(found.values())
+            sizes = sorted(abs(value) for value in values)
+            worst = max(found, key=lambda key: abs(found[key]))
+            result[f"{level} {' and '.join(passes)}"] = {
+                "count": len(values), "median_absolute": round(statistics.median(sizes), 4),
+                "p90_absolute": round(sizes[math.ceil(0.9 * len(sizes)) - 1], 4),
+                "bias": round(statistics.mean(values), 4),
+                "worst": [str(part) for part in worst], "worst_error": round(found[worst], 4)}
+    return result
+
+
+def main() -> None:
+    """Fit on each model, judge on both, print and write the table."""
+    data = {name: samples(name) for name in MODELS}
+    report: dict[str, object] = {}
+    for name in MODELS:
+        shares: Shares = {}
+        launch: dict[Pass, float] = {}
+        for which in _PASSES[-1]:
+            found, launch[which] = fit(data[name], which)
+            shares |= found
+        report[f"fitted on {name}"] = {
+            "launch_us": {which: round(seconds * 1e6, 1) for which, seconds in launch.items()},
+            "reach": {f"{group} {which}": [reach.compute, reach.memory] for (group, which), reach in shares.items()},
+            **{f"judged on {other}": errors(data[other], shares, launch) for other in MODELS}}
+    shipped = {key: V100.reach[key] for key in V100.reach}
+    report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
+    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

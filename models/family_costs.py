@@ -1,0 +1,120 @@
+"""The layers of a family's model with their costs: which source of times a spec asks for, and what it covers.
+
+``costs`` in a spec names a device to model, ``roofline`` for the cluster's device, a shipped profile or a profile file.
+A profile gives the operators of its own sizes; the rest is modelled for the profile's device and named in the notes.
+GPT-1.3B in the sizes of its profile has costs of its own (:mod:`models.zoo.gpt`), measured throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.costs import LayerCost
+from models.devices import DEVICES
+from models.families import GptModel
+from models.huggingface import read_config
+from models.layering import is_chain, layers_of
+from models.operator_times import OperatorTime, OperatorTimes
+from models.profile_times import ProfileTimes, rows_of
+from models.profiles import PROFILES, ProfileError, load_profile, shipped_profile
+from models.roofline import Roofline
+from models.section import Section
+from models.sections import ConfigModel, ExplicitModel, Spec, Training
+from models.spec import SpecError
+from models.zoo.graphs import model_graph
+from solver.operators import OperatorGraph
+
+__all__ = ["FamilyCosts", "family_costs", "family_model", "uses_measured_gpt"]
+
+_DTYPES = {2: "float16", 4: "float32", 8: "float64"}
+#: The device that each shipped profile was taken on.
+_PROFILED = {"gpt-1.3b-v100": "v100", "t5-770m-v100": "v100"}
+
+
+@dataclass(frozen=True)
+class FamilyCosts:
+    """A family's operator graph with the time of every operator, its layers, and what a reader should know."""
+
+    graph: OperatorGraph
+    times: Mapping[str, OperatorTime]
+    layers: tuple[LayerCost, ...]
+    notes: tuple[str, ...]
+
+
+def family_model(spec: Spec) -> Section:
+    """The family and sizes of the spec's model; a config.json is read. Raises ``ConfigError``."""
+    model = spec.model
+    if isinstance(model, ConfigModel):
+        path = Path(model.config) if spec.folder is None else spec.folder / model.config
+        return read_config(path, sequence=model.sequence)
+    assert not isinstance(model, ExplicitModel)
+    return model
+
+
+def uses_measured_gpt(spec: Spec) -> bool:
+    """Whether the model is a plain GPT whose costs are a profile's (:func:`models.zoo.gpt.gpt_layers`)."""
+    model = spec.model
+    if type(model) is not GptModel or (spec.costs is None and spec.cluster.device is not None):
+        return False
+    plain = GptModel(family="gpt", layers=model.layers, hidden=model.hidden, heads=model.heads,
+                     vocabulary=model.vocabulary, sequence=model.sequence)
+    return model == plain and spec.costs != "roofline" and spec.costs not in DEVICES
+
+
+def family_costs(spec: Spec) -> FamilyCosts:
+    """The layers of the spec's model, their costs from the source that the spec names.
+
+    Raises :class:`~models.spec.SpecError` if that source is unknown or has no number for this model, and what reading
+    a config or profile raises.
+    """
+    run, model = spec.run, family_model(spec)
+    dtype = _DTYPES.get(run.parameter_bytes)
+    if dtype is None:
+        raise SpecError(f"{spec.where}: parameter_bytes is {run.parameter_bytes}, but a family's layers compute with 2 "
+                        "(fp16), 4 (fp32) or 8 (fp64)")
+    training = isinstance(run, Training)
+    graph = model_graph(model, run.micro_batch_size, dtype=dtype, training=training)
+    source = _source(spec, graph)
+    times = source.times(graph)
+    layers = layers_of(graph, times, training=training, recompute=isinstance(run, Training) and run.recompute)
+    notes = source.notes(graph)
+    if not is_chain(graph):
+        notes.append("the model is no chain: its layers run one after another here, and what a later layer reads "
+                     "travels through the stages in between")
+    return FamilyCosts(graph, times, tuple(layers), tuple(notes))
+
+
+def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
+    name = spec.costs or "roofline"
+    if name in DEVICES:
+        return Roofline(DEVICES[name])
+    if name == "roofline":
+        return Roofline(DEVICES[_device(spec)])
+    batch = spec.run.micro_batch_size
+    if name in PROFILES:
+        tables = {size: shipped_profile(name, size) for size in PROFILES[name]}
+        source = ProfileTimes(tables, batch, Roofline(DEVICES[_PROFILED[name]]), f"the profile {name}")
+    else:
+        path = Path(name) if spec.folder is None else spec.folder / name
+        if not name.endswith(".csv") and not path.exists():
+            raise SpecError(f"{spec.where}: costs is {name!r}, it must be a shipped profile ({', '.join(PROFILES)}) or "
+                            f"the path of a profile CSV, or roofline or a device ({', '.join(DEVICES)}) to model")
+        source = ProfileTimes({batch: load_profile(path, str(path))}, batch, Roofline(DEVICES[_device(spec)]),
+                              f"the profile {path}")
+    if not rows_of(graph):
+        raise SpecError(f"{spec.where}: costs is {name}, but profiles are for the families gpt and t5; for "
+                        f"{graph.name} give roofline or a device ({', '.join(DEVICES)})")
+    if not source.covers(graph):
+        raise ProfileError(f"{spec.where}: costs is {name}, but no row of it is of this model's sizes at a micro-batch "
+                           f"of {batch}; give roofline or a device ({', '.join(DEVICES)})")
+    return source
+
+
+def _device(spec: Spec) -> str:
+    if spec.cluster.device is not None:
+        return spec.cluster.device
+    if spec.cluster.links is not None:  # measured between V100s
+        return "v100"
+    raise SpecError(f"{spec.where}: cluster.device is missing: modelled costs need it ({', '.join(DEVICES)})")

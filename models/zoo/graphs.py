@@ -1,0 +1,53 @@
+"""The operator graph of any family of the zoo."""
+
+from __future__ import annotations
+
+from models.families import (
+    DlrmModel,
+    EvoformerModel,
+    FlavaModel,
+    GptModel,
+    MmtModel,
+    ResNetModel,
+    SwinModel,
+    T5Model,
+    UnoModel,
+)
+from models.section import Section
+from models.zoo.decoder import gpt_graph
+from models.zoo.dlrm import dlrm_graph, uno_graph
+from models.zoo.evoformer import evoformer_graph
+from models.zoo.multimodal import flava_graph, mmt_graph
+from models.zoo.resnet import resnet_graph
+from models.zoo.swin import swin_graph
+from models.zoo.t5 import t5_graph
+from solver.operators import OperatorGraph
+
+__all__ = ["model_graph"]
+
+
+def model_graph(model: Section, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
+    """One micro-batch of ``batch`` samples of ``model``, with activations and parameters in ``dtype``.
+
+    Raises ``TypeError`` for a section that is no family of the zoo.
+    """
+    match model:
+        case GptModel():  # mixtures of experts included
+            return gpt_graph(model, batch, dtype=dtype, training=training)
+        case T5Model():
+            return t5_graph(model, batch, dtype=dtype, training=training)
+        case FlavaModel():
+            return flava_graph(model, batch, dtype=dtype, training=training)
+        case MmtModel():
+            return mmt_graph(model, batch, dtype=dtype, training=training)
+        case SwinModel():
+            return swin_graph(model, batch, dtype=dtype, training=training)
+        case EvoformerModel():
+            return evoformer_graph(model, batch, dtype=dtype, training=training)
+        case DlrmModel():
+            return dlrm_graph(model, batch, dtype=dtype, training=training)
+        case UnoModel():
+            return uno_graph(model, batch, dtype=dtype, training=training)
+        case ResNetModel():
+            return resnet_graph(model, batch, dtype=dtype, training=training)
+    raise TypeError(f"{type(model).__name__} is no family of the zoo")
