@@ -3,7 +3,8 @@
 The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``, as
 predicted, in the problem's time unit; ``stages``, the rank of every stage, or ``null`` where the problem is no
 pipeline; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An instruction is
-``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes ``{"do": "0F0", "start": 0, "end": 1.5}``.
+``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes ``{"do": "0F0", "start": 0, "end": 1.5}``. It
+may have ``signatures``: per stage, a hash of the module that it is for (:mod:`runtime.signature`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Plan:
     """What ``problem``'s ranks run for ``micro_batches`` micro-batches.
 
     ``times`` are the predicted start and end of everything computed, in the problem's time unit; ``solver`` says who
-    made the schedule.
+    made the schedule; ``signatures`` what the stages are, where the plan was made for given ones.
     """
 
     problem: Problem
@@ -50,6 +51,7 @@ class Plan:
     program: Program
     times: Mapping[Work, tuple[float, float]]
     solver: Mapping[str, Any] = field(default_factory=dict)
+    signatures: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -114,6 +116,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "stages": None if plan.stage_ranks is None else list(plan.stage_ranks),
         "ranks": ranks,
         "solver": dict(plan.solver),
+        **({"signatures": dict(plan.signatures)} if plan.signatures else {}),
     }
 
 
@@ -124,7 +127,7 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
     """
     entry = Entry(value, where)
     require_format(entry, PLAN_FORMAT)
-    entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver")
+    entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver", "signatures")
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
     micro_batches = entry.count("micro_batches", minimum=1)
     solver = entry.child("solver").value
@@ -137,7 +140,11 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
         check_program(program, problem, micro_batches)
     except ProgramError as error:
         raise FormatError(f"{where}: {error}") from None
-    plan = Plan(problem, micro_batches, program, times, solver)
+    signatures: dict[str, str] = {}
+    if "signatures" in entry.value:
+        hashes = entry.child("signatures")
+        signatures = {stage: hashes.text(stage) for stage in hashes.value}
+    plan = Plan(problem, micro_batches, program, times, solver, signatures)
     makespan = entry.number("makespan")
     if not math.isclose(makespan, plan.makespan, rel_tol=1e-9):
         raise FormatError(f"{where}: makespan is {makespan}, but the last instruction ends at {plan.makespan}")

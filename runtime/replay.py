@@ -7,20 +7,23 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runtime.plan import Plan, load_plan
 from runtime.timeline import Comparison, Measured, Timeline, compare, save_timeline
+from runtime.transports import TransportError, parse_transport
 
 if TYPE_CHECKING:
     import torch
 
+    from runtime.checkpoint import Checkpoints
     from runtime.session import Session
     from runtime.training import Training
 
-__all__ = ["Replay", "ReplayError", "replay", "run_emulated", "run_training"]
+__all__ = ["Replay", "ReplayError", "load_factory", "replay", "run_emulated", "run_training"]
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
@@ -50,7 +53,9 @@ class Replay:
 
 def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: str | None = None,
            timeout: float = 60.0, timeline_path: str | os.PathLike[str] | None = None,
-           time_scale: float = 1.0) -> Replay | None:
+           time_scale: float = 1.0, transport: str | None = None, reserve: int | None = None,
+           checkpoint: str | os.PathLike[str] | None = None, checkpoint_every: int = 0,
+           resume: bool = False) -> Replay | None:
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
@@ -59,27 +64,37 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     instruction or one wait: past it every rank stops, says why, and exits with 1. ``time_scale`` makes emulated time
     that many times as long; a time unit that is not s, ms or us is emulated as a second.
 
+    ``transport`` carries the messages: see :mod:`runtime.transports`; by default NCCL on GPUs, else gloo. ``reserve``
+    is in bytes: what a device has beyond its capacity in the problem, for messages that arrive early (default: 1 GiB).
+    Training is saved to the folder ``checkpoint`` after every ``checkpoint_every`` batches and after the last; with
+    ``resume`` it goes on from the newest checkpoint there.
+
     Raises :class:`ReplayError` or :class:`~solver.files.FormatError` on rank 0 for a mistake of the user; the other
     ranks then exit with 2 in silence.
     """
     rank = int(os.environ.get("RANK", "0"))
     try:
         plan = _plan(plan_path, emulate, stages, timeout, timeline_path, time_scale)
+        _require_sense(emulate, transport, checkpoint, checkpoint_every, resume)
     except ValueError:
         if rank == 0:
             raise
         time.sleep(1)  # torchrun stops all ranks when the first one exits: let rank 0 speak
         raise SystemExit(2) from None
 
-    from runtime.session import SessionError, join
+    from runtime.session import RESERVE, SessionError, join
 
-    with join(timeout, None if emulate else _device()) as session:
+    with join(timeout, None if emulate else _device(transport), transport=transport,
+              reserve=RESERVE if reserve is None else reserve) as session:
         if emulate:
             result = run_emulated(plan, session, time_scale * (_seconds_per_unit(plan) or 1.0))
         else:
             assert stages is not None
             session.watch.doing(f"loading {stages}")
-            result = run_training(plan, session, _training(stages, plan, rank))
+            from runtime.checkpoint import Checkpoints
+
+            saving = None if checkpoint is None else Checkpoints(Path(checkpoint), checkpoint_every, resume)
+            result = run_training(plan, session, _training(stages, plan, rank), saving)
         if result is not None and timeline_path is not None:
             try:
                 save_timeline(result.timeline, timeline_path)
@@ -101,32 +116,46 @@ def run_emulated(plan: Plan, session: Session, seconds_per_unit: float) -> Repla
     return _result(plan, session, seconds_per_unit, measured, ())
 
 
-def run_training(plan: Plan, session: Session, training: Training) -> Replay | None:
+def run_training(plan: Plan, session: Session, training: Training,
+                 checkpoints: Checkpoints | None = None) -> Replay | None:
     """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
+
+    With ``checkpoints``, training is saved, and perhaps taken up where it was left.
 
     After each batch every parameter's gradient is that of the mean loss over the whole batch.
     """
     import torch
 
     from runtime.executor import Executor
+    from runtime.health import require_finite
+    from runtime.session import SessionError
+    from runtime.signature import SignatureError, require_signature
     from runtime.stages import Stages
 
+    try:
+        require_signature(plan, training)
+    except SignatureError as error:
+        raise SessionError(str(error)) from None
     worker = Stages(plan, session, training)
     executor = Executor(plan, session, worker)
     modules = torch.nn.ModuleList(training.stages.values())
     measured: list[Measured] = []
     losses: list[float] = []
-    for step in range(training.steps):
+    first = 0 if checkpoints is None else checkpoints.restore(plan, session, training)
+    for step in range(first, training.steps):
         worker.begin(step)
         modules.zero_grad(set_to_none=True)
         measured = executor.run()
         session.watch.doing(f"after the backward of batch {step}")
+        require_finite(worker.losses, step)
         if training.after_backward is not None:
             training.after_backward(step)
         if training.optimizer is not None:
             training.optimizer.step()
         if worker.losses:
             losses.append(float(torch.stack(list(worker.losses.values())).mean()))
+        if checkpoints is not None:
+            checkpoints.save(plan, session, training, step)
     executor.close()
     worker.close()
     return _result(plan, session, _seconds_per_unit(plan), measured, tuple(losses))
@@ -165,9 +194,31 @@ def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeo
     return plan
 
 
-def _device() -> torch.device:
+def _require_sense(emulate: bool, transport: str | None, checkpoint: str | os.PathLike[str] | None,
+                   checkpoint_every: int, resume: bool) -> None:
+    """Refuse options that mean nothing, or nothing together."""
+    if transport is not None:
+        try:
+            parse_transport(transport)
+        except TransportError as error:
+            raise ReplayError(str(error)) from None
+    if checkpoint_every < 0:
+        raise ReplayError(f"--checkpoint-every is {checkpoint_every}, it must be a number of batches")
+    if checkpoint is None and (checkpoint_every or resume):
+        raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
+    if checkpoint is not None and emulate:
+        raise ReplayError("--checkpoint is for training: an emulated run has nothing to save")
+    if checkpoint is not None and not (checkpoint_every or resume):
+        raise ReplayError("--checkpoint needs --checkpoint-every N, or --resume")
+
+
+def _device(transport: str | None) -> torch.device:
     import torch
 
+    if transport == "shared" and torch.cuda.is_available():  # ranks may share a GPU
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if transport is not None and transport != "nccl":
+        return torch.device("cpu")
     enough = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if enough else torch.device("cpu")
 
@@ -176,20 +227,28 @@ def _seconds_per_unit(plan: Plan) -> float | None:
     return SECONDS.get(plan.problem.time_unit)
 
 
+def load_factory(factory: str) -> Callable[..., Any]:
+    """The function that ``"module:function"`` names. Raises :class:`ReplayError`."""
+    module_name, colon, function_name = factory.partition(":")
+    if not colon:
+        raise ReplayError(f"--stages is {factory!r}, it must be MODULE:FUNCTION")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
+    try:
+        function: Callable[..., Any] = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError) as error:
+        raise ReplayError(f"--stages {factory}: {error}") from None
+    return function
+
+
 def _training(factory: str, plan: Plan, rank: int) -> Training:
     from runtime.session import SessionError
     from runtime.training import Training
 
-    module_name, colon, function_name = factory.partition(":")
-    if not colon:
-        raise SessionError(f"--stages is {factory!r}, it must be MODULE:FUNCTION")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise SessionError(f"--stages {factory}: {error}") from None
-    training = function(plan, rank)
+        training = load_factory(factory)(plan, rank)
+    except ReplayError as error:
+        raise SessionError(str(error)) from None
     if not isinstance(training, Training):
         raise SessionError(f"--stages {factory} gave {type(training).__name__}, it must give a "
                            "runtime.training.Training")

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from runtime.health import RunError
 from runtime.watch import Watch
 
 __all__ = ["Session", "SessionError", "join"]
@@ -119,6 +120,8 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
             watch.give_up(f"{error} while {watch.text}")
         except SessionError as error:
             watch.give_up(str(error), code=2)
+        except RunError as error:
+            watch.give_up(str(error))
         except Exception as error:
             traceback.print_exc()
             watch.give_up(f"{type(error).__name__} while {watch.text}: {(str(error) or 'no message').splitlines()[0]}")

@@ -130,9 +130,11 @@ class Search:
             yield
         self._find_repetend()
         yield
-        for phase in (self._complete, self._find_longer_periods, self._polish):
-            if not self.done:
+        for phase in (self._complete, self._find_longer_periods):
+            if not self.settled:
                 yield from phase()
+        if not self.done:
+            yield from self._polish()
 
     @property
     def operations(self) -> int:
@@ -141,6 +143,11 @@ class Search:
     @property
     def done(self) -> bool:
         return (self.best is not None and self.best.gap == 0) or self.budget.spent
+
+    @property
+    def settled(self) -> bool:
+        """Whether no steady state is left to look for: a proven optimum without one may be matched by one with."""
+        return self.budget.spent or (self.done and self.best is not None and self.best.period is not None)
 
     def _offer_baselines(self) -> None:
         for entry in BASELINES.values():
@@ -179,7 +186,7 @@ class Search:
         for candidate in (found,) if shorter is found else (shorter, found):
             self.offer_repeated(candidate)
             for edge in (0, 1, 2, 4):
-                if self.done:
+                if self.settled:
                     return
                 completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
                                       deterministic=1.0)
@@ -196,7 +203,7 @@ class Search:
         for copies in _COPIES:
             blocks = copies * len(self.problem.blocks)
             short = self.micro_batches < 8 * copies  # too few for such a period to repeat
-            if self.done or short or blocks > _MOST_COPIES or best.rate <= self.steady_bound:
+            if self.settled or short or blocks > _MOST_COPIES or best.rate <= self.steady_bound:
                 return
             self.phase = f"repetend of {copies}"
             start = repeat_copies(self.periods.best, in_copies(self.instance, copies), copies)

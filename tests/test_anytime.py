@@ -73,9 +73,10 @@ def test_runs_of_the_same_effort_repeat_but_for_the_times() -> None:
 
 
 def test_a_search_over_placements_has_one_history_of_all_of_them() -> None:
-    problems = [pipeline(chain(4), memory=4), pipeline(v(4), forward=0.5, backward=1, memory=4)]
+    problems = [pipeline(chain(2), forward=6, split=(8, 4), memory=3),
+                pipeline(v(2), forward=3, split=(4, 2), memory=3)]
     case = Case("two", tuple(Placement(f"p{i}", problem, {"placement": f"p{i}"})
-                             for i, problem in enumerate(problems)), 8)
+                             for i, problem in enumerate(problems)), 6)
     schedule = solve_case(case, effort=0.6)
     history = schedule.solver["history"]
     assert history[0][0] < history[-1][0]

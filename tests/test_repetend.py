@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from models.zoo.shapes import TESSEL_PROBLEMS, shape
-from solver.bounds import makespan_bound, steady_bound
+from solver.bounds import steady_bound
 from solver.closure import closure, closure_bound, takes_before_giving
 from solver.completion import complete, repeat
 from solver.cpsat import Budget
@@ -147,13 +147,6 @@ def test_a_completed_repetend_is_valid_for_any_number_of_micro_batches(edge: int
         validate(Schedule(problem, micro_batches, operations, 0.0))
         if micro_batches == 40:
             assert max(operation.end for operation in operations) <= repeated
-
-
-def test_bounds_of_a_uniform_chain_are_its_published_makespan() -> None:
-    """1F1B on p uniform stages takes (N + p - 1)(F + B), and nothing is faster."""
-    for p, n in ((2, 3), (4, 8), (8, 16)):
-        instance = Instance.of(pipeline(chain(p), forward=1, backward=2))
-        assert makespan_bound(instance, n) == 3 * (n + p - 1)
 
 
 def test_memory_bounds_the_steady_state() -> None:

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
     from weft.comparison import Comparison
     from weft.demonstration import Demonstration
     from weft.explanation import Explanation
+    from weft.fitting import Fitted
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
-__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "place", "plan", "replay", "schema",
-           "solve", "sweep", "unroll"]
+__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "export_schedule", "fit", "import_schedule",
+           "place", "plan", "replay", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 
@@ -226,17 +227,64 @@ def explain(
                           time_limit=time_limit, effort=effort, seed=seed, workers=workers, on_progress=on_progress)
 
 
-def plan(schedule: Schedule | PathLike, path: PathLike | None = None) -> Any:
+def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None) -> Any:
     """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
 
+    With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch.
     Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and :class:`runtime.check.ProgramError`.
     """
     from runtime.plan import plan_of, save_plan
 
     made = plan_of(_valid(schedule))
+    if stages is not None:
+        from runtime.replay import load_factory
+        from runtime.signature import signed
+
+        made = signed(made, load_factory(stages))
     if path is not None:
         save_plan(made, path)
     return made
+
+
+def export_schedule(schedule: Schedule | PathLike, path: PathLike, *, format: str | None = None,
+                    torch: str = "2.13") -> list[Path]:
+    """Write a schedule for another tool; returns the files written.
+
+    ``format`` is ``pytorch`` (pipelining CSV; the default for ``.csv``), ``pytorch-comms`` (with communication, for
+    PyTorch version ``torch``), ``megatron`` (flags), ``torchtitan`` (``.toml``, and a CSV beside it), ``nnscaler``
+    (``.py``), ``tessel`` or ``perfetto`` (JSON). Raises ``InvalidSchedule``, and ``ValueError`` (``ExportError``) with
+    the reason for a schedule that the format cannot express.
+    """
+    from weft.exporting import export_to
+
+    return export_to(_valid(schedule), path, format=format, torch=torch)
+
+
+def fit(source: Schedule | PathLike, *timelines: PathLike) -> Fitted:
+    """What :func:`replay` measured, as corrected costs: ``source`` is the plan or schedule that ran, each of
+    ``timelines`` a run of it.
+
+    The result's ``problem`` has every block's median duration, and the transfers that could be seen, so that the next
+    :func:`solve` is on real figures; ``save(path)`` writes it, ``str()`` is the table of planned against measured,
+    ``warnings`` names blocks with a large spread. Raises ``ValueError`` for a timeline of another plan.
+    """
+    from weft.fitting import fit_timelines
+
+    return fit_timelines(source, timelines)
+
+
+def import_schedule(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:
+    """Somebody's schedule, to be checked, timed and drawn: a PyTorch pipelining ``.csv`` of either flavour, or a Tessel
+    ``.json``.
+
+    ``problem``, a block problem or for a CSV a model spec, says how long blocks take and what they hold; without one a
+    forward and each half of a backward take one unit. What it breaks of weft's rules is for :func:`check` to say; what
+    is odd about a CSV's communication stands in ``schedule.solver["notes"]``. Raises ``FormatError``, with row and
+    cell, for a file that no rank could run.
+    """
+    from weft.exporting import import_from
+
+    return import_from(path, problem=problem, micro_batches=micro_batches)
 
 
 def replay(plan: PathLike, **options: Any) -> Any:

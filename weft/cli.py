@@ -18,6 +18,7 @@ from weft.manual import parser
 if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.comparison import Comparison
+    from weft.fitting import Fitted
     from weft.tradeoff import Sweep
 
 __all__ = ["main"]
@@ -164,7 +165,7 @@ def _place(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     _require_writable(options.output)
-    plan = weft.plan(options.schedule, options.output)
+    plan = weft.plan(options.schedule, options.output, options.stages)
     if options.output:
         print(f"written to {options.output}")
     else:
@@ -174,13 +175,52 @@ def _plan(options: argparse.Namespace) -> int:
     return GOOD
 
 
+def _export(options: argparse.Namespace) -> int:
+    _require_writable(options.output)
+    for path in weft.export_schedule(options.schedule, options.output, format=options.format, torch=options.torch):
+        print(f"written to {path}")
+    return GOOD
+
+
+def _import(options: argparse.Namespace) -> int:
+    from solver.validate import violations
+
+    _require_writable(options.output)
+    schedule = weft.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)
+    _save(schedule, options.output)
+    print(_summary(schedule))
+    for note in schedule.solver.get("notes", ()):
+        print(f"note      {note}")
+    faults = violations(schedule)
+    for fault in faults:
+        print(f"fault     {fault}")
+    print(f"written to {options.output}")
+    return NO if faults else GOOD
+
+
+def _fit(options: argparse.Namespace) -> int:
+    _require_writable(options.output)
+    found = weft.fit(options.plan, *options.timelines)
+    if options.output:
+        found.save(options.output)
+    _show(found, options.json)
+    if not options.json:
+        for warning in found.warnings:
+            print(f"warning: {warning}")
+        if options.output:
+            print(f"written to {options.output}")
+    return GOOD
+
+
 def _replay(options: argparse.Namespace) -> int:
     try:
         import torch  # noqa: F401
     except ImportError:
         return _fail(BAD, "replay needs PyTorch: install it with  pip install 'weft[torch]'")
     found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
-                        timeline_path=options.timeline, time_scale=options.time_scale)
+                        timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
+                        reserve=options.reserve, checkpoint=options.checkpoint,
+                        checkpoint_every=options.checkpoint_every, resume=options.resume)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD
@@ -200,7 +240,8 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 _COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "check": _check, "explain": _explain,
-             "draw": _draw, "place": _place, "plan": _plan, "replay": _replay, "demo": _demo, "schema": _schema}
+             "draw": _draw, "place": _place, "plan": _plan, "export": _export, "import": _import, "fit": _fit,
+             "replay": _replay, "demo": _demo, "schema": _schema}
 
 
 # -- shared by the commands ------------------------------------------------------------------------------------------
@@ -248,7 +289,7 @@ def _summary(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _show(found: Comparison | Sweep, as_json: bool) -> None:
+def _show(found: Comparison | Sweep | Fitted, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found.to_json()))
         return

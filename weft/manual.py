@@ -7,6 +7,7 @@ import textwrap
 from typing import NoReturn
 
 import weft
+from weft.exporting import EXPORTS
 
 __all__ = ["parser"]
 
@@ -93,6 +94,24 @@ _TEXTS = {
         ("Sends and receives are added so that every two ranks see their messages in the same order; the "
          "result is proven free of deadlock and complete before it is written.",),
         "weft plan schedule.json -o plan.json"),
+    "export": (
+        "write a schedule for another tool",
+        ("--format says which; without it the ending does: .csv pytorch, .toml torchtitan, .py nnscaler. pytorch "
+         "is torch.distributed.pipelining's CSV of what each rank computes, pytorch-comms the one with sends, "
+         "receives and reductions, whose words depend on --torch. megatron is the flags of "
+         "--pipeline-model-parallel-layout, without the order; torchtitan is its [parallelism] table and the CSV "
+         "beside it; nnscaler is a Python module that makes the SchedulePlan; tessel and perfetto are JSON. What a "
+         "format cannot express is refused with the reason.",),
+        "weft export schedule.json -o order.csv\n"
+        "weft export schedule.json -o comms.csv --format pytorch-comms --torch 2.15"),
+    "import": (
+        "read somebody's schedule",
+        ("FILE is a CSV of torch.distributed.pipelining, with or without communication, or a Tessel schedule "
+         "(.json). It is checked as far as a run depends on it: complete, runnable, sends and receives in one "
+         "order. Times are the earliest that its order allows, with the durations of --problem, or one unit for a "
+         "forward and for each half of a backward. What breaks weft's rules is told (exit status 1) and written "
+         "all the same.",),
+        "weft import order.csv --problem gpt.yaml -o theirs.json && weft draw theirs.json"),
     "replay": (
         "run a plan on real processes, one a device",
         ("Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps "
@@ -100,6 +119,12 @@ _TEXTS = {
          "rank's stages. A rank that dies or hangs stops all of them within --timeout seconds and says what it "
          "waited for.",),
         "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate"),
+    "fit": (
+        "turn measured timelines into corrected costs",
+        ("PLAN is the plan or schedule that ran, each TIMELINE what `weft replay --timeline` wrote of a run. Told are "
+         "every block's planned duration and the median of the measured ones, with their spread, and the transfers "
+         "that could be seen. The problem written with -o has the measured figures, for the next `weft solve`.",),
+        "weft fit plan.json run1.json run2.json -o measured.json && weft solve measured.json -n 8 -o better.json"),
     "demo": (
         "plan GPT-1.3B on four V100s with measured costs",
         ("Compares the known schedules with weft's at a memory cap where the difference matters, prints the "
@@ -144,7 +169,12 @@ def parser() -> argparse.ArgumentParser:
     _add_draw(commands["draw"])
     _add_schedule(commands["plan"])
     commands["plan"].add_argument("-o", "--output", metavar="FILE", help="where to (default: standard output)")
+    commands["plan"].add_argument("--stages", metavar="MODULE:FUNCTION",
+                                  help="the stages that `weft replay` will run: it then refuses any others")
+    _add_export(commands["export"])
+    _add_import(commands["import"])
     _add_replay(commands["replay"])
+    _add_fit(commands["fit"])
     commands["demo"].add_argument("-o", "--output", metavar="FOLDER", default="weft-demo",
                                   help="where to (default: weft-demo)")
     _add_search(commands["demo"], time_limit=30.0)
@@ -235,6 +265,22 @@ def _add_draw(command: argparse.ArgumentParser) -> None:
     command.add_argument("--title", help="the picture's title")
 
 
+def _add_export(command: argparse.ArgumentParser) -> None:
+    _add_schedule(command)
+    command.add_argument("-o", "--output", metavar="FILE", required=True, help="where to")
+    command.add_argument("--format", choices=EXPORTS, help="which format (default: what the ending of FILE says)")
+    command.add_argument("--torch", default="2.13", metavar="VERSION",
+                         help="the PyTorch version that is to read it, 2.6 or newer (default: 2.13)")
+
+
+def _add_import(command: argparse.ArgumentParser) -> None:
+    command.add_argument("file", metavar="FILE", help="a PyTorch pipelining CSV or a Tessel schedule (.json)")
+    command.add_argument("--problem", metavar="SPEC", help="a block problem, or for a CSV a model spec, to time it on")
+    command.add_argument("-n", "--micro-batches", type=_count, metavar="N", help="refuse a file of another number")
+    command.add_argument("-o", "--output", metavar="FILE", required=True,
+                         help="write the schedule there (format weft.schedule/1)")
+
+
 def _add_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("plan", metavar="PLAN", help="a plan file (weft.plan/1)")
     command.add_argument("--emulate", action="store_true", help="sleep for each block's duration instead of computing")
@@ -244,6 +290,23 @@ def _add_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("--timeline", metavar="FILE", help="write the measured timeline there")
     command.add_argument("--time-scale", type=_positive, default=1.0, metavar="X",
                          help="with --emulate: make everything X times as long (default: 1)")
+    command.add_argument("--transport", metavar="NAME",
+                         help="what carries messages: gloo, nccl, shared (memory of one host), or a slow link, "
+                              "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo)")
+    command.add_argument("--reserve", type=_count, metavar="BYTES",
+                         help="what a device has beyond its planned capacity, for messages that arrive early "
+                              "(default: 1 GiB)")
+    command.add_argument("--checkpoint", metavar="FOLDER", help="save training there")
+    command.add_argument("--checkpoint-every", type=_count, default=0, metavar="N",
+                         help="after every N batches, and after the last")
+    command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+
+
+def _add_fit(command: argparse.ArgumentParser) -> None:
+    command.add_argument("plan", metavar="PLAN", help="the plan or schedule that ran (weft.plan/1, weft.schedule/1)")
+    command.add_argument("timelines", metavar="TIMELINE", nargs="+", help="a measured run of it (weft.timeline/1)")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the problem with measured costs there")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _devices(text: str) -> dict[str, tuple[int, float | None]]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
 from solver.baselines import BASELINES, NotApplicable
-from solver.bounds import makespan_bound, steady_bound
+from solver.bounds import steady_bound
 from solver.closure import closure_bound, takes_before_giving
 from solver.cpsat import Budget
 from solver.instance import Instance
@@ -36,16 +36,6 @@ def test_a_tiny_problem_is_solved_to_the_optimum_and_proven(case: Case) -> None:
     schedule = solve(case.problem, case.micro_batches, time_limit=60, effort=20)
     assert schedule.makespan == pytest.approx(float(best), rel=1e-9)
     assert schedule.status == "optimal"
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
-@given(cases(max_devices=3, max_blocks=4, max_micro_batches=2))
-def test_bounds_never_exceed_the_optimum(case: Case) -> None:
-    assume(len(case.problem.blocks) * case.micro_batches <= 8)
-    best = least_makespan(case.problem, case.micro_batches)
-    assert best is not None
-    instance = Instance.of(case.problem)
-    assert makespan_bound(instance, case.micro_batches) * instance.tick <= best
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)

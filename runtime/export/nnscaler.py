@@ -1,0 +1,78 @@
+"""A schedule as a Python module for nnScaler, whose ``schedule(graph, ...)`` makes the ``SchedulePlan``.
+
+nnScaler's graph must be staged already: one segment (``IRSegment``) for each forward block, in the order in which the
+problem's forwards follow each other, on the same devices; a segment's backward is its ``mirror``. Steps are ranks in
+time, not times: a new one begins whenever anything starts or ends, so every device's order, and what overlaps with
+what, is the schedule's. nnScaler puts a transfer behind the last step of what it carries.
+
+Read from nnScaler's ``graph/schedule/schedplan.py`` and ``predefined.py`` (microsoft/nnscaler, MIT); not run in it.
+"""
+
+from __future__ import annotations
+
+import os
+
+from runtime.export.mirror import backward_of
+from runtime.export.steps import ranked_steps
+from solver.files import write_atomically
+from solver.problem import BlockKind
+from solver.schedule import Schedule
+
+__all__ = ["nnscaler_module", "save_nnscaler"]
+
+_TOOL = "nnScaler"
+
+_MODULE = '''\
+# The schedule of {name!r} for nnScaler, written by weft.
+"""``schedule(graph)`` orders a staged graph: an ``nnscaler.graph.schedule.schedplan.SchedulePlan``."""
+
+from nnscaler.graph.schedule.schedplan import SchedulePlan
+from nnscaler.graph.segment import IRSegment
+
+MICRO_BATCHES = {micro_batches}
+# The devices of every forward segment, in the graph's order.
+DEVICES = (
+{devices})
+# (segment, whether its backward, micro-batch, first step, steps)
+BLOCKS = (
+{blocks})
+
+
+def schedule(graph, num_microbatches=MICRO_BATCHES, num_stages=len(DEVICES)):
+    """The plan of ``graph``; the same arguments as those of nnScaler's ``PredefinedSched``."""
+    segments = [segment for segment in graph.select(ntype=IRSegment, flatten=False) if segment.isfw()]
+    found = tuple(tuple(sorted(segment.device)) for segment in segments)
+    if (num_microbatches, num_stages, found) != (MICRO_BATCHES, len(DEVICES), DEVICES):
+        raise ValueError(f"this schedule is for {{MICRO_BATCHES}} micro-batches of {{len(DEVICES)}} segments on "
+                         f"devices {{DEVICES}}, not for {{num_microbatches}} of {{num_stages}} on {{found}}")
+    plan = SchedulePlan(graph, num_microbatches)
+    for segment, backward, micro_batch, step, span in BLOCKS:
+        plan.add_segment(segments[segment].mirror if backward else segments[segment], micro_batch, step, span)
+    plan.finish()
+    return plan
+'''
+
+
+def nnscaler_module(schedule: Schedule) -> str:
+    """The module's text. Blocks on several devices and branches are fine.
+
+    Raises :class:`~runtime.export.refusal.ExportError` for split backwards, recomputation and other blocks that
+    nnScaler has no segment for, and for backwards that do not mirror the forwards.
+    """
+    problem = schedule.problem
+    backwards = backward_of(problem, _TOOL)
+    forwards = [i for i in problem.topological_order if problem.blocks[i].kind == BlockKind.FORWARD]
+    segment_of = {forward: s for s, forward in enumerate(forwards)}
+    segment_of |= {backward: segment_of[forward] for forward, backward in backwards.items()}
+    rows = sorted((step, span, segment_of[operation.block], operation.block not in forwards, operation.micro_batch)
+                  for operation, (step, span) in zip(schedule.operations, ranked_steps(schedule, _TOOL), strict=True))
+    return _MODULE.format(
+        name=problem.name, micro_batches=schedule.micro_batches,
+        devices="".join(f"    {tuple(sorted(problem.blocks[forward].devices))},\n" for forward in forwards),
+        blocks="".join(f"    ({segment}, {backward}, {micro_batch}, {step}, {span}),\n"
+                       for step, span, segment, backward, micro_batch in rows))
+
+
+def save_nnscaler(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+    """Write :func:`nnscaler_module` to ``path``, whole or not at all. Raises ``OSError`` too."""
+    write_atomically(path, nnscaler_module(schedule))

@@ -1,0 +1,47 @@
+"""Times as whole steps, for tools that count in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import gcd, lcm
+
+from runtime.export.refusal import ExportError
+from solver.problem import Number
+from solver.schedule import RELATIVE_TOLERANCE, Schedule
+
+__all__ = ["ranked_steps", "unit_of_time"]
+
+#: A tool that lists every step would not survive more.
+MAX_STEPS = 1_000_000
+
+
+def ranked_steps(schedule: Schedule, tool: str) -> list[tuple[int, int]]:
+    """Per operation its first step and how many it takes, where a step ends whenever anything starts or ends.
+
+    What ran at the same time, and what came before what, is as it was; how long it took is not. Raises
+    :class:`~runtime.export.refusal.ExportError` for operations too short to tell their start from their end.
+    """
+    tolerance = schedule.makespan * RELATIVE_TOLERANCE
+    step_of: dict[float, int] = {}
+    step, latest = -1, float("-inf")
+    for time in sorted({time for operation in schedule.operations for time in (operation.start, operation.end)}):
+        if time > latest + tolerance:
+            step, latest = step + 1, time
+        step_of[time] = step
+    steps = []
+    for operation in schedule.operations:
+        span = step_of[operation.end] - step_of[operation.start]
+        if span < 1:
+            raise ExportError(f"{tool} cannot express {schedule.problem.name!r}: block "
+                              f"{schedule.problem.blocks[operation.block].name!r} is too short beside the whole "
+                              "schedule to be a step of its own")
+        steps.append((step_of[operation.start], span))
+    return steps
+
+
+def unit_of_time(durations: Sequence[Number]) -> Fraction:
+    """The greatest unit of which all ``durations``, decimals as they are written, are whole multiples."""
+    exact = [Fraction(str(duration)) for duration in durations]
+    shared = lcm(*(duration.denominator for duration in exact))
+    return Fraction(gcd(*(int(duration * shared) for duration in exact)), shared)

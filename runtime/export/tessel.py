@@ -1,0 +1,211 @@
+"""Tessel's schedule files: the JSON of its ``SchedPlan.save`` (public repository, MIT), out and in.
+
+One object: ``ndevs``; ``blocks[]``, each ``{mid, span, memory, btype, gid, step, device}`` (micro-batch, steps it
+takes, memory change on each of its devices, ``forward`` or ``backward``, which block of the micro-batch, first step,
+devices); ``repetend``, the first step of the part to be repeated and the one behind it. Steps are whole numbers. There
+are no dependencies, no transfers, no names and no capacities in it.
+
+``gid`` is the block's place in the problem's list. Tessel's own files count a micro-batch's blocks by their start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import networkx as nx
+
+from runtime.export.refusal import ExportError
+from runtime.export.steps import MAX_STEPS, ranked_steps, unit_of_time
+from solver.files import Entry, FormatError, read_json, write_atomically
+from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
+from solver.schedule import Operation, Schedule
+from solver.timing import DeadlockError, time_orders
+
+__all__ = ["load_tessel", "save_tessel", "tessel_from_json", "tessel_to_json"]
+
+_TOOL = "Tessel's file"
+_TYPES = {BlockKind.FORWARD: "forward", BlockKind.BACKWARD: "backward", BlockKind.INPUT_GRAD: "backward",
+          BlockKind.WEIGHT_GRAD: "backward"}
+
+
+# -- out -----------------------------------------------------------------------------------------------------------
+
+
+def tessel_to_json(schedule: Schedule) -> dict[str, Any]:
+    """The object of ``schedule``.
+
+    A step is the greatest time that all durations and transfers are multiples of; with more than a million such steps
+    (Tessel lists each) they are ranks in time instead, see :func:`runtime.export.steps.ranked_steps`. Both halves of a
+    split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is empty, at the
+    end, where no stretch of steps holds every block once.
+
+    Raises :class:`~runtime.export.refusal.ExportError` for a block of another kind, and for one that takes different
+    amounts of memory on its devices.
+    """
+    problem = schedule.problem
+    for block in problem.blocks:
+        if block.kind not in _TYPES:
+            raise ExportError(f"{_TOOL} cannot express {problem.name!r}: block {block.name!r} is of kind {block.kind}, "
+                              "it has forward and backward blocks only")
+        if len(set(block.memory)) > 1:
+            raise ExportError(f"{_TOOL} cannot express {problem.name!r}: block {block.name!r} takes "
+                              f"{', '.join(map(str, block.memory))} on its devices, it has one amount for all of them")
+    steps = _exact_steps(schedule) or ranked_steps(schedule, _TOOL)
+    blocks = []
+    for operation, (step, span) in zip(schedule.operations, steps, strict=True):
+        block = problem.blocks[operation.block]
+        blocks.append({"mid": operation.micro_batch, "span": span, "memory": block.memory[0],
+                       "btype": _TYPES[block.kind], "gid": operation.block, "step": step,
+                       "device": list(block.devices)})
+    return {"ndevs": len(problem.devices), "blocks": blocks, "repetend": list(_repetend(schedule, steps))}
+
+
+def save_tessel(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+    """Write :func:`tessel_to_json` to ``path``, whole or not at all. Raises ``OSError`` too."""
+    write_atomically(path, json.dumps(tessel_to_json(schedule), allow_nan=False) + "\n")
+
+
+def _exact_steps(schedule: Schedule) -> list[tuple[int, int]] | None:
+    """Times in their own unit; ``None`` if that makes too many steps, or starts are no multiples of it."""
+    lags = [dependency.lag for _, _, dependency in schedule.problem.dependencies() if dependency.lag]
+    unit = unit_of_time([*(block.duration for block in schedule.problem.blocks), *lags])
+    if Fraction(schedule.makespan) > unit * MAX_STEPS:
+        return None
+    steps = []
+    for operation in schedule.operations:
+        start, end = (Fraction(time) / unit for time in (operation.start, operation.end))
+        if abs(start - round(start)) > Fraction(1, 1000) or abs(end - round(end)) > Fraction(1, 1000):
+            return None
+        steps.append((round(start), round(end) - round(start)))
+    return steps
+
+
+def _repetend(schedule: Schedule, steps: list[tuple[int, int]]) -> tuple[int, int]:
+    """The first stretch ``[first, behind)`` of steps in which every block starts once and blocks that wait for each
+    other are of the same micro-batch or of neighbouring ones (Tessel's unrolling looks no further); else the end."""
+    count, end = len(schedule.problem.blocks), max(step + span for step, span in steps)
+    row = sorted((step, operation.block, operation.micro_batch)
+                 for operation, (step, _) in zip(schedule.operations, steps, strict=True))
+    for i in range(len(row) - count + 1):
+        window = row[i:i + count]
+        behind = row[i + count][0] if i + count < len(row) else end
+        micro_batch = {block: m for _, block, m in window}
+        if len(micro_batch) == count and window[-1][0] < behind and (i == 0 or row[i - 1][0] < window[0][0]) and all(
+                0 <= micro_batch[producer] - micro_batch[consumer] <= 1
+                for producer, consumer, dependency in schedule.problem.dependencies() if not dependency.distance):
+            return window[0][0], behind
+    return end, end
+
+
+# -- in ------------------------------------------------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    gid: int
+    micro_batch: int
+    step: int
+    span: int
+    memory: Number
+    kind: BlockKind
+    devices: tuple[int, ...]
+
+    @property
+    def same_in_every_micro_batch(self) -> tuple[int, Number, BlockKind, tuple[int, ...]]:
+        return self.span, self.memory, self.kind, self.devices
+
+
+def load_tessel(path: str | os.PathLike[str], problem: Problem | None = None) -> Schedule:
+    """Read a Tessel schedule file. Raises :class:`~solver.files.FormatError`; see :func:`tessel_from_json`."""
+    return tessel_from_json(read_json(path), os.fspath(path), problem)
+
+
+def tessel_from_json(value: Any, where: str = "schedule", problem: Problem | None = None) -> Schedule:
+    """The schedule of a Tessel object; ``where`` (a file name) leads every error message.
+
+    ``problem`` says what its blocks are: block ``gid`` is its ``gid``-th, on the same devices. The order is the file's,
+    times are the earliest under it. Without a problem, times are the file's, and its spans and memory make one in which
+    a block waits for all that ends before it in every micro-batch: as much as a file without dependencies can show.
+    ``makespan_bound`` is 0: nothing is proven. Raises :class:`~solver.files.FormatError`.
+    """
+    entry = Entry(value, where)
+    entry.allow("ndevs", "blocks", "repetend")
+    devices = entry.count("ndevs", minimum=1)
+    rows = [_row(item, devices) for item in entry.list("blocks")]
+    table = _table(rows, where)
+    if problem is not None:
+        _require_same(table, problem, devices, where)
+        orders = [[(row.gid, row.micro_batch) for row in sorted(rows, key=lambda row: row.step)
+                   if device in row.devices] for device in range(devices)]
+        try:
+            operations = time_orders(problem, len(table[0]), orders)
+        except DeadlockError as error:
+            raise FormatError(f"{where}: is no schedule of {problem.name!r}: {error}") from None
+    else:
+        problem, first = _shown_problem(table, devices, where), min(row.step for row in rows)
+        operations = tuple(Operation(row.gid, row.micro_batch, row.step - first, row.step - first + row.span)
+                           for row in rows)
+    return Schedule(problem, len(table[0]), operations, 0.0, solver={"name": "imported", "source": where})
+
+
+def _row(entry: Entry, devices: int) -> _Row:
+    entry.allow("mid", "span", "memory", "btype", "gid", "step", "device")
+    kind = entry.text("btype")
+    if kind not in ("forward", "backward"):
+        raise FormatError(f"{entry.where}: btype is {kind!r}, it must be forward or backward")
+    on = entry.get("device")
+    if (not isinstance(on, list) or not on or len(set(map(str, on))) != len(on)
+            or not all(isinstance(d, int) and not isinstance(d, bool) and 0 <= d < devices for d in on)):
+        raise FormatError(f"{entry.where}: device is {json.dumps(on):.60}, it must be a list of different devices from "
+                          f"0 to {devices - 1}")
+    return _Row(entry.count("gid"), entry.count("mid"), entry.count("step"), entry.count("span", minimum=1),
+                entry.number("memory"), BlockKind(kind), tuple(on))
+
+
+def _table(rows: list[_Row], where: str) -> list[list[_Row]]:
+    """Per block, its instance of every micro-batch."""
+    found: dict[tuple[int, int], _Row] = {}
+    for i, row in enumerate(rows):
+        if found.setdefault((row.gid, row.micro_batch), row) is not row:
+            raise FormatError(f"{where}: blocks[{i}]: block {row.gid} of micro-batch {row.micro_batch} is there twice")
+    blocks, n = max((gid for gid, _ in found), default=-1) + 1, max((m for _, m in found), default=-1) + 1
+    if not found:
+        raise FormatError(f"{where}: blocks is empty, a schedule has at least one")
+    if len(found) != blocks * n:
+        gid, m = next((gid, m) for gid in range(blocks) for m in range(n) if (gid, m) not in found)
+        raise FormatError(f"{where}: block {gid} of micro-batch {m} is missing")
+    table = [[found[gid, m] for m in range(n)] for gid in range(blocks)]
+    for gid, instances in enumerate(table):
+        for row in instances:
+            if row.same_in_every_micro_batch != instances[0].same_in_every_micro_batch:
+                raise FormatError(f"{where}: block {gid} of micro-batch {row.micro_batch} differs from that of "
+                                  "micro-batch 0 in span, memory, btype or device")
+    return table
+
+
+def _shown_problem(table: list[list[_Row]], devices: int, where: str) -> Problem:
+    before: nx.DiGraph[int] = nx.DiGraph()
+    before.add_nodes_from(range(len(table)))
+    before.add_edges_from((a, b) for a, one in enumerate(table) for b, other in enumerate(table) if a != b and all(
+        first.step + first.span <= second.step for first, second in zip(one, other, strict=True)))
+    direct = nx.transitive_reduction(before)
+    blocks = tuple(Block(f"b{gid:02d}", row.kind, row.devices, row.span, (row.memory,), (),
+                         tuple(Dependency(f"b{a:02d}") for a in sorted(direct.predecessors(gid))))
+                   for gid, (row, *_) in enumerate(table))
+    return Problem(Path(where).stem or "schedule", tuple(Device(f"gpu{d}") for d in range(devices)), blocks,
+                   time_unit="step", memory_unit="unit")
+
+
+def _require_same(table: list[list[_Row]], problem: Problem, devices: int, where: str) -> None:
+    if (len(problem.devices), len(problem.blocks)) != (devices, len(table)):
+        raise FormatError(f"{where}: has {len(table)} blocks on {devices} devices, but the problem {problem.name!r} "
+                          f"has {len(problem.blocks)} on {len(problem.devices)}")
+    for gid, (row, *_) in enumerate(table):
+        block = problem.blocks[gid]
+        if set(block.devices) != set(row.devices) or _TYPES.get(block.kind) != row.kind:
+            raise FormatError(f"{where}: block {gid} is {row.kind} on devices {list(row.devices)}, but the problem's "
+                              f"block {gid}, {block.name!r}, is {block.kind} on {list(block.devices)}; list its blocks "
+                              "as the file counts them")

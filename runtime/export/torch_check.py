@@ -1,0 +1,128 @@
+"""Would PyTorch run a schedule with communication as it means to? It does not look itself.
+
+PyTorch's messages bear no tags: a send meets the peer's next receive, whichever it is. A pair of swapped receives goes
+unnoticed on gloo and trains on another micro-batch's data, and a gradient that is never reduced is too large by the
+number of micro-batches. Here the rows are held against the strict rules of :mod:`runtime.check`; where they break only
+the order between the two directions of a pair, buffered channels (gloo) still run them, which is told and no error.
+"""
+
+from __future__ import annotations
+
+import re
+
+from runtime.check import check_program
+from runtime.export.actions import COMPUTE, Action
+from runtime.export.torch_import import Table, unit_problem
+from runtime.program import Instruction, Program, ProgramError, Recv, Send, StageWork
+
+__all__ = ["check_communication"]
+
+
+def check_communication(table: Table) -> list[str]:
+    """What to know about the messages of ``table``: one sentence each.
+
+    Raises :class:`~solver.files.FormatError`, with row and cell, where they do not fit together: an action before its
+    data, a send without its receive, two ranks that see their messages in different orders, ranks that wait for each
+    other.
+    """
+    if not table.has_communication:
+        return []
+    rows: list[list[Instruction]] = []
+    cells: list[list[int]] = []
+    for r, row in enumerate(table.rows):
+        rows.append([])
+        cells.append([])
+        for action, cell in row:
+            made = _instructions(table, r, action, cell)
+            rows[r] += made
+            cells[r] += [cell] * len(made)
+    program = Program(tuple(map(tuple, rows)))
+    try:
+        check_program(program, unit_problem(table), table.micro_batches)
+    except ProgramError as error:
+        sentence, _, picture = str(error).partition("\n")
+        if _pairs_in_order(program) and _in_time(program, table):
+            return [f"PyTorch runs it only where messages are buffered: {sentence}", *_reductions(table)]
+        place = re.search(r"rank (\d+), step +(\d+):.*<-- here", picture)
+        assert place is not None, picture
+        rank, step = int(place[1]), int(place[2])
+        table.refuse(rank, cells[rank][min(step, len(cells[rank]) - 1)], sentence)
+    return _reductions(table)
+
+
+def _instructions(table: Table, rank: int, action: Action, cell: int) -> list[Instruction]:
+    stage, kind, m = action
+    if m is None or kind.startswith("WAIT_"):
+        return []
+    if kind in COMPUTE:
+        letters = "IW" if kind == "B" and "I" in table.letters(stage) else kind
+        return [StageWork(stage, letter, m) for letter in letters]
+    sends, forwards = kind.startswith("SEND"), kind.endswith("F")
+    other = stage + (1 if forwards == sends else -1)
+    if not 0 <= other < len(table.ranks):
+        table.refuse(rank, cell, f"{action} has no other end, the stages are 0 to {len(table.ranks) - 1}")
+    if table.ranks[other] == rank:
+        table.refuse(rank, cell, f"{action} is between two stages of one row, where nothing is sent")
+    producer = stage if sends else other
+    letter = "F" if forwards else "I" if "I" in table.letters(producer) else "B"
+    what = StageWork(producer, letter, m)
+    return [Send(what, table.ranks[other]) if sends else Recv(what, table.ranks[other])]
+
+
+def _pairs_in_order(program: Program) -> bool:
+    """Whether from each rank to each other as many messages leave as are received, and in the same order."""
+    sent: dict[tuple[int, int], list[str]] = {}
+    received: dict[tuple[int, int], list[str]] = {}
+    for rank, row in enumerate(program.ranks):
+        for instruction in row:
+            if isinstance(instruction, Send):
+                sent.setdefault((rank, instruction.peer), []).append(str(instruction.what))
+            elif isinstance(instruction, Recv):
+                received.setdefault((instruction.peer, rank), []).append(str(instruction.what))
+    return sent == received
+
+
+def _in_time(program: Program, table: Table) -> bool:
+    """Whether every rank sends what it has and computes with what it has asked for."""
+    for row in program.ranks:
+        held: set[StageWork] = set()
+        for instruction in row:
+            if isinstance(instruction, Send):
+                if instruction.what not in held:
+                    return False
+            elif isinstance(instruction, Recv):
+                assert isinstance(instruction.what, StageWork)
+                held.add(instruction.what)
+            else:
+                assert isinstance(instruction, StageWork)
+                needed = _producer(instruction, table)
+                if needed is not None and needed not in held:
+                    return False
+                held.add(instruction)
+    return True
+
+
+def _producer(work: StageWork, table: Table) -> StageWork | None:
+    """What stands before ``work`` in the pipeline."""
+    stage, letter, m = work
+    if letter == "F":
+        return StageWork(stage - 1, "F", m) if stage else None
+    if letter == "W" or stage == len(table.ranks) - 1:
+        return StageWork(stage, "I" if letter == "W" else "F", m)
+    return StageWork(stage + 1, "I" if "I" in table.letters(stage + 1) else "B", m)
+
+
+def _reductions(table: Table) -> list[str]:
+    """``REDUCE_GRAD`` must come behind the stage's last gradient, or some are left out."""
+    notes, reduced = [], set()
+    for r, row in enumerate(table.rows):
+        for action, cell in row:
+            if action.kind == "REDUCE_GRAD":
+                reduced.add(action.stage)
+            elif action.kind in ("B", "W") and action.stage in reduced:
+                table.refuse(r, cell, f"{action} comes after {action.stage}REDUCE_GRAD, which would leave it out")
+    missing = [s for s in range(len(table.ranks)) if s not in reduced and len(table.letters(s)) > 1]
+    if missing:
+        notes.append(f"no REDUCE_GRAD of stage {', '.join(map(str, missing))}: PyTorch 2.10 and newer leave "
+                     "gradients too large by the number of micro-batches")
+    return notes

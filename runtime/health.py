@@ -1,0 +1,26 @@
+"""What must never go on in silence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from torch import Tensor
+
+__all__ = ["RunError", "require_finite"]
+
+
+class RunError(RuntimeError):
+    """A run that must not go on: all ranks end with its sentence and exit code 1."""
+
+
+def require_finite(losses: Mapping[int, Tensor], step: int) -> None:
+    """Raise :class:`RunError`, naming the micro-batch, if one of batch ``step``'s ``losses`` is infinite or no number.
+
+    It stands before the optimizer's step, and before a checkpoint.
+    """
+    for micro_batch, loss in sorted(losses.items()):
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise RunError(f"the loss of micro-batch {micro_batch} in batch {step} is {value}: nothing of this batch "
+                           "is kept")

@@ -1,0 +1,53 @@
+"""What a plan's stages are, as short hashes, so that a plan is not run with another model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from runtime.plan import Plan
+
+if TYPE_CHECKING:
+    from runtime.training import Training
+
+__all__ = ["SignatureError", "require_signature", "signatures", "signed"]
+
+
+class SignatureError(ValueError):
+    """Stages that are not those the plan was made for."""
+
+
+def signatures(training: Training) -> Mapping[str, str]:
+    """Per stage of ``training``, a hash of its parameters' and buffers' names, shapes and types, and of what crosses
+    its boundaries. Values do not count: a plan may train a model of any age."""
+    found = {}
+    for stage, module in training.stages.items():
+        tensors = [*module.named_parameters(), *module.named_buffers()]
+        facts: list[object] = [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in tensors]
+        if isinstance(training.boundaries, Mapping):
+            facts.append(sorted((name, list(b.shape), str(b.dtype)) for name, b in training.boundaries.items()))
+        else:
+            beside = training.boundaries[max(stage - 1, 0):stage + 1]
+            facts.append([[list(shape), str(dtype)] for shape, dtype in beside])
+        found[str(stage)] = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+    return found
+
+
+def signed(plan: Plan, factory: Callable[[Plan, int], Training]) -> Plan:
+    """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks."""
+    found: dict[str, str] = {}
+    for rank in range(len(plan.program.ranks)):
+        found.update(signatures(factory(plan, rank)))
+    return replace(plan, signatures=found)
+
+
+def require_signature(plan: Plan, training: Training) -> None:
+    """Raise :class:`SignatureError` if ``plan`` has another signature for a stage of ``training`` than it has."""
+    for stage, signature in signatures(training).items():
+        wanted = plan.signatures.get(stage, signature)
+        if signature != wanted:
+            raise SignatureError(f"the plan was made for another model: stage {stage} has the signature {signature}, "
+                                 f"the plan says {wanted}; plan again with --stages")

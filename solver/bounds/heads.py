@@ -1,0 +1,94 @@
+"""How early each operation can start at the earliest: longest paths over all micro-batches and one-machine bounds.
+
+The head of an operation (node i of micro-batch m) is the largest of
+
+* the head, length and delay of each operation it waits for, in its own micro-batch or an earlier one, and of each that
+  precedes it on a machine (:mod:`solver.bounds.order`);
+* for each machine it runs on, when that machine can have run all operations that must precede it there: the machine
+  runs them one at a time, each not before its head, so from the least head e of any of them on, all with heads of e
+  or more take up their total length: max over e of e + that length.
+
+Tails, the least time from an operation's end to the end of the schedule, are the heads of the schedule run backwards.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.bounds.graph import Graph
+from solver.bounds.order import Order
+
+__all__ = ["Times", "heads", "one_machine", "tails"]
+
+#: Nodes x micro-batches, in ticks.
+Times = npt.NDArray[np.int64]
+
+
+def heads(graph: Graph, order: Order, micro_batches: int, crowded: int) -> Times:
+    """The least start of every operation. The one-machine argument is used for the first ``crowded`` micro-batches."""
+    n = len(graph.durations)
+    durations = np.array(graph.durations, dtype=np.int64)
+    waits: list[list[tuple[int, int, int]]] = [[(i, 1, graph.durations[i])] for i in range(n)]
+    for wait in graph.waits:
+        waits[wait.target].append((wait.source, wait.distance, graph.durations[wait.source] + wait.lag))
+    before: list[list[list[tuple[int, int]]]] = [[] for _ in range(n)]  # per machine of a node: (node, distance)
+    for machine in graph.machines:
+        for j in machine:
+            known = [(i, int(order[i, j])) for i in machine if order[i, j] < micro_batches]
+            before[j].append(known)
+            waits[j] += [(i, distance, graph.durations[i]) for i, distance in known]
+    # What precedes within a micro-batch is closed under "precedes", so counting it sorts the nodes.
+    ranked = sorted(range(n), key=lambda j: (int(np.count_nonzero(order[:, j] == 0)), j))
+    head = np.zeros((n, micro_batches), dtype=np.int64)
+    for m in range(micro_batches):
+        for j in ranked:
+            start = max((int(head[i, m - distance]) + rest for i, distance, rest in waits[j] if distance <= m),
+                        default=0)
+            if m < crowded:
+                for known in before[j]:
+                    start = max(start, _all_run(head, durations, [(i, m - distance + 1) for i, distance in known]))
+            head[j, m] = start
+    return head
+
+
+def tails(graph: Graph, order: Order, micro_batches: int, crowded: int) -> Times:
+    """The least time from the end of every operation to the end of the schedule."""
+    return heads(graph.mirrored, order.T, micro_batches, crowded)[:, ::-1]
+
+
+def _all_run(head: Times, durations: Times, counts: list[tuple[int, int]]) -> int:
+    """When a machine can have run the first ``count`` operations of each node, for all ``(node, count)``."""
+    counts = [(i, count) for i, count in counts if count > 0]
+    if len(counts) < 2:  # one node's own heads are that far apart already
+        return 0
+    starts = np.concatenate([head[i, :count] for i, count in counts])
+    lengths = np.concatenate([np.broadcast_to(durations[i], count) for i, count in counts])
+    ranked = np.argsort(starts)[::-1]
+    return int((starts[ranked] + np.cumsum(lengths[ranked])).max())
+
+
+def one_machine(runs: list[tuple[int, int, int]]) -> int:
+    """The least makespan of one machine for ``(head, length, tail)`` if runs may be interrupted (Jackson, 1955).
+
+    At any time the run with the longest tail that may run does.
+    """
+    waiting = sorted(runs, reverse=True)
+    ready: list[tuple[int, int]] = []  # (-tail, length left)
+    now = best = 0
+    while waiting or ready:
+        if not ready:
+            now = max(now, waiting[-1][0])
+        while waiting and waiting[-1][0] <= now:
+            _, length, tail = waiting.pop()
+            heapq.heappush(ready, (-tail, length))
+        tail, left = heapq.heappop(ready)
+        spent = min(left, waiting[-1][0] - now) if waiting else left
+        now += spent
+        if spent < left:
+            heapq.heappush(ready, (tail, left - spent))
+        else:
+            best = max(best, now - tail)
+    return best

@@ -1,0 +1,117 @@
+"""The least makespan of N micro-batches: heads and tails of every operation, each machine between them, and memory.
+
+Few micro-batches are laid out one by one. Of many, only the first and the last are; what lies between counts as
+
+* the work of each machine: of the first micro-batches' operations only those with a head below some e can run before
+  e, of the last ones' only those with a tail below some t can run in the last t ticks, hence makespan >=
+  (e - length of the former) + N x load + (t - length of the latter), for the best e and the best t;
+* the cycle of waits that is longest for the micro-batches it passes (:mod:`solver.bounds.steady`), once round after
+  another.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from solver.bounds.graph import Graph, common_blocks, graph_of, without_common
+from solver.bounds.heads import Times, heads, one_machine, tails
+from solver.bounds.memory import area_of_one, chains_of_one, memory_bound
+from solver.bounds.order import Order, implied_order
+from solver.bounds.steady import critical_cycle
+from solver.instance import Instance
+
+__all__ = ["makespan_bound"]
+
+#: Up to so many operations are laid out one by one.
+_LAID_OUT = 4000
+#: For so many runs of operations on machines the one-machine argument raises heads (and tails).
+_CROWDED = 2000
+
+
+def makespan_bound(instance: Instance, micro_batches: int) -> Fraction:
+    """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks."""
+    order = implied_order(instance, graph_of(instance), micro_batches)
+    bound = _bound(instance, micro_batches, order)
+    common = common_blocks(instance)
+    if common:
+        blocks = order[:len(instance.durations), :len(instance.durations)]
+        cut = micro_batches * sum(instance.durations[i] for i in common)
+        bound = max(bound, cut + _bound(without_common(instance, common), micro_batches, blocks))
+    return Fraction(bound)
+
+
+def _bound(instance: Instance, micro_batches: int, order: Order) -> int:
+    graph = graph_of(instance)
+    shown = max(4, _LAID_OUT // len(graph.durations))
+    if 2 * shown >= micro_batches:
+        shown = micro_batches
+    crowded = max(2, _CROWDED // sum(map(len, graph.machines)))
+    head, tail = heads(graph, order, shown, crowded), tails(graph, order, shown, crowded)
+    bounds = [_links(instance, micro_batches)]
+    if shown == micro_batches:
+        bounds.append(_laid_out(graph, head, tail))
+    else:
+        bounds += [_busy(graph, machine, micro_batches, head, tail) for machine in graph.machines if machine]
+        bounds.append(_round_and_round(graph, order, micro_batches, head, tail))
+    lags = chains_of_one(instance)
+    for device in range(len(instance.capacity)):
+        area = area_of_one(instance, device, lags)
+        if area is not None:
+            bounds.append(memory_bound(instance, device, area, micro_batches, head, tail))
+    return max(bounds)
+
+
+def _laid_out(graph: Graph, head: Times, tail: Times) -> int:
+    durations = np.array(graph.durations, dtype=np.int64)
+    best = int((head + durations[:, None] + tail).max())
+    for machine in graph.machines:
+        best = max(best, one_machine([run for i in machine for run in
+                                      zip(head[i].tolist(), [graph.durations[i]] * head.shape[1], tail[i].tolist(),
+                                          strict=True)]))
+    return best
+
+
+def _busy(graph: Graph, machine: tuple[int, ...], micro_batches: int, head: Times, tail: Times) -> int:
+    """The work of a machine, with the time it has to idle at the beginning and at the end."""
+    def idle(times: Times) -> int:  # rising
+        until = int(times[:, -1].min())  # what comes later has no smaller head
+        ranked = sorted((int(at), graph.durations[i]) for i, row in zip(machine, times, strict=True) for at in row)
+        most = work = 0
+        for at, duration in ranked:
+            if at > until:
+                break
+            most = max(most, at - work)
+            work += duration
+        return most
+
+    nodes = list(machine)
+    return idle(head[nodes]) + micro_batches * sum(graph.durations[i] for i in machine) + idle(tail[nodes, ::-1])
+
+
+def _round_and_round(graph: Graph, order: Order, micro_batches: int, head: Times, tail: Times) -> int:
+    """From an early operation round the critical cycle, as often as there are micro-batches for, to a late one."""
+    load = max([1, *(sum(graph.durations[i] for i in machine) for machine in graph.machines)])
+    cycle = critical_cycle(graph, order, Fraction(load))
+    if cycle is None:
+        return 0
+    length, passed = sum(edge.weight for edge in cycle), sum(edge.height for edge in cycle)
+    shown = head.shape[1]
+    best = 0
+    for i in {edge.source for edge in cycle}:
+        for first in range(shown):
+            rounds = (micro_batches - 1 - first) // passed
+            left = micro_batches - 1 - first - rounds * passed  # micro-batches after the last one reached
+            if left < shown:
+                best = max(best, int(head[i, first]) + rounds * length + graph.durations[i] + int(tail[i, -1 - left]))
+    return best
+
+
+def _links(instance: Instance, micro_batches: int) -> int:
+    """The work of the busiest link; transfers to later micro-batches included, as often as they take place."""
+    work = [0] * len(instance.problem.links)
+    for arc in instance.arcs:
+        if arc.link is not None:
+            work[arc.link] += arc.lag * max(0, micro_batches - arc.distance)
+    return max(work, default=0)

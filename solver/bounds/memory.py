@@ -1,0 +1,72 @@
+"""What one micro-batch needs of a device's memory, in memory x time (Little's law).
+
+A micro-batch holds each amount on a device at least for the longest chain from its taker's start to its giver's end.
+All these areas lie under the device's capacity, side by side.
+"""
+
+from __future__ import annotations
+
+from solver.bounds.heads import Times
+from solver.closure import Lags, least_lifetimes, longest_paths
+from solver.instance import Instance
+
+__all__ = ["area_of_one", "chains_of_one", "memory_bound"]
+
+
+def chains_of_one(instance: Instance) -> Lags:
+    """Longest chains within one micro-batch: a period so long that nothing reaches into the next one."""
+    horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
+    lags = longest_paths(instance, horizon)
+    if lags is None:
+        raise AssertionError("one micro-batch's dependencies have a cycle")
+    return lags
+
+
+def area_of_one(instance: Instance, device: int, lags: Lags) -> int | None:
+    """Units x ticks that one micro-batch takes up on ``device`` at least; None where memory bounds nothing."""
+    if not instance.capacity[device] or not instance.limited(device):
+        return None
+    lifetimes = least_lifetimes(instance, device, lags)
+    if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
+        return None
+    return lifetimes.workspace + sum(life * amount for _, _, amount, life in lifetimes.held)
+
+
+def memory_bound(instance: Instance, device: int, area: int, micro_batches: int, head: Times, tail: Times) -> int:
+    """A lower bound on the makespan, in ticks, from ``area`` for each micro-batch on ``device``.
+
+    Of capacity x makespan, what cannot be used does not count. By time t at most those have taken whose heads are t or
+    less: until their takes add up to the capacity, the rest of it is lost. Likewise at the end, where at most those
+    still hold or give back that can be this late. ``head`` holds the heads of the first few micro-batches (or of all),
+    ``tail`` the tails of the last few.
+    """
+    capacity = instance.capacity[device] or 0
+    take, change = instance.take[device], instance.change[device]
+    everything = head.shape[1] == micro_batches
+    starts = _lost([(head[i], amount) for i, amount in take.items() if amount], capacity, everything)
+    ends = _lost([(tail[i, ::-1], take[i] - change[i]) for i in take if take[i] > change[i]], capacity, everything)
+    work = micro_batches * area
+    # Both ends must not count any time twice; else less is counted of one or both of them.
+    areas = [work + lost + more for lost, begin in starts for more, end in ends
+             if work + lost + more >= (begin + end) * capacity]
+    return -(-max(areas) // capacity)
+
+
+def _lost(changes: list[tuple[Times, int]], capacity: int, everything: bool) -> list[tuple[int, int]]:
+    """How much of the capacity (units x ticks) is lost at one end, and in how long a time; then the same for the time
+    before anything happens only.
+
+    ``changes`` holds times, in rising order, with the amount that the level may rise by at each. Unless these are
+    ``everything``, more may follow after the least of the last times.
+    """
+    until = None if everything else min(int(times[-1]) for times, _ in changes)
+    rises = sorted((int(at), amount) for times, amount in changes for at in times)
+    lost = level = now = 0
+    for at, amount in rises:
+        if level >= capacity or (until is not None and at > until):
+            break
+        lost += (at - now) * (capacity - level)
+        now = at
+        level += amount
+    first = rises[0][0]
+    return [(lost, now), (first * capacity, first)]

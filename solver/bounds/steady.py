@@ -1,0 +1,77 @@
+"""The least time per micro-batch of any steady state, however many micro-batches its period has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from solver.bounds.graph import Graph, common_blocks, graph_of, without_common
+from solver.bounds.memory import area_of_one, chains_of_one
+from solver.bounds.order import Order, implied_order
+from solver.cycles import longest_paths_or_cycle, ratio
+from solver.instance import Instance
+
+__all__ = ["Edge", "critical_cycle", "steady_bound"]
+
+_MANY = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``target`` starts at least ``weight`` ticks after ``source`` of the micro-batch ``height`` before it started."""
+
+    source: int
+    target: int
+    weight: int
+    height: int
+
+
+def steady_bound(instance: Instance) -> Fraction:
+    """A lower bound on the time per micro-batch of any steady state, however many micro-batches a period has.
+
+    The largest of: the work of the busiest device or link; per device, memory x time that a micro-batch takes up over
+    the capacity; over the cycles of waits and of what memory makes precede what, length over micro-batches
+    passed. All of them also with the time cut out in which all devices run one block, which is added again.
+    """
+    order = implied_order(instance, graph_of(instance), _MANY)
+    common = common_blocks(instance)
+    best = _steady(instance, order)
+    if common:
+        blocks = order[:len(instance.durations), :len(instance.durations)]
+        cut = sum(instance.durations[i] for i in common)
+        best = max(best, cut + _steady(without_common(instance, common), blocks))
+    return best
+
+
+def _steady(instance: Instance, order: Order) -> Fraction:
+    lags = chains_of_one(instance)
+    best = Fraction(instance.heaviest_load)
+    for device, capacity in enumerate(instance.capacity):
+        area = area_of_one(instance, device, lags)
+        if area is not None and capacity:
+            best = max(best, Fraction(area, capacity))
+    cycle = critical_cycle(graph_of(instance), order, best)
+    return best if cycle is None else ratio(cycle)
+
+
+def critical_cycle(graph: Graph, order: Order, least: Fraction) -> list[Edge] | None:
+    """The cycle with the largest ratio of length to micro-batches passed, if that is more than ``least`` (> 0)."""
+    # Edges within a micro-batch in topological order, so that one round of relaxation takes a path all the way.
+    rank = np.count_nonzero(order == 0, axis=0)
+    edges = {(wait.source, wait.target, wait.distance): graph.durations[wait.source] + wait.lag
+             for wait in reversed(sorted(graph.waits, key=lambda wait: -wait.lag))}
+    for machine in graph.machines:
+        for i in machine:
+            for j in machine:
+                if order[i, j] < _MANY:
+                    edges.setdefault((i, j, int(order[i, j])), graph.durations[i])
+    queue = sorted((Edge(i, j, weight, height) for (i, j, height), weight in edges.items()),
+                   key=lambda edge: (int(rank[edge.source]), edge.source, edge.target, edge.height))
+    found = None
+    while True:
+        _, cycle = longest_paths_or_cycle(len(graph.durations), queue, least)
+        if cycle is None:
+            return found
+        found, least = cycle, ratio(cycle)

@@ -1,0 +1,231 @@
+"""Checkpoints: a run that was stopped goes on bit for bit, wherever it was killed; what must not go on is refused.
+
+Run as a program (``python -m tests.test_checkpoint FOLDER ...``), this file is one rank of what its tests launch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+from runtime import checkpoint
+from runtime.checkpoint import Checkpoints, latest
+from runtime.health import RunError, require_finite
+from runtime.launch import Ended, launch_local
+from runtime.plan import Plan, load_plan, plan_of, save_plan
+from runtime.replay import replay, run_training
+from runtime.session import join
+from runtime.signature import SignatureError, require_signature, signatures, signed
+from runtime.training import Boundary, Training
+from solver.baselines import baseline
+from tests.builders import chain, pipeline
+
+WIDTH, STEPS = 6, 6
+ROOT = str(Path(__file__).resolve().parent.parent)
+
+
+class Noisy(nn.Module):
+    """A stage with parameters, a buffer that changes in every forward, and dropout: all that has to be restored."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer, self.norm, self.drop = nn.Linear(width, width), nn.BatchNorm1d(width), nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.drop(torch.tanh(self.norm(self.layer(x))))
+        return y
+
+
+def training(plan: Plan, rank: int, width: int = WIDTH) -> Training:
+    assert plan.stage_ranks is not None
+    torch.manual_seed(3 + rank)
+    mine = {s: Noisy(width).double() for s, where in enumerate(plan.stage_ranks) if where == rank}
+
+    def batch(step: int, micro_batch: int) -> Tensor:
+        chance = torch.Generator().manual_seed(1000 * step + micro_batch)
+        return torch.randn(4, width, dtype=torch.float64, generator=chance)
+
+    parameters = [p for module in mine.values() for p in module.parameters()]
+    return Training(mine, [Boundary((4, width), torch.float64)] * (len(plan.stage_ranks) - 1), batch,
+                    targets=lambda s, m: batch(s + 50, m), loss=lambda y, t: ((y - t) ** 2).mean(), steps=STEPS,
+                    optimizer=torch.optim.AdamW(parameters, lr=0.05))
+
+
+def wider(plan: Plan, rank: int) -> Training:
+    return training(plan, rank, WIDTH + 1)
+
+
+def a_plan(ranks: int = 2) -> Plan:
+    return plan_of(baseline("1f1b", pipeline(chain(ranks)), 4))
+
+
+# -- in this process ---------------------------------------------------------------------------------------------------
+
+
+def a_checkpoint(folder: Path, step: int) -> Path:
+    partial = folder / f".step-{step:09d}.partial"
+    partial.mkdir(parents=True)
+    (partial / "data").write_bytes(b"abc")
+    checkpoint._commit(partial, folder / f"step-{step:09d}", {"format": "weft.checkpoint/1", "step": step})
+    return folder / f"step-{step:09d}"
+
+
+def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
+    assert latest(tmp_path / "nowhere") is None
+    first, second, third = (a_checkpoint(tmp_path, step) for step in (9, 10, 11))
+    (tmp_path / ".step-000000012.partial").mkdir()
+    assert latest(tmp_path) == third
+    (third / "data").write_bytes(b"ab")  # cut off
+    assert latest(tmp_path) == second
+    (second / "complete.json").unlink()
+    assert latest(tmp_path) == first
+
+
+def test_a_step_that_is_saved_again_replaces_the_earlier_one(tmp_path: Path) -> None:
+    a_checkpoint(tmp_path, 3)
+    assert latest(tmp_path) == a_checkpoint(tmp_path, 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
+
+
+def test_a_loss_that_is_no_number_is_named() -> None:
+    require_finite({0: torch.tensor(1.0)}, 4)
+    with pytest.raises(RunError, match="the loss of micro-batch 2 in batch 4 is nan"):
+        require_finite({0: torch.tensor(1.0), 2: torch.tensor(float("nan"))}, 4)
+    with pytest.raises(RunError, match="is inf"):
+        require_finite({1: torch.tensor(float("inf"))}, 0)
+
+
+def test_a_plan_signed_for_a_model_refuses_another(tmp_path: Path) -> None:
+    plan = signed(a_plan(), training)
+    save_plan(plan, tmp_path / "plan.json")
+    again = load_plan(tmp_path / "plan.json")
+    assert again == plan and again.digest == plan.digest != a_plan().digest
+    assert set(again.signatures) == {"0", "1"}
+    require_signature(again, training(plan, 1))
+    with pytest.raises(SignatureError, match="made for another model: stage 1 has the signature"):
+        require_signature(again, wider(plan, 1))
+    require_signature(a_plan(), wider(plan, 1))  # an unsigned plan takes any
+
+
+def test_signatures_see_names_shapes_types_and_boundaries_but_no_values() -> None:
+    plan = a_plan()
+    one, other = training(plan, 0), training(plan, 0)
+    with torch.no_grad():
+        next(other.stages[0].parameters()).zero_()
+    assert signatures(one) == signatures(other)
+    other.stages[0].float()
+    assert signatures(one) != signatures(other)
+    other = training(plan, 0)
+    other.boundaries = [Boundary((5, WIDTH), torch.float64)]
+    assert signatures(one) != signatures(other)
+
+
+# -- real ranks --------------------------------------------------------------------------------------------------------
+
+
+def launch(folder: Path, *arguments: str, **environment: str) -> list[Ended]:
+    return launch_local(2, [sys.executable, "-m", "tests.test_checkpoint", str(folder), *arguments], timeout=100,
+                        environment={"PYTHONPATH": ROOT, **environment})
+
+
+def weights(folder: Path) -> list[dict[str, Tensor]]:
+    return [torch.load(folder / f"weights-{rank}.pt") for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]]:
+    """A run that nothing happened to: its folder, and its losses."""
+    folder = tmp_path_factory.mktemp("straight")
+    whole = launch(folder)
+    assert [end.code for end in whole] == [0, 0], whole
+    return folder, json.loads(whole[0].output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["writing", "renaming"])
+def test_a_run_killed_while_it_saves_goes_on_bit_for_bit(
+        tmp_path: Path, straight: tuple[Path, list[float]], when: str) -> None:
+    broken = tmp_path / "broken"
+    killed = launch(broken, "--every", "2", WEFT_KILL=when)
+    assert -signal.SIGKILL in [end.code for end in killed] and not any(end.late for end in killed), killed
+    newest = latest(broken / "saved")
+    assert newest is not None and newest.name == "step-000000002"  # batch 4's never became one
+    assert any(path.name.endswith(".partial") for path in (broken / "saved").iterdir())
+    resumed = launch(broken, "--every", "2", "--resume")
+    assert [end.code for end in resumed] == [0, 0], resumed
+    assert json.loads(resumed[0].output) == straight[1][2:]
+    for one, other in zip(weights(straight[0]), weights(broken), strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    assert sorted(path.name for path in (broken / "saved").iterdir()) == ["step-000000004", "step-000000006"]
+    if when == "writing":
+        return
+    ended = launch(broken, "--every", "2", "--resume", WEFT_STAGES="wider")
+    assert [end.code for end in ended] == [2, 2], ended
+    assert "the checkpoint is of another model: rank" in ended[0].errors
+
+
+def rank_main() -> None:
+    folder, every = Path(sys.argv[1]), int(sys.argv[3]) if "--every" in sys.argv else 0
+    kill, calls, dump = os.environ.get("WEFT_KILL"), 0, torch.save
+    renamed = checkpoint._commit
+
+    class Killed(FileSystemWriter):
+        def write_data(self, *arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 2 and kill == "writing":
+                (Path(str(self.path)) / "__1_0.distcp").write_bytes(b"half")
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().write_data(*arguments)
+
+    def commit(partial: Path, target: Path, facts: dict[str, Any]) -> None:
+        if kill == "renaming" and target.name == "step-000000004":
+            os.kill(os.getpid(), signal.SIGKILL)
+        renamed(partial, target, facts)
+
+    if kill is not None and (kill == "renaming" or os.environ["RANK"] == "1"):
+        vars(checkpoint).update(FileSystemWriter=Killed, _commit=commit)
+    with join(20) as session:
+        plan = a_plan()
+        part = (wider if os.environ.get("WEFT_STAGES") == "wider" else training)(plan, session.rank)
+        saving = Checkpoints(folder / "saved", every, "--resume" in sys.argv) if every else None
+        folder.mkdir(exist_ok=True)
+        found = run_training(plan, session, part, saving)
+        state = {f"{s}.{name}": tensor for s, module in part.stages.items()
+                 for name, tensor in module.state_dict().items()}
+        dump(state, folder / f"weights-{session.rank}.pt")
+    if found is not None:
+        print(json.dumps(found.losses))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"transport": "pigeon"}, "--transport is 'pigeon', it must be gloo, nccl, shared or emulated"),
+    ({"transport": "emulated:1"}, "it must be gloo"),
+    ({"transport": "emulated:1,0"}, "it must be gloo"),
+    ({"transport": "emulated:-1,1e9"}, "it must be gloo"),
+    ({"resume": True}, "need --checkpoint FOLDER"),
+    ({"checkpoint": "x"}, "--checkpoint needs --checkpoint-every N"),
+    ({"checkpoint": "x", "checkpoint_every": -1}, "--checkpoint-every is -1"),
+    ({"checkpoint": "x", "checkpoint_every": 1, "stages": None, "emulate": True}, "nothing to save"),
+])
+def test_options_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                               options: dict[str, object], message: str) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    save_plan(a_plan(), tmp_path / "plan.json")
+    with pytest.raises(ValueError, match=message):
+        replay(tmp_path / "plan.json", **{"stages": "a:b", **options})  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    rank_main()

@@ -1,0 +1,331 @@
+"""PyTorch's pipelining CSV: what is written, what is read, and that PyTorch's own runtime trains with it as it should.
+
+Run as a program (``python -m tests.test_export_torch FOLDER``), this file is one rank of what its last test launches.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.zoo.shapes import shape
+from runtime.export.actions import Action, TorchVersion, parse_cell
+from runtime.export.refusal import ExportError
+from runtime.export.torch_check import check_communication
+from runtime.export.torch_csv import save_torch_csv, torch_csv
+from runtime.export.torch_import import parse_table, read_table, schedule_of_table
+from runtime.launch import launch_local
+from solver.baselines import baseline
+from solver.files import FormatError
+from solver.pipeline import Pipeline
+from solver.problem import Block, BlockKind, Device, Problem
+from solver.schedule import Schedule
+from solver.search import solve
+from solver.timing import time_orders
+from solver.validate import violations
+from tests.builders import both_ways, chain, loop, pipeline, v, waves
+from tests.properties.strategies import pipelines
+
+VERSIONS = ("2.6", "2.9", "2.10", "2.13", "2.15")
+
+ZB_H1_COMPUTE = """\
+0F0,0F1,0B0,0F2,0B1,0B2
+1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1W2
+"""
+ZB_H1_215 = """\
+0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0F2,0SEND_F2,0RECV_B1,0B1,0WAIT_SEND_F1,0RECV_B2,0B2,\
+0WAIT_SEND_F2,0REDUCE_GRAD,0WAIT_REDUCE_GRAD
+1RECV_F0,1F0,1RECV_F1,1I0,1SEND_B0,1F1,1I1,1RECV_F2,1SEND_B1,1W0,1F2,1I2,1SEND_B2,1W1,1W2,1REDUCE_GRAD,\
+1WAIT_REDUCE_GRAD,1WAIT_SEND_B0,1WAIT_SEND_B1,1WAIT_SEND_B2
+"""
+
+
+def zb_h1() -> Schedule:
+    return baseline("zb-h1", pipeline(chain(2), split=(1, 1), first_input_grad=False), 3)
+
+
+# -- out -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_of_a_small_schedule() -> None:
+    assert torch_csv(zb_h1()) == ZB_H1_COMPUTE
+    assert torch_csv(zb_h1(), communication=True, torch="2.15.0") == ZB_H1_215
+
+
+def test_versions_differ_in_reductions_and_waits_only() -> None:
+    newest = torch_csv(zb_h1(), communication=True, torch="2.15")
+    middle = re.sub(r",\d+WAIT_\w+", "", newest)
+    assert torch_csv(zb_h1(), communication=True, torch="2.13.0+cpu") == middle
+    assert torch_csv(zb_h1(), communication=True, torch="2.10") == middle
+    assert torch_csv(zb_h1(), communication=True, torch="2.9.1") == re.sub(r",\d+REDUCE_GRAD", "", middle)
+    assert len({torch_csv(zb_h1(), torch=version) for version in VERSIONS}) == 1
+
+
+@pytest.mark.parametrize("text", ["2.5", "1.13", "two", "", "2", "2.13x13", "99999.99999"])
+def test_versions_that_are_not_known_are_refused(text: str) -> None:
+    if text == "2.13x13":
+        assert TorchVersion.of(text) == (2, 13)
+    else:
+        with pytest.raises(ValueError, match=r"the PyTorch version is .* it must be 2\.6 or newer"):
+            torch_csv(zb_h1(), torch=text)
+
+
+@pytest.mark.parametrize(("problem", "message"), [
+    (shape("m", 2, 6), "block 'b00' runs on 2 devices"),
+    (shape("k", 2, 6), "do not follow each other|runs on 2 devices"),
+    (both_ways(2), "do not follow each other"),
+    (Problem("r", (Device("a"),), (Block("x", BlockKind.RECOMPUTE, (0,), 1),)), "block 'x' is of kind recompute"),
+    (pipeline(chain(2), backward=None), "it has no backward"),
+    (replace(pipeline(chain(2)), devices=(Device("a"), Device("b"), Device("c"))), "device 'c' runs no stage"),
+])
+def test_what_pytorch_cannot_express_is_refused_by_name(problem: Problem, message: str) -> None:
+    with pytest.raises(ExportError, match=f"PyTorch's pipelining cannot express '.*': .*({message})") as caught:
+        torch_csv(baseline("greedy", problem, 2))
+    assert "\n" not in str(caught.value)
+
+
+def test_outputs_that_would_meet_other_targets_are_refused() -> None:
+    plain = baseline("gpipe", pipeline(chain(2)), 3)
+    orders = [[(o.block, (1, 0, 2)[o.micro_batch]) for o in row] for row in plain.device_orders]
+    swapped = plain.with_operations(time_orders(plain.problem, 3, orders))
+    with pytest.raises(ExportError, match=r"its last stage runs micro-batches in the order 1, 0, 2, and PyTorch"):
+        torch_csv(swapped)
+
+
+@st.composite
+def in_order(draw: st.DrawFn, problem: Problem, micro_batches: int) -> Schedule:
+    """A random schedule of a pipeline: whatever can run next on any device may, micro-batches of a block in order."""
+    ran, orders = [0] * len(problem.blocks), [[] for _ in problem.devices]  # type: ignore[var-annotated]
+    for _ in range(len(ran) * micro_batches):
+        ready = [i for i, block in enumerate(problem.blocks) if ran[i] < micro_batches
+                 and all(ran[problem.index[item.block]] > ran[i] for item in block.after)]
+        chosen = draw(st.sampled_from(ready))
+        orders[problem.blocks[chosen].devices[0]].append((chosen, ran[chosen]))
+        ran[chosen] += 1
+    return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
+
+
+@settings(max_examples=60)
+@given(problem=pipelines(), micro_batches=st.integers(1, 5), data=st.data())
+def test_a_schedule_comes_back_as_it_was(problem: Problem, micro_batches: int, data: st.DataObject) -> None:
+    schedule = data.draw(in_order(problem, micro_batches))
+    version = data.draw(st.sampled_from(VERSIONS))
+    for communication in (False, True):
+        table = parse_table(torch_csv(schedule, communication=communication, torch=version))
+        assert len(check_communication(table)) == (communication and not TorchVersion.of(version).reduces_gradients
+                                                   and len(problem.devices) > 1)
+        back = schedule_of_table(table, problem)
+        assert back.device_orders == schedule.device_orders
+        alone = schedule_of_table(table)
+        assert violations(alone) == []
+        assert torch_csv(alone) == torch_csv(schedule)
+
+
+# -- in ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_alone_gets_unit_durations() -> None:
+    schedule = schedule_of_table(parse_table(ZB_H1_COMPUTE, "files/zb.csv"))
+    durations = {block.name: block.duration for block in schedule.problem.blocks}
+    assert durations == {"F0": 1, "F1": 1, "I1": 1, "W1": 1, "B0": 2}
+    assert schedule.problem.name == "zb" and schedule.peak_memory == (2, 2)
+    assert schedule.makespan == 10
+
+
+def test_overlapped_pairs_run_one_after_the_other() -> None:
+    schedule = schedule_of_table(parse_table("0F0,(0F1;0B0)OVERLAP_F_B,,0B1\n"))
+    assert [(o.block, o.micro_batch) for o in schedule.operations] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_stage_with_whole_and_split_backwards() -> None:
+    schedule = schedule_of_table(parse_table("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n"))
+    names = [schedule.problem.blocks[o.block].name + str(o.micro_batch) for o in schedule.device_orders[1]]
+    assert names == ["F10", "I10", "W10", "F11", "I11", "W11"]
+
+
+def test_on_a_problem_words_mean_what_pytorch_does() -> None:
+    text = "0F0,0I0,0W0\n1F0,1I0,1W0\n"  # PyTorch's I of stage 0 does nothing, its W is a full backward
+    table = parse_table(text)
+    for split, first in (((1, 1), True), ((1, 1), False)):
+        problem = pipeline(chain(2), split=split, first_input_grad=first)
+        assert violations(schedule_of_table(table, problem)) == []
+    with pytest.raises(FormatError, match=r"schedule: row 2, cell 2: 1I0 has no block in the problem 'uniform', "
+                                          r"whose stage 1 is made of f1, b1"):
+        schedule_of_table(table, pipeline(chain(2)))
+
+
+@pytest.mark.parametrize(("problem", "message"), [
+    (shape("m", 2, 6), "the problem 'mshape-2-train-mem6' is no pipeline: block 'b00' runs on 2 devices"),
+    (pipeline(chain(3), split=(1, 1)), "has 2 rows, but the problem 'uniform' has 3 devices"),
+    (pipeline(v(2), split=(1, 1)), "has 2 stages, but the problem 'uniform' has 4"),
+    (pipeline([1, 0], split=(1, 1)), "stage 0 is in row 1, but the problem 'uniform' has it on device 'gpu1', which "
+                                     "is row 2"),
+    (pipeline(chain(2), backward=None), "has backwards, but the problem 'uniform' has no backward blocks"),
+])
+def test_another_problem_is_refused(problem: Problem, message: str) -> None:
+    with pytest.raises(FormatError, match=f"s.csv: {message}"):
+        schedule_of_table(parse_table(ZB_H1_COMPUTE, "s.csv"), problem)
+
+
+COMMS = ("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD\n"
+         "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD\n")
+
+
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "is empty, it must have one row of actions a rank"),
+    ("0F0,0F1typo,0B0\n", r"row 1, cell 2: '0F1typo' is no action of a PyTorch schedule, it must look like 2F0"),
+    ("0F0,0B0\n\n", "row 2 has no action, and every row is a rank"),
+    ("0F0,0B0\n0F1,0B1\n", "row 2, cell 1: 0F1 is of stage 0, which row 1 runs; a stage belongs to one rank"),
+    ("0F0,0B0\n2F0,2B0\n", "there is a stage 2, but no stage 1"),
+    ("0F0,0F2,0B0,0B2\n", "there is no forward of micro-batch 1"),
+    ("0F0,0B0,0F0\n", "row 1, cell 3: 0F0 stands here a second time"),
+    ("0F0,0B0,0B1\n", "row 1, cell 3: 0B1 is of micro-batch 1, but there are forwards of 0 to 0 only"),
+    ("0F0,0F1,0W0,0I0,0B1\n", "row 1, cell 3: 0W0 comes before 0I0"),
+    ("0F0,0I0,0W0,0B0\n", "row 1, cell 4: 0B0 is a second backward of its stage and micro-batch"),
+    ("0F0,0F1,0B0\n", "row 1: 0B1 is missing"),
+    ("0F0,0I0\n1F0,1I0,1W0\n", "row 1: 0W0 is missing"),
+    ("0F0,0F1,0B0,0B1\n1F0,1B0\n", "row 2: 1F1 is missing"),
+    ("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", r"row 1, cell 2: 0B0 can never run: it waits for 1B0 or the like of row 2"),
+    (COMMS.replace("0RECV_B0,0B0", "0RECV_B0,,0B0"), "row 1, cell 6: is empty, and PyTorch refuses that"),
+    (COMMS.replace("1RECV_F0,1F0,1RECV_F1", "1RECV_F1,1F0,1RECV_F0"),
+     "row [12], cell [12]: ranks . and . do not see their messages in the same order"),
+    (COMMS.replace("0SEND_F1,", ""), "do not see their messages in the same order"),
+    (COMMS.replace("1RECV_F1,1B0", "1B0").replace("1F1", "1F1,1RECV_F1"), "row [12], cell [0-9]: .*"),
+    (COMMS.replace("0F0,", "0F0,0SEND_B0,"), "row 1, cell 2: 0SEND_B0 has no other end"),
+    (COMMS.replace(",0B1,0REDUCE_GRAD", ",0REDUCE_GRAD,0B1"), "row 1, cell 9: 0B1 comes after 0REDUCE_GRAD"),
+])
+def test_a_file_that_makes_no_sense_is_refused_with_row_and_cell(text: str, message: str) -> None:
+    with pytest.raises(FormatError, match=f"^s.csv: {message}|^s.csv: row [12], cell [0-9]+: .*{message}") as caught:
+        check_communication(parse_table(text, "s.csv"))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_order_that_only_buffers_allow_is_told() -> None:
+    crossed = COMMS.replace("1RECV_F1,1B0,1SEND_B0", "1B0,1SEND_B0,1RECV_F1")  # both ranks send first, then receive
+    assert check_communication(parse_table(crossed)) == [
+        "PyTorch runs it only where messages are buffered: ranks 1 and 0 do not see their messages in the same order: "
+        "SEND 1B0>0 on rank 1 meets SEND 0F1>1 on rank 0"]
+
+
+def test_a_gradient_that_nobody_reduces_is_told() -> None:
+    assert check_communication(parse_table(COMMS)) == []
+    notes = check_communication(parse_table(COMMS.replace(",1REDUCE_GRAD", "")))
+    assert len(notes) == 1 and notes[0].startswith("no REDUCE_GRAD of stage 1: PyTorch 2.10 and newer leave gradients")
+
+
+@given(st.builds(Action, st.integers(0, 99), st.sampled_from(["F", "B", "I", "W", "SEND_F", "WAIT_SEND_B"]),
+                 st.integers(0, 999)))
+def test_actions_print_and_parse_back(action: Action) -> None:
+    assert parse_cell(f" {action} ") == (action,)
+    assert parse_cell(f"({action};0F0)OVERLAP_F_B") == (action, Action(0, "F", 0))
+    assert parse_cell("") == ()
+
+
+def test_pytorchs_own_schedules_come_in() -> None:
+    visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
+    found = {}
+    for name, chunks in (("GPipe", 1), ("Interleaved1F1B", 2), ("InterleavedZeroBubble", 2), ("ZBVZeroBubble", 2),
+                         ("DualPipeV", 2)):
+        rows = visualizer.get_schedule_ops(name, 2, 4, num_stages_per_rank=chunks)
+        text = "".join(",".join("" if action is None else str(action) for action in row) + "\n" for row in rows)
+        schedule = schedule_of_table(parse_table(text, name))
+        assert violations(schedule) == []
+        found[name] = Pipeline.of(schedule.problem).shape
+    assert found == {"GPipe": "chain", "Interleaved1F1B": "loop", "InterleavedZeroBubble": "loop",
+                     "ZBVZeroBubble": "v", "DualPipeV": "v"}
+
+
+# -- in PyTorch's own runtime --------------------------------------------------------------------------------------
+
+WIDTH, BATCH = 5, 2
+
+
+def trained() -> dict[str, Schedule]:
+    """Chain, V, loop, and placements that no schedule of PyTorch's has; the last two are solved by search."""
+    uneven = pipeline([0, 1, 1, 0], split=(1, 1), first_input_grad=False, memory=4)
+    uneven = replace(uneven, blocks=tuple(replace(block, duration=1 + (3 * i) % 5)
+                                          for i, block in enumerate(uneven.blocks)))
+    return {
+        "1f1b": baseline("1f1b", pipeline(chain(2)), 4),
+        "zb-h1": baseline("zb-h1", pipeline(chain(2), split=(1, 1), first_input_grad=False), 4),
+        "zb-v": baseline("zb-v", pipeline(v(2), split=(1, 1)), 4),
+        "interleaved": baseline("interleaved", pipeline(loop(2)), 4),
+        "waves": baseline("hanayo", pipeline(waves(2, 2)), 4),
+        "three on one": baseline("greedy", pipeline([1, 0, 1, 1], split=(1, 1)), 4),
+        "solved": solve(uneven, 4, effort=0.5),
+        "solved, one a rank": solve(pipeline(chain(2), forward=2, split=(3, 1), memory=2), 5, effort=0.5),
+    }
+
+
+@pytest.mark.slow
+def test_pytorchs_runtime_trains_as_one_process_does(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if not (2, 13) <= TorchVersion.of(torch.__version__) < (2, 16):
+        pytest.skip(f"PyTorch {torch.__version__}: its private runtime is known from 2.13 to 2.15")
+    for name, schedule in trained().items():
+        for communication in (False, True):
+            save_torch_csv(schedule, tmp_path / f"{name}{communication}.csv", communication=communication,
+                           torch=torch.__version__)
+    ended = launch_local(2, [sys.executable, "-m", "tests.test_export_torch", str(tmp_path)], timeout=240)
+    assert [end.code for end in ended] == [0, 0], ended
+    for end in ended:
+        found = json.loads(end.output)
+        assert found.keys() == {f"{name}{flavour}" for name in trained() for flavour in (False, True)}
+        assert max(found.values()) < 1e-13, found
+
+
+def train(folder: Path) -> dict[str, float]:
+    """Per file, the largest difference of this rank's gradients (and, on the last stage's, losses) from those of one
+    process that runs the whole batch."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    dist.init_process_group("gloo")
+    rank, worst = dist.get_rank(), {}
+    for path in sorted(folder.glob("*.csv")):
+        table = read_table(path)
+        count, n = len(table.ranks), table.micro_batches
+        torch.manual_seed(0)
+        modules = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).double()
+                   for _ in range(count)]
+        whole = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).double()
+                 for _ in range(count)]
+        for one, other in zip(modules, whole, strict=True):
+            other.load_state_dict(one.state_dict())
+        x, y = (torch.randn(BATCH * n, WIDTH, dtype=torch.float64) for _ in range(2))
+        loss = nn.MSELoss()
+        expected = [loss(nn.Sequential(*whole)(a), b) for a, b in zip(x.chunk(n), y.chunk(n), strict=True)]
+        torch.autograd.backward(torch.stack(expected).mean())
+        mine = [s for s, owner in enumerate(table.ranks) if owner == rank]
+        stages = [PipelineStage(modules[s], s, count, torch.device("cpu")) for s in mine]
+        runtime_class: Any = schedules._PipelineScheduleRuntime
+        runtime = runtime_class(stages, n_microbatches=n, loss_fn=loss)
+        runtime._load_csv(str(path), format="compute_comms" if table.has_communication else "compute_only")
+        for _ in range(2):  # the second step reuses what the first has set up
+            losses: list[torch.Tensor] = []
+            for module in modules:
+                module.zero_grad()
+            runtime.step(*([x] if 0 in mine else []), **({"target": y, "losses": losses} if count - 1 in mine else {}))
+        differences = [float((a.grad - b.grad).abs().max()) for s in mine
+                       for a, b in zip(modules[s].parameters(), whole[s].parameters(), strict=True)
+                       if a.grad is not None and b.grad is not None]
+        assert len(differences) == 4 * len(mine), path
+        differences += [abs(float(a) - float(b)) for a, b in zip(losses, expected, strict=False)]
+        assert len(losses) == (n if count - 1 in mine else 0)
+        worst[path.stem] = max(differences)
+    dist.destroy_process_group()
+    return worst
+
+
+if __name__ == "__main__":
+    print(json.dumps(train(Path(sys.argv[1]))))

@@ -1,0 +1,155 @@
+"""Measured costs: what memory a pass is said to take is what it takes, and a plan made of it holds on real ranks.
+
+Run as a program (``python -m tests.test_measure FOLDER``), this file is one rank of what its tests launch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from experiments.small_gpt import Config, batch, cut, layers, loss
+from runtime import measure_stages as measuring
+from runtime.launch import launch_local
+from runtime.measure import Memory, Sample, memory_of
+from runtime.measure_stages import MeasureError, measure_stages, measured_problem, static_bytes
+from runtime.plan import load_plan, plan_of, save_plan
+from runtime.replay import run_training
+from runtime.session import join
+from runtime.stage import StageRunner
+from runtime.training import Boundary, Training
+from solver.search import solve
+
+CPU = torch.device("cpu")
+CONFIG = Config(width=64, blocks=6, length=48, sequences=2)
+
+
+def gpt(stages: int, only: int | None = None) -> Training:
+    """The small GPT cut into stages; only one of them where a rank wants its own."""
+    made, ranges = layers(CONFIG, torch.float32), cut(CONFIG, stages)
+    modules = {s: nn.Sequential(*(made[i] for i in where)) for s, where in enumerate(ranges) if only in (None, s)}
+    boundary = Boundary((CONFIG.sequences, CONFIG.length, CONFIG.width))
+    return Training(modules, [boundary] * (stages - 1), lambda step, m: batch(CONFIG, step, m)[0],
+                    lambda step, m: batch(CONFIG, step, m)[1], loss, steps=2)
+
+
+def test_every_block_of_memory_is_counted() -> None:
+    def run() -> Tensor:
+        large = torch.empty(1000, 256)  # 1,024,000 bytes, gone at the end
+        return large[:10].clone()
+
+    result, memory = memory_of(run, CPU)
+    assert memory == Memory(result.nbytes, 1_024_000 + result.nbytes)
+
+
+def test_the_median_does_not_follow_one_slow_lap() -> None:
+    sample = Sample.of([1.0, 1.1, 0.9, 1.0, 60.0])
+    assert sample.seconds == 1.0 and sample.repeats == 5 and sample.spread == pytest.approx(0.1)
+    assert Sample.of([2.0]) == Sample(2.0, 0.0, 1)
+
+
+def test_passes_give_back_what_they_take() -> None:
+    for cost in measure_stages(gpt(4), device=CPU, repeats=1):
+        for passes in cost.passes.values():
+            assert sum(run.memory.change for run in passes.values()) == 0
+            assert all(run.memory.peak >= max(0, run.memory.change) and run.time.seconds > 0
+                       for run in passes.values())
+
+
+def test_what_stays_after_an_input_gradient_is_what_the_linear_layers_need() -> None:
+    block = layers(CONFIG, torch.float32)[1]
+    sizes = [x + y for x, y in ((1, 3), (1, 1), (1, 4), (4, 1))]  # in widths: input and output's gradient
+    runner = StageRunner(block, split=True)
+    rows = (CONFIG.sequences, CONFIG.length, CONFIG.width)
+
+    def to_the_input_gradient() -> None:
+        runner.forward(0, torch.randn(rows))
+        runner.input_grad(0, torch.randn(rows))
+
+    to_the_input_gradient()
+    runner.weight_grad(0)  # gradients are made
+    _, kept = memory_of(to_the_input_gradient, CPU)
+    assert kept.change == sum(sizes) * 4 * CONFIG.sequences * CONFIG.length * CONFIG.width
+    assert memory_of(lambda: runner.weight_grad(0), CPU)[1].change == -kept.change
+
+
+def test_stages_alike_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = measure_stages(gpt(4), device=CPU, repeats=1)
+    assert [cost.same_as for cost in costs] == [None, None, 1, None]
+    assert costs[2].passes is costs[1].passes
+
+    class Scaled(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.factor
+
+    training = gpt(4)
+    other = dict(training.stages)
+    other[2] = nn.Sequential(other[2], Scaled(2.0))
+    other[1] = nn.Sequential(other[1], Scaled(3.0))
+    training.stages = other
+    assert [cost.same_as for cost in measure_stages(training, device=CPU, repeats=1)] == [None] * 4
+
+
+def test_a_stage_that_would_not_fit_is_skipped_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "available_bytes", lambda device: 2_000_000)
+    costs = measure_stages(gpt(2), device=CPU, repeats=1)
+    assert all(cost.skipped is not None and not cost.passes for cost in costs)
+    with pytest.raises(MeasureError, match=r"stage 0 was not measured: it needs about \d+ bytes .* 2000000 are free"):
+        measured_problem(costs)
+
+
+def test_a_training_that_is_no_chain_is_refused() -> None:
+    with pytest.raises(MeasureError, match=r"it holds the stages \[1\] and 1 boundaries"):
+        measure_stages(gpt(2, only=1), device=CPU)
+
+
+def test_a_device_keeps_what_is_not_for_activations() -> None:
+    costs = measure_stages(gpt(2), device=CPU, repeats=1)
+    held = [static_bytes(costs, s) for s in (0, 1)]
+    assert held[1] == 4 * costs[1].parameter_bytes + 8 * costs[0].output_bytes
+    assert [device.memory for device in measured_problem(costs, memory=10**8).devices] == [10**8 - h for h in held]
+    with pytest.raises(MeasureError, match=rf"stage \d needs \d+ bytes for weights.* but a device has {min(held)}"):
+        measured_problem(costs, memory=min(held))
+
+
+# -- planned and measured ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backward", ["full", "split"])
+def test_the_planned_peak_of_each_rank_is_the_measured_one(backward: str, tmp_path: Path) -> None:
+    costs = measure_stages(gpt(2), device=CPU, repeats=3)
+    schedule = solve(measured_problem(costs, backward=backward), 6, time_limit=10)
+    save_plan(plan_of(schedule), tmp_path / "plan.json")
+    ended = launch_local(2, [sys.executable, "-m", "tests.test_measure", str(tmp_path)], timeout=120,
+                         environment={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)})
+    assert [end.code for end in ended] == [0, 0], ended
+    for rank, end in enumerate(ended):
+        weights = costs[rank].parameter_bytes  # there before what is measured begins
+        planned = schedule.peak_memory[rank] - weights + static_bytes(costs, rank, optimizer_copies=0, micro_batches=6)
+        measured = json.loads(end.output.splitlines()[-1])["peak"]
+        assert planned == pytest.approx(measured, rel=0.05)
+
+
+def rank_of_the_plan(folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    training = gpt(2, only=rank)
+    plan = load_plan(folder / "plan.json")
+    batch(CONFIG, 0, 0)  # the text is read and kept
+    with join(60) as session:
+        _, memory = memory_of(lambda: run_training(plan, session, training), CPU)
+    print(json.dumps({"peak": memory.peak}))
+
+
+if __name__ == "__main__":
+    rank_of_the_plan(Path(sys.argv[1]))

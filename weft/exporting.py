@@ -1,0 +1,174 @@
+"""Schedules out to other tools' formats, and in from them: which format a file is of, and who writes and reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from solver.problem import Problem
+from solver.schedule import Schedule
+
+if TYPE_CHECKING:
+    from runtime.export.torch_import import Table
+    from weft import Source
+
+__all__ = ["EXPORTS", "export_to", "format_of", "import_from"]
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+
+def _pytorch(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from runtime.export.torch_csv import save_torch_csv
+
+    save_torch_csv(schedule, path, torch=torch)
+    return [Path(path)]
+
+
+def _pytorch_comms(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from runtime.export.torch_csv import save_torch_csv
+
+    save_torch_csv(schedule, path, communication=True, torch=torch)
+    return [Path(path)]
+
+
+def _megatron(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from runtime.export.layouts import save_megatron
+
+    save_megatron(schedule, path)
+    return [Path(path)]
+
+
+def _torchtitan(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from runtime.export.layouts import save_torchtitan
+
+    return [Path(path), save_torchtitan(schedule, path, torch=torch)]
+
+
+def _nnscaler(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from runtime.export.nnscaler import save_nnscaler
+
+    save_nnscaler(schedule, path)
+    return [Path(path)]
+
+
+def _tessel(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from runtime.export.tessel import save_tessel
+
+    save_tessel(schedule, path)
+    return [Path(path)]
+
+
+def _perfetto(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from runtime.export.perfetto import save_trace
+
+    save_trace(schedule, path)
+    return [Path(path)]
+
+
+#: What a schedule can be written as, and who does it; returned are the files written.
+EXPORTS: dict[str, Callable[[Schedule, PathLike, str], list[Path]]] = {
+    "pytorch": _pytorch, "pytorch-comms": _pytorch_comms, "megatron": _megatron, "torchtitan": _torchtitan,
+    "nnscaler": _nnscaler, "tessel": _tessel, "perfetto": _perfetto,
+}
+_ENDINGS = {".csv": "pytorch", ".toml": "torchtitan", ".py": "nnscaler"}
+
+
+def format_of(path: PathLike) -> str:
+    """The format that the ending of ``path`` says. Raises ``ValueError`` where it may be several, or none."""
+    ending = Path(path).suffix.lower()
+    if ending not in _ENDINGS:
+        known = ", ".join(f"{ending} ({name})" for ending, name in _ENDINGS.items())
+        raise ValueError(f"{os.fspath(path)}: the ending does not say which format; name one with --format "
+                         f"({', '.join(EXPORTS)}) or end the file's name in {known}")
+    return _ENDINGS[ending]
+
+
+def export_to(schedule: Schedule, path: PathLike, *, format: str | None = None, torch: str = "2.13") -> list[Path]:
+    """See :func:`weft.export_schedule`."""
+    name = format_of(path) if format is None else format
+    if name not in EXPORTS:
+        raise ValueError(f"there is no format {name!r}, there are {', '.join(EXPORTS)}")
+    return EXPORTS[name](schedule, path, torch)
+
+
+def import_from(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:
+    """See :func:`weft.import_schedule`."""
+    ending = Path(path).suffix.lower()
+    if ending == ".json":
+        schedule = _from_tessel(path, problem, micro_batches)
+    elif ending == ".csv":
+        schedule = _from_pytorch(path, problem, micro_batches)
+    else:
+        raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, what can be read is .csv (a PyTorch "
+                         "pipelining schedule) and .json (a Tessel schedule)")
+    return _with_bounds(_require_count(schedule, micro_batches))
+
+
+def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
+    from runtime.export.torch_check import check_communication
+    from runtime.export.torch_import import read_table, schedule_of_table
+
+    table = read_table(path)
+    notes = check_communication(table)
+    if problem is None:
+        schedule = schedule_of_table(table)
+    else:
+        schedule = _first_that_fits(problem, micro_batches or table.micro_batches, table)
+    return schedule.with_solver(notes=notes) if notes else schedule
+
+
+def _first_that_fits(source: Source, micro_batches: int, table: Table) -> Schedule:
+    """On the first of the source's placements that is the file's: a spec has several, a block problem is one."""
+    from runtime.export.torch_import import schedule_of_table
+    from solver.files import FormatError
+    from weft.planning import case_of
+
+    case = case_of(source, micro_batches)
+    refusals = []
+    # Both halves of a backward first: a full one can stand for both, but not the other way round.
+    for placement in sorted(case.placements, key=lambda placement: "I+W" not in placement.title):
+        try:
+            return placement.label(schedule_of_table(table, placement.problem))
+        except FormatError as error:
+            refusals.append(error)
+    if len(refusals) == 1:
+        raise refusals[0]
+    raise FormatError(f"{table.where}: has {len(table.ranks)} stages in rows "
+                      f"{', '.join(str(rank + 1) for rank in table.ranks)}, which is none of the {len(refusals)} "
+                      f"placements of {case.name!r} ({'; '.join(placement.title for placement in case.placements)})")
+
+
+def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
+    from runtime.export.tessel import load_tessel
+    from weft.planning import read_source
+
+    source = None if problem is None else read_source(problem)
+    if source is not None and not isinstance(source, Problem):
+        raise ValueError(f"{os.fspath(path)}: a Tessel schedule goes with a block problem, not with a model spec")
+    return load_tessel(path, source)
+
+
+def _require_count(schedule: Schedule, micro_batches: int | None) -> Schedule:
+    if micro_batches not in (None, schedule.micro_batches):
+        raise ValueError(f"{schedule.solver['source']}: has {schedule.micro_batches} micro-batches, not "
+                         f"{micro_batches}")
+    return schedule
+
+
+def _with_bounds(schedule: Schedule) -> Schedule:
+    """The schedule with its steady period and a proven lower bound, where it keeps every rule: bounds hold for those
+    schedules only."""
+    from solver.baselines import steady_period
+    from solver.bounds import makespan_bound
+    from solver.instance import Instance
+    from solver.validate import violations
+
+    if violations(schedule):
+        return schedule
+    instance = Instance.of(schedule.problem)
+    bound = instance.bound(makespan_bound(instance, schedule.micro_batches))
+    return replace(schedule, makespan_bound=min(bound, schedule.makespan),
+                   period=steady_period(schedule.problem, schedule.micro_batches, schedule.operations))
