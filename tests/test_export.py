@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
 import sys
 import tomllib
 import types
@@ -25,7 +26,7 @@ from runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, te
 from solver.baselines import baseline
 from solver.files import FormatError, load_schedule, save_problem, save_schedule
 from solver.problem import Block, BlockKind, Device, Problem
-from solver.schedule import Schedule
+from solver.schedule import Operation, Schedule
 from solver.search import solve
 from solver.validate import violations
 from tests.builders import both_ways, chain, loop, pipeline, v
@@ -253,6 +254,37 @@ def test_the_repetend_holds_every_block_once() -> None:
     assert before == {(gid, m) for gid, last in in_it.items() for m in range(last)}
 
 
+def repeated(value: dict[str, Any], more: int) -> list[tuple[int, int, int]]:
+    """``(block, micro-batch, step)`` as Tessel's ``unroll`` makes them of a file it has loaded: what starts before the
+    repetend once, the repetend every period, then the rest."""
+    first, behind = value["repetend"]
+    inside = [block for block in value["blocks"] if first <= block["step"] < behind]
+    period = max(max(block["step"] + block["span"] for block in row) - min(block["step"] for block in row)
+                 for device in range(value["ndevs"])
+                 if (row := [block for block in inside if device in block["device"]]))
+    operations = []
+    for block in value["blocks"]:
+        copies = [0] if block["step"] < first else range(more + 1) if block["step"] < behind else [more]
+        operations += [(block["gid"], block["mid"] + copy, block["step"] + copy * period) for copy in copies]
+    return operations
+
+
+@pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
+@pytest.mark.parametrize("memory", [None, 6])
+def test_tessel_may_repeat_the_repetend(kind: str, memory: int | None) -> None:
+    problem = shape(kind, 2, memory)
+    value = tessel_to_json(solve(problem, 12, effort=0.5))
+    assert value["repetend"][0] < value["repetend"][1]
+    operations = tuple(Operation(block, m, step, step + problem.blocks[block].duration)
+                       for block, m, step in repeated(value, 5))
+    assert violations(Schedule(problem, 17, operations, 0.0)) == []
+
+
+def test_exporting_needs_no_torch() -> None:
+    modules = "weft.exporting, weft.fitting, runtime.export.torch_csv, runtime.export.torch_check"
+    subprocess.run([sys.executable, "-c", f"import sys, {modules}; assert 'torch' not in sys.modules"], check=True)
+
+
 @settings(max_examples=50)
 @given(cases(max_devices=3, max_micro_batches=4, links=False))
 def test_a_tessel_schedule_comes_back_in_the_same_order(case: Case) -> None:
@@ -387,6 +419,7 @@ def test_an_import_that_cannot_be_is_one_sentence(saved: Path, tmp_path: Path,
             (["o.csv", "-n", "5"], "o.csv: has 4 micro-batches, not 5"),
             (["three.csv", "--problem", tmp_path / "spec.yaml"], "has 3 stages in rows 1, 2, 3, which is none of the"),
             (["broken.csv"], "broken.csv: row 2, cell 2: '1X0' is no action of a PyTorch schedule"),
+            (["schedule.json"], "schedule.json: is weft's own (weft.schedule/1), there is nothing to import"),
             (["spec.yaml"], "spec.yaml: the ending is .yaml, what can be read is .csv"),
             (["none.csv"], "none.csv: cannot be read: No such file")):
         assert run("import", tmp_path / str(arguments[0]), *arguments[1:], "-o", tmp_path / "x.json") == 2

@@ -26,7 +26,7 @@ from runtime.launch import launch_local
 from solver.baselines import baseline
 from solver.files import FormatError
 from solver.pipeline import Pipeline
-from solver.problem import Block, BlockKind, Device, Problem
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.search import solve
 from solver.timing import time_orders
@@ -129,6 +129,19 @@ def test_a_schedule_comes_back_as_it_was(problem: Problem, micro_batches: int, d
         assert torch_csv(alone) == torch_csv(schedule)
 
 
+def test_waits_that_the_chain_implies_make_no_messages() -> None:
+    plain = pipeline(chain(3))
+    waits = {"b0": "f2", "b1": "f0"}  # each on another device than what waits for it
+    more = replace(plain, blocks=tuple(
+        replace(block, after=(*block.after, Dependency(waits[block.name]))) if block.name in waits else block
+        for block in plain.blocks))
+    with_them = baseline("1f1b", more, 3)
+    assert with_them.device_orders == baseline("1f1b", plain, 3).device_orders
+    text = torch_csv(with_them, communication=True)
+    assert text == torch_csv(baseline("1f1b", plain, 3), communication=True)
+    assert check_communication(parse_table(text)) == []
+
+
 # -- in ------------------------------------------------------------------------------------------------------------
 
 
@@ -229,6 +242,41 @@ def test_actions_print_and_parse_back(action: Action) -> None:
     assert parse_cell("") == ()
 
 
+@settings(max_examples=200)
+@given(data=st.data())
+def test_a_file_with_a_fault_is_refused_or_still_a_schedule(data: st.DataObject) -> None:
+    """One cell lost, doubled, swapped with another, or of another word: a sentence, never a traceback; and what passes
+    is a complete schedule in which every gradient is still reduced once."""
+    schedule = data.draw(st.sampled_from([zb_h1(), baseline("1f1b", pipeline(chain(3)), 2),
+                                          baseline("zb-v", pipeline(v(2), split=(1, 1)), 2)]))
+    whole = torch_csv(schedule, communication=True)
+    rows = [line.split(",") for line in whole.splitlines()]
+    row = data.draw(st.sampled_from(rows))
+    i, j = (data.draw(st.integers(0, len(row) - 1)) for _ in range(2))
+    fault = data.draw(st.sampled_from(["lose", "double", "swap", "other", "garble"]))
+    if fault == "lose":
+        lost = row.pop(i)
+    elif fault == "double":
+        row.insert(j, row[i])
+    elif fault == "swap":
+        row[i], row[j] = row[j], row[i]
+    elif fault == "other":
+        row[i] = data.draw(st.sampled_from(rows))[0]
+    else:
+        row[i] += data.draw(st.sampled_from(["x", "0", ";", "(", " ", '"']))
+    try:
+        table = parse_table("\n".join(",".join(cells) for cells in rows) + "\n", "s.csv")
+        notes = check_communication(table)
+    except FormatError as error:
+        assert str(error).startswith("s.csv: ") and "\n" not in str(error)
+        return
+    back = schedule_of_table(table)
+    assert len(back.operations) == len(schedule.operations)
+    if fault == "lose":
+        assert lost.endswith("REDUCE_GRAD") and notes
+    assert fault != "double"
+
+
 def test_pytorchs_own_schedules_come_in() -> None:
     visualizer = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
     found = {}
@@ -248,8 +296,14 @@ def test_pytorchs_own_schedules_come_in() -> None:
 WIDTH, BATCH = 5, 2
 
 
-def trained() -> dict[str, Schedule]:
-    """Chain, V, loop, and placements that no schedule of PyTorch's has; the last two are solved by search."""
+def trained(ranks: int) -> dict[str, Schedule]:
+    """Chain, V, loop, and placements that no schedule of PyTorch's has; some are solved by search."""
+    if ranks == 3:
+        return {
+            "zb-h1": baseline("zb-h1", pipeline(chain(3), split=(1, 1), first_input_grad=False, lag=0.5), 5),
+            "zb-v": baseline("zb-v", pipeline(v(3), split=(1, 1)), 6),
+            "zig-zag": solve(pipeline([2, 0, 1, 0, 2], forward=2, split=(3, 1), memory=6), 4, effort=0.5),
+        }
     uneven = pipeline([0, 1, 1, 0], split=(1, 1), first_input_grad=False, memory=4)
     uneven = replace(uneven, blocks=tuple(replace(block, duration=1 + (3 * i) % 5)
                                           for i, block in enumerate(uneven.blocks)))
@@ -266,19 +320,21 @@ def trained() -> dict[str, Schedule]:
 
 
 @pytest.mark.slow
-def test_pytorchs_runtime_trains_as_one_process_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_pytorchs_runtime_trains_as_one_process_does(ranks: int, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if not (2, 13) <= TorchVersion.of(torch.__version__) < (2, 16):
         pytest.skip(f"PyTorch {torch.__version__}: its private runtime is known from 2.13 to 2.15")
-    for name, schedule in trained().items():
+    schedules = trained(ranks)
+    for name, schedule in schedules.items():
         for communication in (False, True):
             save_torch_csv(schedule, tmp_path / f"{name}{communication}.csv", communication=communication,
                            torch=torch.__version__)
-    ended = launch_local(2, [sys.executable, "-m", "tests.test_export_torch", str(tmp_path)], timeout=240)
-    assert [end.code for end in ended] == [0, 0], ended
+    ended = launch_local(ranks, [sys.executable, "-m", "tests.test_export_torch", str(tmp_path)], timeout=240)
+    assert [end.code for end in ended] == [0] * ranks, ended
     for end in ended:
         found = json.loads(end.output)
-        assert found.keys() == {f"{name}{flavour}" for name in trained() for flavour in (False, True)}
+        assert found.keys() == {f"{name}{flavour}" for name in schedules for flavour in (False, True)}
         assert max(found.values()) < 1e-13, found
 
 

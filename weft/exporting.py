@@ -98,6 +98,7 @@ def import_from(path: PathLike, *, problem: Source | None = None, micro_batches:
     """See :func:`weft.import_schedule`."""
     ending = Path(path).suffix.lower()
     if ending == ".json":
+        _refuse_own(path)
         schedule = _from_tessel(path, problem, micro_batches)
     elif ending == ".csv":
         schedule = _from_pytorch(path, problem, micro_batches)
@@ -105,6 +106,14 @@ def import_from(path: PathLike, *, problem: Source | None = None, micro_batches:
         raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, what can be read is .csv (a PyTorch "
                          "pipelining schedule) and .json (a Tessel schedule)")
     return _with_bounds(_require_count(schedule, micro_batches))
+
+
+def _refuse_own(path: PathLike) -> None:
+    from solver.files import read_json
+
+    value = read_json(path)
+    if isinstance(value, dict) and str(value.get("format", "")).startswith("weft."):
+        raise ValueError(f"{os.fspath(path)}: is weft's own ({value['format']}), there is nothing to import")
 
 
 def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,8 +41,8 @@ def tessel_to_json(schedule: Schedule) -> dict[str, Any]:
 
     A step is the greatest time that all durations and transfers are multiples of; with more than a million such steps
     (Tessel lists each) they are ranks in time instead, see :func:`runtime.export.steps.ranked_steps`. Both halves of a
-    split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is empty, at the
-    end, where no stretch of steps holds every block once.
+    split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is empty, at
+    the end, where no stretch of steps holds every block once and repeats as it is.
 
     Raises :class:`~runtime.export.refusal.ExportError` for a block of another kind, and for one that takes different
     amounts of memory on its devices.
@@ -85,20 +86,33 @@ def _exact_steps(schedule: Schedule) -> list[tuple[int, int]] | None:
 
 
 def _repetend(schedule: Schedule, steps: list[tuple[int, int]]) -> tuple[int, int]:
-    """The first stretch ``[first, behind)`` of steps in which every block starts once and blocks that wait for each
-    other are of the same micro-batch or of neighbouring ones (Tessel's unrolling looks no further); else the end."""
+    """The first stretch ``[first, behind)`` of steps in which every block starts once and that can be repeated as
+    Tessel repeats what it has loaded: every so many steps as the longest device's share of it takes; else the end."""
     count, end = len(schedule.problem.blocks), max(step + span for step, span in steps)
     row = sorted((step, operation.block, operation.micro_batch)
                  for operation, (step, _) in zip(schedule.operations, steps, strict=True))
+    spans = {operation.block: span for operation, (_, span) in zip(schedule.operations, steps, strict=True)}
     for i in range(len(row) - count + 1):
         window = row[i:i + count]
         behind = row[i + count][0] if i + count < len(row) else end
-        micro_batch = {block: m for _, block, m in window}
-        if len(micro_batch) == count and window[-1][0] < behind and (i == 0 or row[i - 1][0] < window[0][0]) and all(
-                0 <= micro_batch[producer] - micro_batch[consumer] <= 1
-                for producer, consumer, dependency in schedule.problem.dependencies() if not dependency.distance):
+        if (len({block for _, block, _ in window}) == count and window[-1][0] < behind
+                and (i == 0 or row[i - 1][0] < window[0][0]) and _repeats(schedule.problem, window, spans)):
             return window[0][0], behind
     return end, end
+
+
+def _repeats(problem: Problem, window: list[tuple[int, int, int]], spans: Mapping[int, int]) -> bool:
+    """Whether ``window`` may follow itself: its ``(step, block, micro-batch)`` with ``spans`` steps a block. What waits
+    for a block of an earlier stretch must find it there: Tessel looks for neighbouring micro-batches only."""
+    start = {block: step for step, block, _ in window}
+    micro_batch = {block: m for _, block, m in window}
+    period = max(max(start[block] + spans[block] for block in row) - min(start[block] for block in row)
+                 for row in problem.blocks_on if row)
+    for producer, consumer, dependency in problem.dependencies():
+        later = micro_batch[producer] - micro_batch[consumer] + dependency.distance  # stretches between the two
+        if not 0 <= later <= 1 or start[consumer] + later * period < start[producer] + spans[producer]:
+            return False
+    return True
 
 
 # -- in ------------------------------------------------------------------------------------------------------------
