@@ -76,13 +76,14 @@ def run(
     deterministic: float = float("inf"),
     workers: int | None = None,
     presolve: bool = False,
+    relaxation: bool = True,
 ) -> Outcome:
     """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
 
     The solve runs in a thread of its own: Python delivers Ctrl-C to the main thread only between bytecodes, and a
     solve is one long native call. On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the
-    incumbent returned. Presolve is off by default: on these models (ten to a few thousand variables) it costs more
-    than it saves.
+    incumbent returned. Presolve is off by default: on the models of finite schedules it costs more than it saves.
+    Without ``relaxation`` no linear relaxation is kept, which pays where there is no objective.
     """
     solver = cp_model.CpSolver()
     parameters = solver.parameters
@@ -90,6 +91,8 @@ def run(
     parameters.num_workers = workers or budget.workers
     parameters.cp_model_presolve = presolve
     parameters.cp_model_probing_level = 0
+    if not relaxation:
+        parameters.linearization_level = 0
     parameters.catch_sigint_signal = False
     if budget.left < float("inf"):
         parameters.max_time_in_seconds = budget.left

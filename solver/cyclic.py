@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
+from typing import TypeAlias, TypeVar
 
 from solver.cycles import longest_paths_or_cycle, ratio
 from solver.instance import Instance
 
-__all__ = ["Periodic", "retime"]
+__all__ = ["Periodic", "Rings", "in_order", "retime"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -66,36 +69,51 @@ class _Edge:
     height: int
 
 
+#: Per device, its blocks in the order of one period, each with the index of the micro-batch it runs there.
+Rings: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+
+
 def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction], copies: int = 1) -> Periodic:
-    """The same order on every device and link, at the least period it allows.
+    """The same order on every device and link, at the least period it allows."""
+    turns = [start // period for start in starts]
+    # A block without duration (solver.contraction) runs before the one that starts at the same moment.
+    rings = [[(i, -int(turns[i])) for i in sorted(on, key=lambda i: (starts[i] % period, instance.durations[i] > 0))]
+             for on in instance.blocks_on]
+    found = in_order(instance, rings, copies)
+    if found is None:
+        raise AssertionError("the order of a periodic schedule waits for itself")
+    return found
+
+
+def in_order(instance: Instance, rings: Rings, copies: int = 1) -> Periodic | None:
+    """The periodic schedule that runs ``rings`` again and again, at the least period it allows.
 
     The order says, for each pair of neighbours on a device, which instance follows which; together with the
     dependencies these are difference constraints whose least feasible period is the maximum over cycles of weight /
     height (Hanen and Munier, "Cyclic scheduling on parallel processors"). It is found exactly by raising the period to
-    the ratio of a violated cycle until none is left. Memory depends on the order alone and stays as it was.
+    the ratio of a violated cycle until none is left. Memory depends on the order alone. ``None`` if the order waits
+    for itself, whatever the period.
     """
-    nodes, edges = _structure(instance, Fraction(period), [Fraction(start) for start in starts])
+    nodes, edges = _structure(instance, rings)
     least = Fraction(instance.heaviest_load)
     while True:
         potential, cycle = longest_paths_or_cycle(nodes, edges, least)
         if cycle is None:
             break
+        if sum(edge.height for edge in cycle) <= 0:
+            return None
         least = ratio(cycle)
     blocks = potential[:len(instance.durations)]
     shift = min(blocks) // least * least
     return Periodic(instance, least, tuple(start - shift for start in blocks), copies)
 
 
-def _structure(instance: Instance, period: Fraction, starts: list[Fraction]) -> tuple[int, list[_Edge]]:
+def _structure(instance: Instance, rings: Rings) -> tuple[int, list[_Edge]]:
     durations = instance.durations
     edges = []
-    for on in instance.blocks_on:
-        # A block without duration (solver.contraction) runs before the one that starts at the same moment.
-        ring = sorted(on, key=lambda i: (starts[i] % period, durations[i] > 0))
-        for i, j in pairwise([*ring, *ring[:1]]):
-            # i's instance of its micro-batch m runs just before j's of m + height.
-            height = starts[i] // period - starts[j] // period + (1 if j == ring[0] else 0)
-            edges.append(_Edge(i, j, durations[i], height))
+    for ring in rings:
+        for (i, first), (j, second) in _neighbours(ring):
+            edges.append(_Edge(i, j, durations[i], second - first))
     nodes = len(durations)
     transfers: dict[int, list[tuple[int, int]]] = {}
     for number, arc in enumerate(instance.arcs):
@@ -106,11 +124,20 @@ def _structure(instance: Instance, period: Fraction, starts: list[Fraction]) -> 
         edges.append(_Edge(nodes, arc.target, arc.lag, arc.distance))
         transfers.setdefault(arc.link, []).append((number, nodes))
         nodes += 1
-    for carried in transfers.values():
+    for link, carried in transfers.items():
         # Transfers run in the order of their producers on the link's source device.
-        queue = sorted(carried, key=lambda entry: (starts[instance.arcs[entry[0]].source] % period, entry[0]))
-        for before, after in pairwise([*queue, *queue[:1]]):
-            first, second = instance.arcs[before[0]], instance.arcs[after[0]]
-            height = starts[first.source] // period - starts[second.source] // period + (1 if after == queue[0] else 0)
-            edges.append(_Edge(before[1], after[1], first.lag, height))
+        ring = rings[instance.problem.links[link].source]
+        runs = {i: (position, micro_batch) for position, (i, micro_batch) in enumerate(ring)}
+        queue = sorted(carried, key=lambda entry: (runs[instance.arcs[entry[0]].source][0], entry[0]))
+        for (before, m), (after, n) in _neighbours([(entry, runs[instance.arcs[entry[0]].source][1])
+                                                    for entry in queue]):
+            edges.append(_Edge(before[1], after[1], instance.arcs[before[0]].lag, n - m))
     return nodes, edges
+
+
+def _neighbours(ring: Sequence[tuple[_T, int]]) -> Iterator[tuple[tuple[_T, int], tuple[_T, int]]]:
+    """Which entry follows which; after the last comes the first, of the next micro-batch."""
+    yield from pairwise(ring)
+    if ring:
+        first, micro_batch = ring[0]
+        yield ring[-1], (first, micro_batch + 1)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import isqrt
 
 from ortools.sat.python import cp_model
 
@@ -158,7 +159,7 @@ def _bisect(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
         on_change(search)
         high = _ceil(search.best.period) - 1
         # Halve the gap while it is wide; once narrow, the best is probably optimal: refute the tick below it.
-        period = (low + high) // 2 if high - low > high // 500 else high
+        period = isqrt(low * high) if high - low > high // 500 else high
     return decided or search.bound >= _ceil(search.best.period) - 1
 
 
@@ -233,11 +234,11 @@ def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic
     model = _Model(instance, period, lags)
     if known is not None:
         model.hint(known)
-    outcome = run(model.model, allowed.budget, workers=1, deterministic=allowed.left)
+    outcome = run(model.model, allowed.budget, workers=1, deterministic=allowed.left, presolve=True, relaxation=False)
     if outcome.infeasible:
         # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
         used = outcome.solver.response_proto.deterministic_time
-        second = run(model.model, allowed.budget, workers=1, deterministic=2 * used + 0.05, presolve=True)
+        second = run(model.model, allowed.budget, workers=1, deterministic=used + 0.05, relaxation=False)
         if not second.found:
             return _REFUTED
         outcome = second

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
+from collections.abc import Sequence
 
 from solver.baselines import BASELINES, NotApplicable
 from solver.completion import repeat
-from solver.cyclic import Periodic, retime
+from solver.cyclic import Periodic, in_order, retime
 from solver.instance import Instance
 from solver.paths import FixedOrder
 from solver.schedule import Schedule
@@ -26,7 +26,7 @@ def periodic_seed(instance: Instance, name: str | None) -> Periodic:
         return trivial
     micro_batches = 4 * max(6, len(instance.problem.devices))
     try:
-        found = steady_state(instance, BASELINES[name].orders(instance.problem, micro_batches), micro_batches)
+        found = steady_state(instance, BASELINES[name].orders(instance.problem, micro_batches))
     except NotApplicable:
         return trivial
     return min((trivial, found or trivial), key=lambda known: known.period)
@@ -40,20 +40,30 @@ def one_at_a_time(instance: Instance) -> Periodic:
     return retime(instance, max([fixed.makespan, *across]), [fixed.start[i, 0] for i in instance.blocks])
 
 
-def steady_state(instance: Instance, orders: Orders, micro_batches: int) -> Periodic | None:
-    """What two neighbouring micro-batches in the middle of a schedule do alike, if that can be repeated and fits."""
-    fixed = FixedOrder(instance, micro_batches, orders)
-    middle = micro_batches // 2
-    apart = {fixed.start[i, middle + 1] - fixed.start[i, middle] for i in instance.blocks}
-    if len(apart) > 1 or min(apart) < instance.heaviest_load:
+def steady_state(instance: Instance, orders: Orders) -> Periodic | None:
+    """What every device repeats in the middle of a schedule, if it runs each of its blocks once there and it fits.
+
+    Only the order is taken: with unequal durations a schedule of a repeated pattern need not repeat its times.
+    """
+    rings = []
+    for on, row in zip(instance.blocks_on, orders, strict=True):
+        ring = _ring(len(on), row)
+        if ring is None:
+            return None
+        rings.append(ring)
+    found = in_order(instance, rings)
+    if found is None:
         return None
-    first = min(fixed.start[i, middle] for i in instance.blocks)
-    period = Fraction(apart.pop())
-    starts = tuple(Fraction(fixed.start[i, middle] - first) for i in instance.blocks)
-    found = Periodic(instance, period, starts)
     problem = instance.problem
     count = found.depth + 3
     repeated = Schedule(problem, count, time_orders(problem, count, repeat(found, count)), 0.0)
-    if violations(repeated, limit=1):
-        return None
-    return retime(instance, period, starts)
+    return None if violations(repeated, limit=1) else found
+
+
+def _ring(size: int, row: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
+    """``size`` neighbours of ``row`` that are different blocks, from the middle on."""
+    for first in range(len(row) // 2, len(row) - size + 1):
+        ring = row[first:first + size]
+        if len({block for block, _ in ring}) == size:
+            return ring
+    return None
