@@ -291,6 +291,26 @@ def test_pytorchs_own_schedules_come_in() -> None:
                      "ZBVZeroBubble": "v", "DualPipeV": "v"}
 
 
+@settings(max_examples=40)
+@given(problem=pipelines(), micro_batches=st.integers(1, 4), data=st.data())
+def test_pytorchs_own_checks_pass(problem: Problem, micro_batches: int, data: st.DataObject) -> None:
+    """Its validation of a schedule, and its dry run of one with messages (which does not know reductions)."""
+    schedules: Any = pytest.importorskip("torch.distributed.pipelining.schedules")
+    if TorchVersion.of(pytest.importorskip("torch").__version__) < (2, 13):
+        pytest.skip("the private functions asked here are known from 2.13 on")
+    schedule = data.draw(in_order(problem, micro_batches))
+    stages = [stage.device for stage in Pipeline.of(problem).stages]
+
+    def read(text: str) -> dict[int, list[Any]]:
+        return {rank: [schedules._Action.from_str(cell) for cell in line.split(",")]
+                for rank, line in enumerate(text.splitlines())}
+
+    found = schedules._validate_schedule(read(torch_csv(schedule)), len(problem.devices), len(stages), micro_batches)
+    assert [found[stage] for stage in range(len(stages))] == stages
+    messages = read(torch_csv(schedule, communication=True, torch="2.9"))
+    schedules._simulate_comms_compute(messages, lambda stage: stages[stage], len(stages))
+
+
 # -- in PyTorch's own runtime --------------------------------------------------------------------------------------
 
 WIDTH, BATCH = 5, 2

@@ -125,24 +125,27 @@ def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | N
     if problem is None:
         schedule = schedule_of_table(table)
     else:
-        schedule = _first_that_fits(problem, micro_batches or table.micro_batches, table)
+        schedule = _on_best_placement(problem, micro_batches or table.micro_batches, table)
     return schedule.with_solver(notes=notes) if notes else schedule
 
 
-def _first_that_fits(source: Source, micro_batches: int, table: Table) -> Schedule:
-    """On the first of the source's placements that is the file's: a spec has several, a block problem is one."""
+def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Schedule:
+    """On the placement of the source, of those that are the file's, where it fits and is fastest. A block problem is
+    one placement; a spec has several, and those of one shape differ in where the layers are cut, which no file says."""
     from runtime.export.torch_import import schedule_of_table
     from solver.files import FormatError
+    from solver.validate import violations
     from weft.planning import case_of
 
     case = case_of(source, micro_batches)
-    refusals = []
-    # Both halves of a backward first: a full one can stand for both, but not the other way round.
-    for placement in sorted(case.placements, key=lambda placement: "I+W" not in placement.title):
+    found, refusals = [], []
+    for placement in case.placements:
         try:
-            return placement.label(schedule_of_table(table, placement.problem))
+            found.append(placement.label(schedule_of_table(table, placement.problem)))
         except FormatError as error:
             refusals.append(error)
+    if found:
+        return min(found, key=lambda schedule: (bool(violations(schedule, limit=1)), schedule.makespan))
     if len(refusals) == 1:
         raise refusals[0]
     raise FormatError(f"{table.where}: has {len(table.ranks)} stages in rows "

@@ -83,8 +83,8 @@ def torchtitan_settings(schedule: Schedule, csv: str) -> str:
         raise ExportError(f"torchtitan cannot express {schedule.problem.name!r}: its stages are on {places}, and "
                           "torchtitan has one stage a rank, a loop, or a V only")
     parts = "".join(f"    {json.dumps(names)},\n" for names in _fqns(schedule, pipeline))
-    return (f"# {schedule.micro_batches} micro-batches; where torchtitan has no num_pp_microbatches, set its local "
-            "batch size and pipeline_parallel_microbatch_size so\n"
+    return (f"# A torchtitan without num_pp_microbatches needs {schedule.micro_batches} times\n"
+            "# pipeline_parallel_microbatch_size as its local_batch_size instead.\n"
             "[parallelism]\n"
             f"pipeline_parallel_degree = {len(schedule.problem.devices)}\n"
             f"pipeline_parallel_schedule = {json.dumps(_SCHEDULES[pipeline.shape])}\n"
