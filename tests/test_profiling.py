@@ -1,0 +1,97 @@
+"""``weft profile``: distinct operators run alone, what cannot be run, and stages from a user's file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from models.capture import capture_file, save_exported
+from models.operator_times import Origin
+from runtime import measure
+from tests.exported_models import MODELS
+from tests.test_capture import rewritten
+from weft.profiling import ProfileFault, load_stages, profile_operators
+
+
+def saved(name: str, folder: Path) -> Path:
+    torch.manual_seed(3)
+    module, inputs = MODELS[name]
+    save_exported(module(), inputs(), folder / "model.pt2")
+    return folder / "model.pt2"
+
+
+@pytest.mark.parametrize("name", ["attention", "encoder", "tied"])
+def test_each_operator_is_measured_once_and_keeps_what_the_graph_says(name: str, tmp_path: Path) -> None:
+    path = saved(name, tmp_path)
+    times, graph = profile_operators(path, repeats=2), capture_file(path)
+    assert sorted(times.by_name) == sorted(graph.by_name)
+    if name != "attention":  # blocks alike are one
+        assert len(times.operators) < 0.7 * len(graph.operators)
+    for operator in graph.operators:
+        entry = times.by_name[operator.name]
+        assert entry.kind == operator.kind and not entry.note
+        for part in ("forward", "input_grad", "weight_grad"):
+            figure = getattr(entry, part)
+            assert (figure is None) == (getattr(operator, part) is None), (operator.name, part)
+            assert figure is None or (figure.origin == Origin.MEASURED and figure.repeats == 2)
+        made = {tensor.name: tensor.bytes for tensor in (*operator.outputs, *operator.internal) if tensor.base is None}
+        assert entry.saved is not None and entry.saved.value == sum(made.get(key, 0) for key in operator.keeps)
+    assert times.notes(graph) == []
+
+
+def test_what_would_not_fit_or_cannot_be_run_is_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(program: dict[str, object]) -> None:
+        nodes = program["graph_module"]["graph"]["nodes"]  # type: ignore[index]
+        next(node for node in nodes if "gelu" in node["target"])["target"] = "torch.ops.mylib.gelu.default"
+
+    path = rewritten(saved("attention", tmp_path), tmp_path / "changed.pt2", change)
+    monkeypatch.setattr(measure, "available_bytes", lambda device: 40_000)
+    times = profile_operators(path, repeats=1)
+    unknown, big = times.by_name["gelu"], times.by_name["linear_2"]
+    assert "not torch's own" in unknown.note and unknown.forward is not None
+    assert unknown.forward.origin == Origin.MODELLED
+    assert "40000 are free" in big.note and big.forward is not None and big.forward.origin == Origin.INTERPOLATED
+    assert times.by_name["linear_1"].note == ""
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    def stop(done: int, total: int, kind: str) -> None:
+        if done == 8:
+            raise KeyboardInterrupt
+
+    times = profile_operators(saved("attention", tmp_path), repeats=1, on_progress=stop)
+    left = [entry for entry in times.operators if entry.note]
+    assert left and len(left) < len(times.operators) and all("interrupted" in entry.note for entry in left)
+    assert all(entry.forward is not None for entry in times.operators)
+
+
+TRAINING = """
+import torch
+from torch import nn
+from runtime.training import Training
+
+def stages():
+    return Training({0: nn.Linear(4, 2)}, [], lambda s, m: torch.randn(3, 4), lambda s, m: torch.randn(3, 2),
+                    nn.functional.mse_loss)
+
+def other():
+    return 3
+
+def broken():
+    return {}["weights"]
+"""
+
+
+def test_stages_come_from_a_file_or_a_module(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(TRAINING)
+    assert list(load_stages(f"{tmp_path}/mine.py:stages").stages) == [0]
+    for stages, message in (
+            ("mine", r"--stages is 'mine', it must be FILE\.py:FUNCTION or MODULE:FUNCTION"),
+            (f"{tmp_path}/none.py:f", r"there is no file .*none\.py"),
+            (f"{tmp_path}/mine.py:ghost", "has no attribute 'ghost'"),
+            (f"{tmp_path}/mine.py:other", r"gave int, it must give a runtime\.training\.Training"),
+            (f"{tmp_path}/mine.py:broken", "broken: KeyError: 'weights'")):
+        with pytest.raises(ProfileFault, match=message):
+            load_stages(stages)

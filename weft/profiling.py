@@ -1,0 +1,212 @@
+"""``weft profile``: distinct operators of a captured model, or the stages of a training, timed on this device."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.calls import Call
+    from models.measured_times import Figure, MeasuredOperator, MeasuredTimes
+    from runtime.measure_stages import StageCosts
+    from runtime.training import Training
+
+__all__ = ["ProfileFault", "load_stages", "profile_operators", "profile_stages"]
+
+SAFE = 0.8  # share of the free memory that one operator may need
+
+
+class ProfileFault(ValueError):
+    """What was to be profiled cannot be; the message names it and says why."""
+
+
+def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device: str | None = None,
+                      on_progress: Callable[[int, int, str], None] = lambda done, total, kind: None) -> MeasuredTimes:
+    """Every distinct operator of a ``.pt2`` file, run alone on random tensors; the model as a whole never is.
+
+    An operator that would not fit, or that torch cannot run, is filled in from the others, and the result says so.
+    Ctrl-C ends the measuring; what is left is filled in. ``on_progress`` is told how many of how many are done.
+    """
+    import torch
+
+    from models.calls import follow
+    from models.capture import operator_graph
+    from models.exported import read_exported
+    from models.measured_times import MeasuredOperator, MeasuredTimes
+    from models.trials import distinct_calls, shapes_text
+    from runtime.measure import single_threaded
+
+    where = _device(device)
+    exported = read_exported(path)
+    graph = operator_graph(exported)
+    distinct = distinct_calls(follow(exported), set(graph.by_name))
+    entries: list[MeasuredOperator] = []
+    stopped = False
+    with single_threaded():
+        for i, (call, names) in enumerate(distinct):
+            try:
+                if not stopped:
+                    on_progress(i, len(distinct), call.kind)
+                entry = _timed(call, names, where, repeats) if not stopped else MeasuredOperator(
+                    call.kind, shapes_text(call), names, note="interrupted before it was run")
+            except KeyboardInterrupt:
+                stopped = True
+                entry = MeasuredOperator(call.kind, shapes_text(call), names, note="interrupted before it was run")
+            entries.append(entry)
+    return MeasuredTimes(exported.name, _device_name(where), torch.__version__, tuple(entries)).filled_in(graph)
+
+
+def _timed(call: Call, names: tuple[str, ...], device: torch.device, repeats: int) -> MeasuredOperator:
+    """One operator's entry, with a note instead of figures where it could not be run."""
+    from models.measured_times import MeasuredOperator
+    from models.trials import Trial, shapes_text
+    from runtime.measure import available_bytes
+
+    empty = MeasuredOperator(call.kind, shapes_text(call), names)
+    if call.function is None:
+        return _with(empty, note=call.problem)
+    need, free = Trial.needed_bytes(call), available_bytes(device)
+    if need > SAFE * free:
+        return _with(empty, note=f"needs about {need} bytes, {free} are free")
+    try:
+        return _with(empty, **_figures(Trial.of(call, device), device, repeats))
+    except Exception as error:  # torch's own refusals are of many types
+        first = (str(error) or "no message").splitlines()[0]
+        return _with(empty, note=f"{type(error).__name__}: {first}")
+
+
+def _figures(trial: Any, device: torch.device, repeats: int) -> dict[str, Figure]:
+    import torch
+
+    from models.measured_times import Figure
+    from models.operator_times import Origin
+    from runtime.measure import Sample, Timer, memory_of
+
+    def seconds(laps: list[float]) -> Figure:
+        sample = Sample.of(laps)
+        return Figure(sample.seconds, Origin.MEASURED, sample.spread, sample.repeats)
+
+    timer = Timer(device)
+    outputs = [value for value in trial.prepare()() if value.requires_grad]  # kernels are chosen now
+    gradients = [torch.randn_like(value) for value in outputs]
+    laps: dict[str, list[float]] = {"forward": [], "part": [], "whole": []}
+    parts = {"part": trial.towards(weights=False), "whole": trial.towards(weights=True)} if outputs else {}
+    for _ in range(repeats):
+        run = trial.prepare()
+        outputs, lap = timer.lap(run)
+        laps["forward"].append(lap)
+        outputs = [value for value in outputs if value.requires_grad]
+        for which, towards in parts.items():
+            if towards:
+                laps[which].append(timer.lap(lambda to=towards, ys=outputs: torch.autograd.grad(  # type: ignore[misc]
+                    ys, to, gradients, retain_graph=True, allow_unused=True))[1])
+    found = {"forward": seconds(laps["forward"])}
+    if laps["part"]:
+        found["input_grad"] = seconds(laps["part"])
+    if parts and len(parts["whole"]) > len(parts["part"]):
+        # What a weight gradient adds: the parts share kernels where they are one, such as a norm's.
+        whole = seconds(laps["whole"])
+        rest = max(0.0, whole.value - (found["input_grad"].value if laps["part"] else 0.0))
+        found["weight_grad"] = Figure(rest, Origin.MEASURED, whole.spread, whole.repeats)
+    del outputs
+    run = trial.prepare()
+    ends, forward = memory_of(lambda: [value.grad_fn for value in run() if value.grad_fn is not None], device)
+    found["saved"] = Figure(forward.change, Origin.MEASURED, repeats=1)
+    peak = forward.peak
+    del ends, run
+    if parts:
+        run = trial.prepare()
+        outputs, _ = memory_of(run, device)
+        outputs = [value for value in outputs if value.requires_grad]
+        _, backward = memory_of(lambda: torch.autograd.grad(outputs, parts["whole"], gradients, allow_unused=True),
+                                device)
+        peak = max(peak, backward.peak)
+    found["peak"] = Figure(peak, Origin.MEASURED, repeats=1)
+    return found
+
+
+def _with(entry: MeasuredOperator, **fields: Any) -> MeasuredOperator:
+    from dataclasses import replace
+
+    return replace(entry, **fields)
+
+
+# -- stages ------------------------------------------------------------------------------------------------------------
+
+
+def profile_stages(stages: str, *, repeats: int = 7, device: str | None = None) -> list[StageCosts]:
+    """The stages of the training that ``stages`` (``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``) gives.
+
+    Raises :class:`ProfileFault` where it gives none, :class:`~runtime.measure_stages.MeasureError` for one that cannot
+    be measured.
+    """
+    from runtime.measure_stages import measure_stages
+
+    return measure_stages(load_stages(stages), device=_device(device), repeats=repeats)
+
+
+def load_stages(stages: str) -> Training:
+    """What the function named by ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives, called without arguments.
+
+    Raises :class:`ProfileFault`.
+    """
+    import importlib
+    import importlib.util
+
+    from runtime.training import Training
+
+    where, colon, function_name = stages.rpartition(":")
+    if not colon or not where or not function_name:
+        raise ProfileFault(f"--stages is {stages!r}, it must be FILE.py:FUNCTION or MODULE:FUNCTION")
+    try:
+        if where.endswith(".py"):
+            found = importlib.util.spec_from_file_location(Path(where).stem, where)
+            if found is None or found.loader is None or not Path(where).is_file():
+                raise ProfileFault(f"--stages {stages}: there is no file {where}")
+            module = importlib.util.module_from_spec(found)
+            sys.modules[found.name] = module
+            found.loader.exec_module(module)
+        else:
+            if "" not in sys.path:
+                sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
+            module = importlib.import_module(where)
+        function = getattr(module, function_name)
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise ProfileFault(f"--stages {stages}: {error}") from None
+    try:
+        training = function()
+    except Exception as error:  # the user's own code
+        raise ProfileFault(f"--stages {stages}: {type(error).__name__}: {error}") from error
+    if not isinstance(training, Training):
+        raise ProfileFault(f"--stages {stages} gave {type(training).__name__}, it must give a "
+                           "runtime.training.Training with all stages")
+    return training
+
+
+def _device(name: str | None) -> torch.device:
+    import torch
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise ProfileFault(f"--device is {name!r}, it must be cpu or cuda") from None
+    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not torch.cuda.is_available()):
+        raise ProfileFault(f"--device is {name!r}, but torch here has no such device")
+    return found
+
+
+def _device_name(device: torch.device) -> str:
+    import platform
+
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({platform.machine()}, 1 thread)"
