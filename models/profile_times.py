@@ -52,8 +52,11 @@ def rows_of(graph: OperatorGraph) -> dict[str, str]:
 
 
 def sizes_agree(operators: list[Operator], row: Row) -> bool:
-    """Whether ``row`` was measured for operators of this size: weight matrices and memory left allocated, to 1 %."""
+    """Whether ``row`` was measured for operators of this kind and size: weight matrices and memory left allocated, to
+    1 %."""
     weights = sum(p.bytes for operator in operators for p in operator.parameters if len(p.shape) > 1)
+    if ("layernorm" in row.name) != any(operator.kind == "layer_norm" for operator in operators):
+        return False
     losses = [operator for operator in operators if operator.kind == "cross_entropy"]
     left = sum(tensor.bytes for operator in losses or operators for tensor in (*operator.outputs, *operator.internal))
     return _close(weights, row.weights_bytes) and _close(left, row.activation_bytes)
@@ -97,16 +100,20 @@ class ProfileTimes:
         return bool(self._measured(graph, self.fill.times(graph)))
 
     def _measured(self, graph: OperatorGraph, modelled: Mapping[str, OperatorTime]) -> dict[str, OperatorTime]:
-        found: dict[str, OperatorTime] = {}
         groups: dict[tuple[str, str], list[Operator]] = {}
         for name, row in rows_of(graph).items():
             operator = graph.by_name[name]
             groups.setdefault((operator.layer, row), []).append(operator)
-        for (_, row), operators in groups.items():
-            passes = self._row(row, operators)
-            if passes is not None:
-                forward, backward, origin = passes
-                found |= _shared(operators, modelled, forward, backward, origin)
+        passes = {key: self._row(key[1], operators) for key, operators in groups.items()}
+        # Scores of twice the heads at half the width leave as much memory: only beside projections of its size does an
+        # operator without weights belong to its row.
+        strange = {_part(operators) for key, operators in groups.items()
+                   if passes[key] is None and any(operator.kind == "linear" for operator in operators)}
+        found: dict[str, OperatorTime] = {}
+        for key, operators in groups.items():
+            measured = passes[key]
+            if measured is not None and (operators[0].parameters or _part(operators) not in strange):
+                found |= _shared(operators, modelled, *measured)
         return found
 
     def _row(self, name: str, operators: list[Operator]) -> tuple[float, float, Origin] | None:
@@ -124,6 +131,11 @@ class ProfileTimes:
             return None
         return (low.forward + share * (high.forward - low.forward),
                 low.backward + share * (high.backward - low.backward), Origin.INTERPOLATED)
+
+
+def _part(operators: list[Operator]) -> str:
+    """The part of a layer that operators belong to: ``layer3.attention``, ``decoder0.cross``, ``layer3.mlp`` ..."""
+    return operators[0].name.rpartition(".")[0]
 
 
 def _lies_between(operators: list[Operator], low: Row, high: Row, share: float) -> bool:

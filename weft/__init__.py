@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from solver.search import Progress
     from weft.comparison import Comparison
     from weft.demonstration import Demonstration
+    from weft.estimating import Report
     from weft.explanation import Explanation
     from weft.fitting import Fitted
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
-__all__ = ["__version__", "check", "compare", "demo", "draw", "explain", "export_schedule", "fit", "import_schedule",
-           "place", "plan", "replay", "schema", "solve", "sweep", "unroll"]
+__all__ = ["__version__", "check", "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit",
+           "import_schedule", "place", "plan", "replay", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 
@@ -149,6 +150,20 @@ def sweep(
     axes = Axes(memory, micro_batches, micro_batch_sizes, recompute, shapes, chunks)
     return sweep_source(source, axes, executor=executor, workers=workers, cache=cache, refine=refine,
                         time_limit=time_limit, effort=effort, seed=seed, on_progress=on_progress)
+
+
+def estimate(source: PathLike | Spec, *, shape: str | None = None) -> Report:
+    """What each stage of a model spec holds, sends and costs, before any search, and whether it fits the GPUs.
+
+    The stages are those of ``shape`` (``chain``, ``v``, ``loop``; default the first that the spec allows) under 1F1B.
+    Every number says its origin: measured, interpolated, modelled or given; modelled ones with their known error.
+    ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
+
+    Raises ``ValueError`` (``SpecError`` and its like) for a spec that means nothing or has no costs.
+    """
+    from weft.estimating import estimate_source
+
+    return estimate_source(source, shape=shape)
 
 
 def check(schedule: Schedule | PathLike) -> list[str]:

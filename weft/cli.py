@@ -226,6 +226,17 @@ def _replay(options: argparse.Namespace) -> int:
     return GOOD
 
 
+def _estimate(options: argparse.Namespace) -> int:
+    found = weft.estimate(options.spec, shape=options.shape)
+    if options.json:
+        print(json.dumps(found.to_json()))
+    else:
+        from rich.console import Console
+
+        Console(width=None if sys.stdout.isatty() else 180).print(found.table())
+    return GOOD if found.fits else NO
+
+
 def _demo(options: argparse.Namespace) -> int:
     shown = _search(weft.demo, options, source=options.output)
     _show(shown.comparison, options.json)
@@ -239,9 +250,9 @@ def _schema(options: argparse.Namespace) -> int:
     return GOOD
 
 
-_COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "check": _check, "explain": _explain,
-             "draw": _draw, "place": _place, "plan": _plan, "export": _export, "import": _import, "fit": _fit,
-             "replay": _replay, "demo": _demo, "schema": _schema}
+_COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "estimate": _estimate, "check": _check,
+             "explain": _explain, "draw": _draw, "place": _place, "plan": _plan, "export": _export,
+             "import": _import, "fit": _fit, "replay": _replay, "demo": _demo, "schema": _schema}
 
 
 # -- shared by the commands ------------------------------------------------------------------------------------------

@@ -57,6 +57,15 @@ _TEXTS = {
          "disk: after Ctrl-C, or with more values, the same command solves only what is missing.",),
         "weft sweep gpt.yaml --memory 16GiB,20GiB,24GiB --micro-batches 8,16 --recompute both -o front.html\n"
         "weft sweep problem.json --memory 1x,1.5x,2x --micro-batches 16 --json"),
+    "estimate": (
+        "say what each stage of a model holds and costs, before any search",
+        ("SPEC is a model spec in YAML: a family of the zoo, a Hugging Face config.json, or layers with their costs.",
+         "Stages are cut as for 1F1B. Told of each are parameters, activations a micro-batch, how many are in flight, "
+         "workspace, what it sends, and its times; of each GPU weights, gradients, optimizer state, activations and "
+         "workspace against its memory. Every number says where it comes from: measured, interpolated, modelled or "
+         "given; modelled ones with the error they had where there was something to compare with. Exit status 1: "
+         "it does not fit.",),
+        "weft estimate t5.yaml\nweft estimate gpt.yaml --shape v --json"),
     "check": (
         "judge a schedule from first principles",
         ("Every block once per micro-batch, devices and links exclusive, dependencies with their transfers, "
@@ -162,6 +171,10 @@ def parser() -> argparse.ArgumentParser:
     for name in ("solve", "compare"):
         _add_search(commands[name], time_limit=60.0)
     _add_sweep(commands["sweep"])
+    commands["estimate"].add_argument("spec", metavar="SPEC", help="a model spec (.yaml)")
+    commands["estimate"].add_argument("--shape", choices=("chain", "v", "loop"),
+                                      help="how stages lie on the GPUs (default: the first that SPEC allows)")
+    commands["estimate"].add_argument("--json", action="store_true", help="print the numbers as JSON")
     _add_place(commands["place"])
     _add_schedule(commands["check"])
     commands["check"].add_argument("--json", action="store_true", help="print {valid, faults} as JSON")
