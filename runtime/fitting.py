@@ -6,8 +6,9 @@ them has started it until the last has ended it.
 
 A transfer is not seen itself. Where a block's device stood idle before it and the transfer's producer was the last of
 what it waited for, the time from the producer's end to the block's start is the transfer (and what the executor adds);
-the median of these counts, on a link that carries one transfer at a time their least. Where all of a transfer was
-hidden behind other work, that time is only more than it: the planned one is kept if it is less, else the least seen.
+the lower quartile of these counts, since a late rank or a busy machine only ever adds to them, and on a link that
+carries one transfer at a time their least. Where all of a transfer was hidden behind other work, that time is only more
+than it: the planned one is kept if it is less, else the least seen.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median, quantiles
+from statistics import quantiles
 
 from runtime.timeline import Measured, Timeline
 from solver.problem import Block, Dependency, Problem
@@ -52,14 +53,21 @@ class BlockFit:
 
 @dataclass(frozen=True, slots=True)
 class TransferFit:
-    """What ``block`` waits for from ``source`` on other devices: planned and fitted time in the problem's unit, and how
-    often it was seen; 0 if it was always hidden, and ``fitted`` then no more than what was seen."""
+    """What ``block`` waits for from ``source`` on other devices: planned and fitted time in the problem's unit, the
+    middle half of what was seen as a share of its median, and how often it was seen; 0 if it was always hidden, and
+    ``fitted`` then no more than what was waited."""
 
     source: str
     block: str
     planned: float
     fitted: float
+    spread: float
     count: int
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the spread is large: ranks waited for each other, or for a core, more than for data."""
+        return self.spread > LARGE_SPREAD
 
 
 @dataclass(frozen=True)
@@ -149,18 +157,22 @@ def _crosses(problem: Problem, block: Block, dependency: Dependency) -> bool:
 def _block_fit(block: Block, measured: list[float]) -> BlockFit:
     if not measured:
         return BlockFit(block.name, block.duration, None, 0.0, 0)
-    middle = median(measured)
-    low, _, high = quantiles(measured, n=4, method="inclusive") if len(measured) > 1 else (middle,) * 3
-    return BlockFit(block.name, block.duration, _rounded(middle), (high - low) / middle if middle > 0 else 0.0,
-                    len(measured))
+    _, middle, spread = _quartile_median_spread(measured)
+    return BlockFit(block.name, block.duration, _rounded(middle), spread, len(measured))
 
 
 def _transfer_fit(block: Block, dependency: Dependency, seen: list[float], hidden: list[float]) -> TransferFit:
-    if seen:
-        fitted = _rounded(median(seen) if dependency.link is None else min(seen))
-    else:
+    if not seen:
         fitted = min([float(dependency.lag), *(_rounded(time) for time in hidden)])
-    return TransferFit(dependency.block, block.name, dependency.lag, fitted, len(seen))
+        return TransferFit(dependency.block, block.name, dependency.lag, fitted, 0.0, 0)
+    low, _, spread = _quartile_median_spread(seen)
+    return TransferFit(dependency.block, block.name, dependency.lag,
+                       _rounded(low if dependency.link is None else min(seen)), spread, len(seen))
+
+
+def _quartile_median_spread(times: list[float]) -> tuple[float, float, float]:
+    low, middle, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (times[0],) * 3
+    return low, middle, (high - low) / middle if middle > 0 else 0.0
 
 
 def _corrected(block: Block, duration: float | None, lags: Mapping[int, float]) -> Block:

@@ -83,6 +83,17 @@ def test_a_transfer_that_was_never_seen_is_no_more_than_what_was() -> None:
         assert [(row.fitted, row.count) for row in found.transfers] == [(fitted, 0)]
 
 
+def test_late_ranks_do_not_make_transfers_longer() -> None:
+    """Some starts are late for a reason of their own: the transfer is what most of the others show."""
+    planned, dice = truly(pipeline(chain(2), lag=2), {"f0": 3}, 2), random.Random(0)
+    timeline = run_of(baseline("gpipe", planned, 30), planned)
+    late = tuple(o._replace(start=o.start + delay, end=o.end + delay) if o.block == "f1" else o
+                 for o in timeline.operations for delay in [dice.choice([0, 0, 0.4, 0.8])])
+    found = fit(planned, [replace(timeline, operations=late)])
+    row = next(row for row in found.transfers if row.block == "f1")
+    assert row.count >= 29 and row.fitted == pytest.approx(2) and row.is_unsteady
+
+
 def test_blocks_on_several_devices_and_busy_links() -> None:
     planned = shape("m", 2, 6)
     true = truly(planned, {block.name: 1.5 * block.duration for block in planned.blocks}, 0)

@@ -36,9 +36,12 @@ class Fitted:
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence each for blocks with a large spread, and blocks that were not measured."""
+        """One sentence each for blocks and transfers with a large spread, and blocks that were not measured."""
         found = [f"block {row.block!r} spreads by {row.spread:.0%} over {row.count} measurements, its figure is "
                  "not steady" for row in self.fit.blocks if row.is_unsteady]
+        found += [f"the transfer from {row.source!r} to {row.block!r} spreads by {row.spread:.0%} over {row.count} "
+                  "measurements: ranks waited for more than data" for row in self.fit.transfers
+                  if row.is_unsteady and row.fitted > 0]
         return found + [f"block {row.block!r} was not measured and keeps its planned duration"
                         for row in self.fit.blocks if not row.count]
 
@@ -46,7 +49,8 @@ class Fitted:
         """The numbers, in the problem's time unit."""
         return {"name": self.problem.name, "time_unit": self.problem.time_unit,
                 "blocks": [{**asdict(row), "unsteady": row.is_unsteady} for row in self.fit.blocks],
-                "transfers": [asdict(row) for row in self.fit.transfers], "warnings": self.warnings}
+                "transfers": [{**asdict(row), "unsteady": row.is_unsteady} for row in self.fit.transfers],
+                "warnings": self.warnings}
 
     def table(self) -> Table:
         """Blocks, then transfers, for people."""
@@ -63,7 +67,8 @@ class Fitted:
         table.add_section()
         for transfer in self.fit.transfers:
             table.add_row(f"{transfer.source} > {transfer.block}", self._time(transfer.planned),
-                          ("" if transfer.count else "<= ") + self._time(transfer.fitted), "", "",
+                          ("" if transfer.count else "<= ") + self._time(transfer.fitted), "",
+                          f"{transfer.spread:.1%}" + " !" * transfer.is_unsteady if transfer.count else "",
                           str(transfer.count) if transfer.count else "hidden")
         return table
 
