@@ -61,11 +61,12 @@ def measured_layers(dtype: torch.dtype) -> list[dict[str, float]]:
         times: dict[str, list[float]] = {letter: [] for letter in "FBIW"}
         for _ in range(15):
             for split in (False, True):
-                runner = StageRunner(layer, split=split, first=i == 0)
+                runner = StageRunner(layer, split=split, constant=() if i else (0,), function=(
+                    lambda x, layer=layer: loss(layer(x), target)) if last else None)
                 begun = time.perf_counter()
-                y = runner.forward(0, x, (lambda scores: loss(scores, target)) if last else None)
+                y, = runner.forward(0, x)
                 times["F"].append(time.perf_counter() - begun)
-                gradient = None if last else torch.ones_like(y)
+                gradient = torch.ones_like(y)
                 begun = time.perf_counter()
                 (runner.input_grad if split else runner.backward)(0, gradient)
                 times["I" if split else "B"].append(time.perf_counter() - begun)

@@ -9,8 +9,10 @@ are such weaker ones. The price is that a program in which two ranks first both 
 although buffers would let it pass; lowering never makes one.
 
 Complete means: every block of every micro-batch runs once on each of its devices and nowhere else, so every gradient
-contribution is counted once; on its rank, everything it waits for ran before or was received before; F, then I, then W
-of a stage; every SEND has its RECV with the same content; nothing is received twice, or for nobody.
+contribution is counted once; on its rank, everything it waits for ran before or was received before; the passes of a
+stage in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or
+for nobody. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
+collectives in one order, and ranks that do not are refused as waiting for each other.
 """
 
 from __future__ import annotations
@@ -112,10 +114,10 @@ class _StrictRun:
         return tuple(other for other in block.devices if other != rank)
 
     def _require_stage_order(self, rank: int, key: tuple[int, int], work: Work) -> None:
-        pipeline = self.vocabulary.pipeline
-        if pipeline is None:
+        graph = self.vocabulary.graph
+        if graph is None:
             return
-        for block in pipeline.stages[pipeline.stage_of(key[0])].blocks:
+        for block in graph.stages[graph.places[key[0]][0]].order:
             if block == key[0]:
                 return
             if (block, key[1]) not in self.computed[rank]:

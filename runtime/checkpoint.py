@@ -87,7 +87,8 @@ class Checkpoints:
         target = self.folder / f"step-{done:09d}"
         partial = self.folder / f".{target.name}.partial"
         theirs = session.exchange(dict(signatures(training)), f"saving {target}")
-        if session.rank == 0:
+        first = session.process(session.rank) == 0
+        if first:
             try:
                 for left in self.folder.glob(".step-*.partial"):
                     shutil.rmtree(left)
@@ -96,7 +97,7 @@ class Checkpoints:
                 raise SessionError(f"{partial}: cannot be written: {error.strerror}") from None
         session.barrier(f"to save {target}")
         save(_state(session, training), storage_writer=FileSystemWriter(partial, sync_files=True))
-        if session.rank == 0:
+        if first:
             _commit(partial, target, {"format": CHECKPOINT_FORMAT, "plan": plan.digest, "step": done,
                                       "signatures": {str(rank): found for rank, found in enumerate(theirs)}})
             for old in _whole(self.folder)[KEPT:]:
@@ -152,6 +153,7 @@ def _state(session: Session, training: Training) -> dict[str, Tensor]:
     parts: dict[str, Any] = {
         "stages": {str(stage): module.state_dict() for stage, module in training.stages.items()},
         "optimizer": None if training.optimizer is None else training.optimizer.state_dict(),
+        "masters": None if training.masters is None else training.masters.parameters(),
         "random": [torch.get_rng_state(), random.getstate(),
                    torch.cuda.get_rng_state(session.device) if session.device.type == "cuda" else None],
     }
@@ -177,6 +179,9 @@ def _load(path: Path, session: Session, training: Training) -> None:
         module.load_state_dict(parts["stages"][str(stage)])
     if training.optimizer is not None:
         training.optimizer.load_state_dict(parts["optimizer"])
+    if training.masters is not None:
+        for master, saved in zip(training.masters.parameters(), parts["masters"], strict=True):
+            master.data.copy_(saved)
     on_cpu, python, on_gpu = parts["random"]
     torch.set_rng_state(on_cpu)
     random.setstate(python)
@@ -185,7 +190,7 @@ def _load(path: Path, session: Session, training: Training) -> None:
 
 
 def _prefix(session: Session) -> str:
-    return f"rank {session.rank}"
+    return f"rank {session.process(session.rank)}"
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,7 @@ class Executor:
                  connect: Callable[[Session, Sequence[BufferTable]], Transport] = open_transport) -> None:
         self.plan, self.session, self.worker = plan, session, worker
         self.row = plan.program.ranks[session.rank]
-        shared = sorted({block.devices for block in plan.problem.blocks if len(block.devices) > 1})
-        for devices in shared:
-            session.add_group(devices)
+        session.add_groups(plan.groups)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         self.readers = Counter(work for wants in self.wants.values() for work in wants.reads)
         self.readers.update(instruction.what for instruction in self.row if isinstance(instruction, Send))
@@ -131,7 +129,6 @@ class _Batch:
         self.session, self.worker, self.wants = executor.session, executor.worker, executor.wants
         self.transport, self.slots, self.messages = executor.transport, executor.slots, executor.messages
         self.places = {slot.untyped_storage().data_ptr() for parcel in self.slots.values() for slot in parcel.values()}
-        self.watch = executor.session.watch
         self.stopwatch = stopwatch(executor.session)
         self.readers = Counter(executor.readers)
         self.results: dict[Work, Parcel] = {}
@@ -143,14 +140,14 @@ class _Batch:
         while len(self.leaving) >= OPEN_SENDS:
             self._wait(*self.leaving.popleft())
         self._take(what, f", for {instruction} (micro-batch {what.micro_batch})")
-        self.watch.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
+        self.session.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
         parcel = self.worker.message(what, self.results.get(what, {}), peer)
         self.leaving.append((instruction, self.transport.send(self.messages[step], parcel)))
         self._has_read(what)
 
     def receive(self, landing: Landing) -> None:
         what = landing.what
-        self.watch.doing(f"starting RECV {what}<{landing.peer} (micro-batch {what.micro_batch})", [landing.peer])
+        self.session.doing(f"starting RECV {what}<{landing.peer} (micro-batch {what.micro_batch})", [landing.peer])
         self.arriving[what] = landing, self.transport.receive(landing)
 
     def compute(self, work: Work) -> None:
@@ -158,10 +155,10 @@ class _Batch:
         for what in wants.awaits:
             self._take(what, f", for {work} (micro-batch {work.micro_batch})")
         if len(wants.ranks) > 1:
-            self.watch.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})", wants.ranks)
+            self.session.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})", wants.ranks)
             self.session.meet(wants.ranks)
         self.worker.prepare(work, self.results)
-        self.watch.doing(f"running {work} (micro-batch {work.micro_batch})")
+        self.session.doing(f"running {work} (micro-batch {work.micro_batch})")
         self.stopwatch.start()
         with record_function(f"weft:{work}"):
             result = self.worker.compute(work, self.results)
@@ -174,7 +171,7 @@ class _Batch:
     def finish(self) -> None:
         while self.leaving:
             self._wait(*self.leaving.popleft())
-        self.watch.doing("finishing the batch")
+        self.session.doing("finishing the batch")
 
     def _take(self, what: Work, purpose: str) -> None:
         """Wait for ``what`` if it is arriving."""
@@ -185,8 +182,8 @@ class _Batch:
                 self.results[what] = self.slots[landing]
 
     def _wait(self, instruction: Send | Recv, transfer: Transfer, purpose: str = "") -> None:
-        self.watch.doing(f"waiting for {instruction}{purpose or f' (micro-batch {instruction.what.micro_batch})'}",
-                         [instruction.peer])
+        self.session.doing(f"waiting for {instruction}{purpose or f' (micro-batch {instruction.what.micro_batch})'}",
+                           [instruction.peer])
         transfer.wait()
 
     def _own(self, tensor: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ class RunError(RuntimeError):
     """A run that must not go on: all ranks end with its sentence and exit code 1."""
 
 
-def require_finite(losses: Mapping[int, Tensor], step: int) -> None:
+def require_finite(losses: Mapping[tuple[int, str, int], Tensor], step: int) -> None:
     """Raise :class:`RunError`, naming the micro-batch, if one of batch ``step``'s ``losses`` is infinite or no number.
 
-    It stands before the optimizer's step, and before a checkpoint.
+    They stand by stage, name and micro-batch. It stands before the optimizer's step, and before a checkpoint.
     """
-    for micro_batch, loss in sorted(losses.items()):
+    for (_, _, micro_batch), loss in sorted(losses.items()):
         value = float(loss.detach())
         if not math.isfinite(value):
             raise RunError(f"the loss of micro-batch {micro_batch} in batch {step} is {value}: nothing of this batch "

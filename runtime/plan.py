@@ -1,10 +1,11 @@
 """A program ready to launch, and its file ``weft.plan/1``.
 
 The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``, as
-predicted, in the problem's time unit; ``stages``, the rank of every stage, or ``null`` where the problem is no
-pipeline; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An instruction is
-``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes ``{"do": "0F0", "start": 0, "end": 1.5}``. It
-may have ``signatures``: per stage, a hash of the module that it is for (:mod:`runtime.signature`).
+predicted, in the problem's time unit; ``stages``, the rank of every stage (a list where it is on several), or ``null``
+where the blocks are no stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An
+instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes
+``{"do": "0F0", "start": 0, "end": 1.5}``. It may have ``signatures``: per stage, a hash of the
+module that it is for (:mod:`runtime.signature`).
 """
 
 from __future__ import annotations
@@ -65,9 +66,20 @@ class Plan:
 
     @property
     def stage_ranks(self) -> tuple[int, ...] | None:
-        """The rank of every stage; ``None`` where the problem is no pipeline."""
-        pipeline = self.vocabulary.pipeline
-        return None if pipeline is None else tuple(stage.device for stage in pipeline.stages)
+        """The rank of every stage; ``None`` where blocks are no stages, or some stage is on several ranks."""
+        groups = self.stage_groups
+        return None if groups is None or any(len(ranks) > 1 for ranks in groups) else tuple(r for r, in groups)
+
+    @property
+    def stage_groups(self) -> tuple[tuple[int, ...], ...] | None:
+        """The ranks of every stage; ``None`` where blocks are no stages."""
+        graph = self.vocabulary.graph
+        return None if graph is None else tuple(stage.ranks for stage in graph.stages)
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The sets of ranks that run a block together."""
+        return tuple(sorted({tuple(sorted(b.devices)) for b in self.problem.blocks if len(b.devices) > 1}))
 
     @cached_property
     def digest(self) -> str:
@@ -113,7 +125,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "problem": problem_to_json(plan.problem),
         "micro_batches": plan.micro_batches,
         "makespan": plan.makespan,
-        "stages": None if plan.stage_ranks is None else list(plan.stage_ranks),
+        "stages": _stages(plan),
         "ranks": ranks,
         "solver": dict(plan.solver),
         **({"signatures": dict(plan.signatures)} if plan.signatures else {}),
@@ -148,10 +160,15 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
     makespan = entry.number("makespan")
     if not math.isclose(makespan, plan.makespan, rel_tol=1e-9):
         raise FormatError(f"{where}: makespan is {makespan}, but the last instruction ends at {plan.makespan}")
-    stages = None if plan.stage_ranks is None else list(plan.stage_ranks)
+    stages = _stages(plan)
     if entry.get("stages") != stages:
         raise FormatError(f"{where}: stages is {entry.get('stages')}, but the problem's stages are on ranks {stages}")
     return plan
+
+
+def _stages(plan: Plan) -> list[int | list[int]] | None:
+    groups = plan.stage_groups
+    return None if groups is None else [ranks[0] if len(ranks) == 1 else list(ranks) for ranks in groups]
 
 
 def _row(entry: Entry, rank: int, problem: Problem, times: dict[Work, tuple[float, float]]) -> tuple[Instruction, ...]:

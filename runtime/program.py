@@ -8,18 +8,22 @@ text                      meaning, with what it does to memory and time
                           to the weight gradients, frees what F kept.
 ``2I0``                   input gradient only. Gives the gradient of the input and frees F's graph, but keeps, for each
                           linear layer, its input and its output's gradient; other parameters get theirs now.
-``2W0``                   weight gradients from what I kept, then frees that. On a stage 0 without an I it is a full
-                          backward.
-``embed[0]``              the block ``embed`` of micro-batch 0, where a problem is no chain of stages. A name that is
-                          not letters, digits, ``_``, ``.``, ``-``, or that starts with a digit, stands in JSON quotes.
-                          A block on several devices stands in the row of each, and they start it together.
+``2W0``                   weight gradients from what I kept, then frees that. On a stage without an I (it owes nobody
+                          an input gradient) it is a full backward.
+``2R0``                   forward of stage 2 once more, from the inputs, which are then all that ``2F0`` kept; keeps
+                          what a forward keeps.
+``2O0``, ``2L0``          offload: what ``2F0`` keeps moves to the host's memory; load: it comes back.
+``embed[0]``              the block ``embed`` of micro-batch 0, where blocks are no stages. A name that is not letters,
+                          digits, ``_``, ``.``, ``-``, or that starts with a digit, stands in JSON quotes.
 ``SEND 2F0>1``            hands the result of ``2F0`` to rank 1: an activation after F, an input gradient after B or I.
                           Starts the transfer and goes on; the tensor is kept until the transfer is done.
 ``RECV 2F0<0``            the other end of it, on rank 1. Allocates the buffer, starts the transfer and goes on; the
                           instruction that needs the result waits for it. The buffer is freed when its user is done.
 ========================  =============================================================================================
 
-A message is named after the instruction whose result it carries, on both ends. Rows hold order, never time.
+A block on several devices stands in the row of each, and they start it together: all ranks of a group so enter its
+collectives in one order, which :mod:`runtime.check` proves. A message is named after the instruction whose result it
+carries, on both ends. Rows hold order, never time.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+from runtime.stage_graph import LETTERS, NotAStageGraph, StageGraph
 from solver.pipeline import NotAPipeline, Pipeline
 from solver.problem import Problem
 
@@ -45,7 +50,7 @@ class ProgramError(ValueError):
 
 
 class StageWork(NamedTuple):
-    """One pass of one stage over one micro-batch; ``letter`` is F, B, I or W."""
+    """One pass of one stage over one micro-batch; ``letter`` is one of :data:`~runtime.stage_graph.LETTERS`."""
 
     stage: int
     letter: str
@@ -95,7 +100,7 @@ Instruction: TypeAlias = StageWork | BlockWork | Send | Recv
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
-_STAGE_WORK = re.compile(rf"(?P<stage>{_NUMBER})(?P<letter>[FBIW])(?P<micro_batch>{_NUMBER})", re.ASCII)
+_STAGE_WORK = re.compile(rf"(?P<stage>{_NUMBER})(?P<letter>[{LETTERS}])(?P<micro_batch>{_NUMBER})", re.ASCII)
 _BLOCK_WORK = re.compile(rf'(?P<name>{_BARE_NAME.pattern}|"(?:[^"\\]|\\.)*")\[(?P<micro_batch>{_NUMBER})\]', re.ASCII)
 _MESSAGE = re.compile(rf"(?P<verb>SEND|RECV) (?P<what>.+)(?P<arrow>[<>])(?P<peer>{_NUMBER})", re.ASCII)
 
@@ -160,32 +165,37 @@ class Program:
 
 
 class Vocabulary:
-    """How a problem's blocks are called in its program: as stages if it is a pipeline, else by their names."""
+    """How a problem's blocks are called in its program: as stages if they are some, else by their names.
+
+    ``graph`` holds the stages; ``pipeline`` too where they are a chain with one device each.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.pipeline: Pipeline | None
+        self.graph: StageGraph | None = None
         try:
-            self.pipeline = Pipeline.of(problem)
-        except NotAPipeline as reason:
-            self.pipeline = None
-            self.why_no_pipeline = str(reason)
+            self.graph = StageGraph.of(problem)
+        except NotAStageGraph as reason:
+            self.why_no_stages = str(reason)
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """The chain that the problem is, if it is one."""
+        try:
+            return Pipeline.of(self.problem)
+        except NotAPipeline:
+            return None
 
     def work(self, block: int, micro_batch: int) -> Work:
         """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch``."""
-        if self.pipeline is None:
+        if self.graph is None:
             return BlockWork(self.problem.blocks[block].name, micro_batch)
-        return StageWork(self.pipeline.stage_of(block), self.problem.blocks[block].kind.letter, micro_batch)
+        return StageWork(*self.graph.places[block], micro_batch)
 
     def block(self, work: Work) -> int | None:
         """The block that ``work`` names, as an index into ``problem.blocks``; ``None`` if there is none."""
         if isinstance(work, BlockWork):
-            return self.problem.index.get(work.block) if self.pipeline is None else None
-        return self._stage_blocks.get((work.stage, work.letter))
-
-    @cached_property
-    def _stage_blocks(self) -> dict[tuple[int, str], int]:
-        if self.pipeline is None:
-            return {}
-        return {(s, self.problem.blocks[block].kind.letter): block
-                for s, stage in enumerate(self.pipeline.stages) for block in stage.blocks}
+            return self.problem.index.get(work.block) if self.graph is None else None
+        if self.graph is None or work.stage >= len(self.graph.stages):
+            return None
+        return self.graph.stages[work.stage].blocks.get(work.letter)

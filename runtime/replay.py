@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,13 @@ class ReplayError(ValueError):
 @dataclass(frozen=True)
 class Replay:
     """What a replay found: the timeline of its last batch, that held against the plan (``None`` if the problem's time
-    unit says nothing in seconds), and the mean loss of each batch (none if emulated, or in inference)."""
+    unit says nothing in seconds), and for each batch its mean loss (none if emulated, or in inference) and the norm of
+    its gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's."""
 
     timeline: Timeline
     comparison: Comparison | None
     losses: tuple[float, ...] = ()
+    norms: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"measured makespan  {self.timeline.makespan:.6g} s"]
@@ -55,14 +58,16 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
            timeout: float = 60.0, timeline_path: str | os.PathLike[str] | None = None,
            time_scale: float = 1.0, transport: str | None = None, reserve: int | None = None,
            checkpoint: str | os.PathLike[str] | None = None, checkpoint_every: int = 0,
-           resume: bool = False) -> Replay | None:
+           resume: bool = False, replicas: int = 1) -> Replay | None:
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
     ``function(plan, rank)`` gives that rank's :class:`~runtime.training.Training`, which runs on GPUs if this machine
-    has one for each of its ranks. ``timeout`` is in seconds, for one
-    instruction or one wait: past it every rank stops, says why, and exits with 1. ``time_scale`` makes emulated time
-    that many times as long; a time unit that is not s, ms or us is emulated as a second.
+    has one for each of its ranks. A function with an argument named ``session`` is handed the
+    :class:`~runtime.session.Session` too: its :meth:`~runtime.session.Session.group` is what the layers of a stage on
+    several ranks meet in. ``timeout`` is in seconds, for one instruction or one wait: past it every rank stops, says
+    why, and exits with 1. ``time_scale`` makes emulated time that many times as long; a time unit that is not s, ms or
+    us is emulated as a second. ``replicas`` copies of the plan train together, each on its part of every batch.
 
     ``transport`` carries the messages: see :mod:`runtime.transports`; by default NCCL on GPUs, else gloo. ``reserve``
     is in bytes: what a device has beyond its capacity in the problem, for messages that arrive early (default: 1 GiB).
@@ -74,7 +79,7 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     """
     rank = int(os.environ.get("RANK", "0"))
     try:
-        plan = _plan(plan_path, emulate, stages, timeout, timeline_path, time_scale)
+        plan = _plan(plan_path, emulate, stages, timeout, timeline_path, time_scale, replicas)
         _require_sense(emulate, transport, checkpoint, checkpoint_every, resume)
     except ValueError:
         if rank == 0:
@@ -85,7 +90,8 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     from runtime.session import RESERVE, SessionError, join
 
     with join(timeout, None if emulate else _device(transport), transport=transport,
-              reserve=RESERVE if reserve is None else reserve) as session:
+              reserve=RESERVE if reserve is None else reserve, replicas=replicas) as session:
+        session.add_groups(plan.groups)
         if emulate:
             result = run_emulated(plan, session, time_scale * (_seconds_per_unit(plan) or 1.0))
         else:
@@ -94,7 +100,7 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
             from runtime.checkpoint import Checkpoints
 
             saving = None if checkpoint is None else Checkpoints(Path(checkpoint), checkpoint_every, resume)
-            result = run_training(plan, session, _training(stages, plan, rank), saving)
+            result = run_training(plan, session, _training(stages, plan, session), saving)
         if result is not None and timeline_path is not None:
             try:
                 save_timeline(result.timeline, timeline_path)
@@ -113,7 +119,7 @@ def run_emulated(plan: Plan, session: Session, seconds_per_unit: float) -> Repla
     executor = Executor(plan, session, emulation)
     measured = executor.run()
     executor.close()
-    return _result(plan, session, seconds_per_unit, measured, ())
+    return _result(plan, session, seconds_per_unit, measured)
 
 
 def run_training(plan: Plan, session: Session, training: Training,
@@ -122,12 +128,11 @@ def run_training(plan: Plan, session: Session, training: Training,
 
     With ``checkpoints``, training is saved, and perhaps taken up where it was left.
 
-    After each batch every parameter's gradient is that of the mean loss over the whole batch.
+    After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas.
     """
-    import torch
-
     from runtime.executor import Executor
     from runtime.health import require_finite
+    from runtime.reduction import Reduction
     from runtime.session import SessionError
     from runtime.signature import SignatureError, require_signature
     from runtime.stages import Stages
@@ -138,41 +143,45 @@ def run_training(plan: Plan, session: Session, training: Training,
         raise SessionError(str(error)) from None
     worker = Stages(plan, session, training)
     executor = Executor(plan, session, worker)
-    modules = torch.nn.ModuleList(training.stages.values())
+    gradients = Reduction(plan, session, training)
     measured: list[Measured] = []
     losses: list[float] = []
+    norms: list[float] = []
     first = 0 if checkpoints is None else checkpoints.restore(plan, session, training)
     for step in range(first, training.steps):
         worker.begin(step)
-        modules.zero_grad(set_to_none=True)
+        gradients.clear()
         measured = executor.run()
-        session.watch.doing(f"after the backward of batch {step}")
         require_finite(worker.losses, step)
+        losses.append(worker.loss())
+        if worker.graph.has_backward:
+            gradients.reduce()
+        session.doing(f"after the backward of batch {step}")
         if training.after_backward is not None:
             training.after_backward(step)
-        if training.optimizer is not None:
-            training.optimizer.step()
-        if worker.losses:
-            losses.append(float(torch.stack(list(worker.losses.values())).mean()))
+        if worker.graph.has_backward and (norm := gradients.clip()) is not None:
+            norms.append(norm)
+        gradients.step()
         if checkpoints is not None:
             checkpoints.save(plan, session, training, step)
     executor.close()
     worker.close()
-    return _result(plan, session, _seconds_per_unit(plan), measured, tuple(losses))
+    return _result(plan, session, _seconds_per_unit(plan), measured, losses if worker.graph.has_backward else (), norms)
 
 
 def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measured: list[Measured],
-            losses: tuple[float, ...]) -> Replay | None:
+            losses: Sequence[float] = (), norms: Sequence[float] = ()) -> Replay | None:
     found = session.gather((measured, losses))
     if found is None:
         return None
-    timeline = Timeline.of(plan, seconds_per_unit or 1.0, [operation for rows, _ in found for operation in rows])
+    timeline = Timeline.of(plan, seconds_per_unit or 1.0, [o for rows, _ in found[:session.world] for o in rows])
     comparison = None if seconds_per_unit is None else compare(timeline, plan)
-    return Replay(timeline, comparison, next((rows for _, rows in found if rows), ()))
+    by_step = zip(*(rows for _, rows in found), strict=True)  # each rank's part of each batch's loss
+    return Replay(timeline, comparison, tuple(sum(parts) / session.replicas for parts in by_step), tuple(norms))
 
 
 def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeout: float,
-          timeline_path: str | os.PathLike[str] | None, time_scale: float) -> Plan:
+          timeline_path: str | os.PathLike[str] | None, time_scale: float, replicas: int) -> Plan:
     """The plan, after everything that can be said against the call without the other ranks."""
     name = os.fspath(path)
     if emulate == (stages is not None):
@@ -180,15 +189,20 @@ def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeo
     for option, value in (("--timeout", timeout), ("--time-scale", time_scale)):
         if not 0 < value < float("inf"):
             raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
+    if replicas < 1:
+        raise ReplayError(f"--replicas is {replicas}, it must be at least 1")
     plan = load_plan(path)
-    ranks = len(plan.program.ranks)
+    ranks = len(plan.program.ranks) * replicas
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
-                              *(["--emulate"] if emulate else ["--stages", str(stages)])])
+                              *(["--emulate"] if emulate else ["--stages", str(stages)]),
+                              *(["--replicas", str(replicas)] if replicas > 1 else [])])
         raise ReplayError(f"{name}: a plan runs under torchrun, one process a rank; use: {command}")
     if int(os.environ["WORLD_SIZE"]) != ranks:
-        raise ReplayError(f"{name}: the plan is for {ranks} ranks, but {os.environ['WORLD_SIZE']} were started; use "
-                          f"torchrun --nproc-per-node={ranks}")
+        copies = f" ({replicas} replicas)" if replicas > 1 else ""
+        started = os.environ["WORLD_SIZE"]
+        raise ReplayError(f"{name}: the plan is for {ranks} ranks{copies}, but {started} were started; use torchrun"
+                          f" --nproc-per-node={ranks}")
     if timeline_path is not None and not os.access(Path(timeline_path).absolute().parent, os.W_OK):
         raise ReplayError(f"{os.fspath(timeline_path)}: cannot be written, its folder is missing or not writable")
     return plan
@@ -241,14 +255,16 @@ def load_factory(factory: str) -> Callable[..., Any]:
     return function
 
 
-def _training(factory: str, plan: Plan, rank: int) -> Training:
+def _training(factory: str, plan: Plan, session: Session) -> Training:
     from runtime.session import SessionError
     from runtime.training import Training
 
     try:
-        training = load_factory(factory)(plan, rank)
+        function = load_factory(factory)
     except ReplayError as error:
         raise SessionError(str(error)) from None
+    wants_session = "session" in inspect.signature(function).parameters
+    training = function(plan, session.rank, **({"session": session} if wants_session else {}))
     if not isinstance(training, Training):
         raise SessionError(f"--stages {factory} gave {type(training).__name__}, it must give a "
                            "runtime.training.Training")

@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -32,9 +32,13 @@ class SessionError(ValueError):
 
 @dataclass
 class Session:
-    """``rank`` of ``world`` ranks; ``device`` holds the tensors; ``offset`` + ``time.perf_counter()`` is the time on
-    rank 0's clock. ``transport`` carries messages (:mod:`runtime.transports`); ``reserve``: bytes of the device that a
-    problem's capacities leave out, for messages that arrive early."""
+    """``rank`` of the ``world`` ranks of a plan; ``device`` holds the tensors; ``offset`` + ``time.perf_counter()`` is
+    the time on the first process's clock. ``transport`` carries messages (:mod:`runtime.transports`); ``reserve``:
+    bytes of the device that a problem's capacities leave out, for messages that arrive early.
+
+    The plan runs in ``replicas`` copies, of which this is number ``replica``: the processes 0 to ``world`` - 1 are the
+    first copy, and so on. What is said about ranks is meant within the copy.
+    """
 
     rank: int
     world: int
@@ -43,15 +47,27 @@ class Session:
     offset: float
     transport: str = "gloo"
     reserve: int = RESERVE
-    groups: dict[tuple[int, ...], dist.ProcessGroup] = field(default_factory=dict)
+    replica: int = 0
+    replicas: int = 1
+    groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
+    _counterparts: dist.ProcessGroup | None = None
 
     def now(self) -> float:
         """Seconds on the clock that all ranks share."""
         return time.perf_counter() + self.offset
 
+    def process(self, rank: int) -> int:
+        """The number of the process that is ``rank`` of this copy of the plan."""
+        return self.replica * self.world + rank
+
+    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
+        """Say what this rank does from now on, and which ranks it cannot go on without."""
+        copy = f" in replica {self.replica}" if self.replicas > 1 else ""
+        self.watch.doing(text + copy, [self.process(rank) for rank in waits_for])
+
     def barrier(self, text: str) -> None:
-        """Wait for all ranks; ``text`` says at what."""
-        self.watch.doing(f"waiting for all ranks {text}", range(self.world))
+        """Wait for all ranks of all replicas; ``text`` says at what."""
+        self.watch.doing(f"waiting for all ranks {text}", self._everyone)
         _meet()
 
     def common_start(self, delay: float = 0.005) -> float:
@@ -63,38 +79,83 @@ class Session:
         return float(moment)
 
     def exchange(self, value: Value, text: str) -> list[Value]:
-        """All ranks' values, on all ranks; ``text`` says what for."""
-        self.watch.doing(text, range(self.world))
-        values = [value] * self.world
-        dist.all_gather_object(values, value)
-        return values
+        """The values of all ranks of this copy of the plan, on all of them; ``text`` says what for."""
+        return self._exchange(value, text)[self.process(0):self.process(self.world)]
 
     def gather(self, value: Value) -> list[Value] | None:
-        """All ranks' values, on rank 0; ``None`` elsewhere."""
-        self.watch.doing("handing the results to rank 0", range(self.world))
-        values = [value] * self.world if self.rank == 0 else None
+        """The values of all ranks of all replicas, on process 0; ``None`` elsewhere."""
+        self.watch.doing("handing the results to rank 0", self._everyone)
+        values = [value] * len(self._everyone) if self.process(self.rank) == 0 else None
         dist.gather_object(value, values)
         return values
 
-    def add_group(self, ranks: tuple[int, ...]) -> None:
-        """Make ``ranks`` able to :meth:`meet`; all ranks of the session must do this, in the same order."""
-        if ranks not in self.groups:
-            self.groups[ranks] = dist.new_group(list(ranks))
+    def agree(self, what: str, value: object) -> None:
+        """Raise :class:`SessionError` unless all ranks of all replicas have the same ``value``; ``what`` names it."""
+        values = self._exchange(value, f"comparing {what} with the other ranks")
+        for process, other in enumerate(values):
+            if other != values[0]:
+                raise SessionError(f"{what} must be the same on all ranks, but it is {values[0]!r:.200} on rank 0 and "
+                                   f"{other!r:.200} on rank {process}")
+
+    def add_groups(self, groups: Iterable[Iterable[int]]) -> None:
+        """Make each of ``groups`` a :meth:`group`; all ranks of the session must do this, in the same order."""
+        for group in groups:
+            ranks = tuple(sorted(group))
+            if ranks in self.groups:
+                continue
+            for replica in range(self.replicas):
+                made = dist.new_group([replica * self.world + rank for rank in ranks])
+                if replica == self.replica and isinstance(made, dist.ProcessGroup):
+                    self.groups[ranks] = made
+            self.groups.setdefault(ranks, None)
+
+    def group(self, ranks: Iterable[int]) -> dist.ProcessGroup:
+        """The process group of ``ranks``, of which this is one, for collectives.
+
+        Raises :class:`SessionError` if there is none: those of a plan's blocks on several devices are made by
+        :meth:`add_groups`.
+        """
+        found = self.groups.get(tuple(sorted(ranks)))
+        if found is None:
+            raise SessionError(f"rank {self.rank} has no group with the ranks {sorted(ranks)}: there is one for each "
+                               "set of devices that a block of the plan runs on together")
+        return found
+
+    def counterparts(self) -> dist.ProcessGroup:
+        """The process group of this rank in all replicas. All ranks of the session must ask, at the same point."""
+        if self._counterparts is None:
+            for rank in range(self.world):
+                made = dist.new_group([replica * self.world + rank for replica in range(self.replicas)])
+                if rank == self.rank and isinstance(made, dist.ProcessGroup):
+                    self._counterparts = made
+        assert self._counterparts is not None
+        return self._counterparts
 
     def meet(self, ranks: tuple[int, ...]) -> None:
         """Wait for ``ranks``, of which this is one."""
-        _meet(self.groups[ranks])
+        _meet(self.group(ranks))
+
+    def _exchange(self, value: Value, text: str) -> list[Value]:
+        self.watch.doing(text, self._everyone)
+        values = [value] * len(self._everyone)
+        dist.all_gather_object(values, value)
+        return values
+
+    @property
+    def _everyone(self) -> range:
+        return range(self.world * self.replicas)
 
 
 @contextlib.contextmanager
 def join(timeout: float, device: torch.device | None = None, transport: str | None = None,
-         reserve: int = RESERVE) -> Iterator[Session]:
+         reserve: int = RESERVE, replicas: int = 1) -> Iterator[Session]:
     """Join the ranks that ``torchrun`` started (or whoever set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
 
     Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
     at once, they would share one stream. ``timeout`` is in seconds, for one instruction or one wait; past it the
     process ends (:mod:`runtime.watch`), as it does on any error inside. ``transport`` and ``reserve``: see
-    :class:`Session`; by default what suits the device.
+    :class:`Session`; by default what suits the device. The ranks are those of ``replicas`` copies of a plan, of which
+    there must be as many in each.
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
@@ -110,8 +171,11 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
                                 timeout=2 * wait + datetime.timedelta(seconds=30))
         try:
             watch.doing("joining the other ranks")
-            yield Session(rank, world, device, watch, _offset(rank, world),
-                          transport or ("nccl" if device.type == "cuda" else "gloo"), reserve)
+            if world % replicas:
+                raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
+            size = world // replicas
+            yield Session(rank % size, size, device, watch, _offset(rank, world),
+                          transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
             watch.doing("waiting for all ranks to finish", range(world))
             _meet()
             watch.finish()

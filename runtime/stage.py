@@ -1,22 +1,39 @@
-"""One stage of a model: its forward, full backward, input gradient and weight gradient, one micro-batch at a time.
+"""One stage of a model: its passes over one micro-batch at a time, while others are under way.
 
 The split backward is a weight-gradient store (the idea of zero-bubble pipelines: Qi et al., ICLR 2024, section 2): the
 input-gradient pass goes through the whole graph and frees it, but a linear layer only notes its input and its output's
 gradient there, and the weight-gradient pass multiplies them. PyTorch's own split keeps the graph until the
 weight-gradient pass, and more beside it. All parameters that are not a linear layer's get their gradients in the
 input-gradient pass: they cost little.
+
+A stage's graph begins and ends in a function of ours (:class:`_Entrance`, :class:`_Exit`), so that the runner keeps
+neither inputs nor outputs itself: what stays in memory is what the stage's operations saved, and no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-__all__ = ["StageRunner"]
+from runtime.offload import Shelf
+
+__all__ = ["StageRunner", "add_gradient"]
+
+Gradients: TypeAlias = list[Tensor | None]
+
+
+def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
+    """Add ``gradient`` to that of ``parameter``."""
+    gradient = gradient.to(parameter.dtype)
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad += gradient
 
 
 class _Kept(NamedTuple):
@@ -46,18 +63,75 @@ class _DeferredLinear(torch.autograd.Function):
         return x_gradient, None, None, None, None
 
 
-class StageRunner:
-    """Runs ``module`` (one tensor in, one tensor out) on micro-batches that overlap in time.
+class _Entrance(torch.autograd.Function):
+    """Where an input enters: the same tensor, whose gradient is put down in ``gradients[place]``."""
 
-    With ``split``, its plain ``nn.Linear`` layers defer their weight gradients; the layers are changed in place, and
-    given back by :meth:`close`. Hooks on those layers' weights do not see the deferred gradients, and the module must
-    not be compiled. The ``first`` stage has no input gradient. Nothing is shared between runners.
+    @staticmethod
+    def forward(ctx: Any, handle: Tensor, x: Tensor, gradients: Gradients, place: int) -> Tensor:
+        ctx.gradients, ctx.place = gradients, place
+        return x.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
+        ctx.gradients[ctx.place] = gradient
+        return None, None, None, None
+
+
+class _Exit(torch.autograd.Function):
+    """Where outputs leave: an empty tensor, whose backward hands on the gradients that ``gradients`` holds by then."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Gradients, *ys: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return ys[0].new_empty(0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.gradients
+
+
+class _Graph(NamedTuple):
+    """What a forward leaves for its backward: its end, which of the outputs lead there, both ends' gradients."""
+
+    end: Tensor
+    leading: tuple[int, ...]
+    inputs: Gradients
+    outputs: Gradients
+
+
+class _Repeat(NamedTuple):
+    """What a forward leaves for its recomputation: its inputs, as the shelf or as tensors, and the random state."""
+
+    inputs: tuple[Any, ...]
+    random: Tensor
+    random_gpu: Tensor | None
+
+
+class StageRunner:
+    """Runs ``module`` on micro-batches that overlap in time: tensors in, a tensor or several out.
+
+    The inputs numbered in ``constant`` get no gradient, nor do those that are no floating-point numbers. ``function``
+    is what a forward calls, the module itself unless given. With ``split``, the module's plain ``nn.Linear`` layers
+    defer their weight gradients; the layers are changed in place, and given back by :meth:`close`. Hooks on those
+    layers' weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
+    ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it again on the same random numbers
+    (running statistics, as of a batch norm, are then counted twice). With ``offload``, what a forward keeps can be
+    moved to the host. Nothing is shared between runners.
     """
 
-    def __init__(self, module: nn.Module, *, split: bool = False, first: bool = False) -> None:
-        self.module, self.first = module, first
-        self._graphs: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch -> (stage input, what backward starts from)
+    def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
+                 function: Callable[..., Tensor | Sequence[Tensor]] | None = None, split: bool = False,
+                 recompute: bool = False, offload: bool = False,
+                 add: Callable[[Tensor, Tensor], None] = add_gradient) -> None:
+        self.module, self.constant, self.add = module, constant, add
+        self._function = module if function is None else function
+        self._graphs: dict[int, _Graph] = {}
         self._kept: dict[int, list[_Kept]] = {}
+        self._repeats: dict[int, _Repeat] | None = {} if recompute else None
+        self._shelves: dict[int, Shelf] | None = {} if offload else None
+        self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
         self._split = [layer for layer in module.modules() if type(layer) is nn.Linear] if split else []
         for layer in self._split:
@@ -73,41 +147,61 @@ class StageRunner:
         """How many micro-batches have a graph kept, and how many wait for their weight gradient only."""
         return len(self._graphs), len(self._kept.keys() - self._graphs.keys())
 
-    def forward(self, micro_batch: int, x: Tensor, loss: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """The stage's output for ``x``, detached; with ``loss``, the loss of that output.
+    def forward(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The stage's outputs for the inputs ``xs``, detached. What the backward needs is kept until then."""
+        if self._repeats is None:
+            return self._forward(micro_batch, xs)
+        put: Callable[[Tensor], Any] = self._shelf(micro_batch).put if self._shelves is not None else Tensor.detach
+        on_gpu = next((x.device for x in xs if x.is_cuda), None)
+        self._repeats[micro_batch] = _Repeat(tuple(put(x) for x in xs), torch.get_rng_state(),
+                                             None if on_gpu is None else torch.cuda.get_rng_state(on_gpu))
+        return self.infer(*xs)
 
-        The graph is kept until the backward.
-        """
-        x = x.detach()
-        if not self.first:
-            x.requires_grad_()
-        self._micro_batch = micro_batch
-        y: Tensor = self.module(x)
-        if loss is not None:
-            y = loss(y)
-        self._graphs[micro_batch] = x, y
-        return y.detach()
+    def recompute(self, micro_batch: int) -> None:
+        """Run the forward again, now keeping what the backward needs."""
+        assert self._repeats is not None
+        inputs, random, random_gpu = self._repeats.pop(micro_batch)
+        shelf = self._shelves.pop(micro_batch) if self._shelves is not None else None
+        xs = inputs if shelf is None else tuple(shelf.take(x) for x in inputs)
+        on_gpu = [x.device for x in xs if x.is_cuda][:1]
+        with torch.random.fork_rng(on_gpu):
+            torch.set_rng_state(random)
+            if random_gpu is not None:
+                torch.cuda.set_rng_state(random_gpu, on_gpu[0])
+            self._forward(micro_batch, xs, shelved=False)
 
-    def infer(self, x: Tensor) -> Tensor:
-        """The stage's output for ``x`` without keeping anything."""
+    def offload(self, micro_batch: int) -> None:
+        """Move what the forward kept to the host."""
+        assert self._shelves is not None
+        self._shelves[micro_batch].offload()
+
+    def load(self, micro_batch: int) -> None:
+        """Bring back what :meth:`offload` moved."""
+        assert self._shelves is not None
+        self._shelves[micro_batch].load()
+
+    def infer(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The stage's outputs for ``xs`` without keeping anything."""
         with torch.no_grad():
-            y: Tensor = self.module(x)
-        return y
+            return _several(self._function(*xs))
 
-    def backward(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
-        """Full backward from the output's ``gradient`` (``None`` where :meth:`forward` gave a loss).
+    def backward(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Full backward from the ``gradients`` of the outputs (``None``: nothing depends on that output).
 
-        Adds to the parameters' gradients and returns the input's (``None`` on the first stage).
+        Adds to the parameters' gradients and returns the inputs' (``None`` for one that has none).
         """
         self._micro_batch = micro_batch  # for layers that are recomputed now
-        x, y = self._graphs.pop(micro_batch)
-        torch.autograd.backward(y, gradient)
-        return x.grad
+        graph = self._graphs.pop(micro_batch)
+        graph.outputs.extend(gradients[i] for i in graph.leading)
+        torch.autograd.backward(graph.end, torch.empty_like(graph.end))
+        if self._shelves is not None:
+            self._shelves.pop(micro_batch, None)
+        return tuple(graph.inputs)
 
-    def input_grad(self, micro_batch: int, gradient: Tensor | None) -> Tensor | None:
+    def input_grad(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         """Backward without the linear layers' weight gradients, which :meth:`weight_grad` must follow with."""
         self._kept.setdefault(micro_batch, [])
-        return self.backward(micro_batch, gradient)
+        return self.backward(micro_batch, *gradients)
 
     def weight_grad(self, micro_batch: int) -> None:
         """Add the weight gradients that :meth:`input_grad` deferred, and free what it kept."""
@@ -115,9 +209,34 @@ class StageRunner:
             for layer, x, gradient in _drain(self._kept.pop(micro_batch)):
                 rows = gradient.reshape(-1, gradient.shape[-1])
                 if layer.weight.requires_grad:
-                    _add(layer.weight, rows.T @ x.reshape(-1, x.shape[-1]).to(rows.dtype))
+                    self.add(layer.weight, rows.T @ x.reshape(-1, x.shape[-1]).to(rows.dtype))
                 if layer.bias is not None and layer.bias.requires_grad:
-                    _add(layer.bias, rows.sum(0))
+                    self.add(layer.bias, rows.sum(0))
+
+    def _forward(self, micro_batch: int, xs: Sequence[Tensor], shelved: bool = True) -> tuple[Tensor, ...]:
+        self._micro_batch = micro_batch
+        gradients: Gradients = [None] * len(xs)
+        kept: AbstractContextManager[object] = nullcontext()
+        if self._shelves is not None and shelved:
+            shelf = self._shelf(micro_batch)
+            kept = torch.autograd.graph.saved_tensors_hooks(shelf.put, shelf.take)
+        entered = [x.detach() if i in self.constant or not x.is_floating_point()
+                   else _Entrance.apply(self._handle, x, gradients, i)  # type: ignore[no-untyped-call]
+                   for i, x in enumerate(xs)]
+        with kept:
+            ys = _several(self._function(*entered))
+        leading = tuple(i for i, y in enumerate(ys) if y.requires_grad)
+        if not leading:
+            raise ValueError("none of the stage's outputs depends on a parameter or on an input that has a gradient, "
+                             "but the plan has a backward for it")
+        outputs: Gradients = []
+        end = _Exit.apply(outputs, *(ys[i] for i in leading))  # type: ignore[no-untyped-call]
+        self._graphs[micro_batch] = _Graph(end, leading, gradients, outputs)
+        return tuple(y.detach() for y in ys)
+
+    def _shelf(self, micro_batch: int) -> Shelf:
+        assert self._shelves is not None
+        return self._shelves.setdefault(micro_batch, Shelf([*self.module.parameters(), *self.module.buffers()]))
 
     def _deferring(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:
@@ -130,14 +249,10 @@ class StageRunner:
         return forward
 
 
+def _several(ys: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return (ys,) if isinstance(ys, Tensor) else tuple(ys)
+
+
 def _drain(kept: list[_Kept]) -> Iterator[_Kept]:
     while kept:
         yield kept.pop()  # each is freed as soon as it has been used
-
-
-def _add(parameter: Tensor, gradient: Tensor) -> None:
-    gradient = gradient.to(parameter.dtype)
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad += gradient

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,139 +12,201 @@ from runtime.executor import Parcel
 from runtime.plan import Plan
 from runtime.program import StageWork, Work
 from runtime.session import Session, SessionError
-from runtime.stage import StageRunner
+from runtime.stage import StageRunner, add_gradient
 from runtime.training import Boundary, Training
+from runtime.wiring import INPUT, OUTPUT, TARGET, Wiring
 
 __all__ = ["Stages"]
+
+#: What a message looks like that is only there to be waited for.
+TOKEN: Mapping[str, Boundary] = {"": Boundary((1,), torch.uint8)}
 
 
 class Stages:
     """Rank ``session.rank``'s stages of ``plan``, as ``training`` hands them over.
 
-    Raises :class:`~runtime.session.SessionError` if the problem is no pipeline or ``training`` does not fit it.
+    Raises :class:`~runtime.session.SessionError` if the problem has no stages or ``training`` does not fit it.
     """
 
     def __init__(self, plan: Plan, session: Session, training: Training) -> None:
-        pipeline = plan.vocabulary.pipeline
-        if pipeline is None:
+        graph = plan.vocabulary.graph
+        if graph is None:
             raise SessionError(f"the problem {plan.problem.name!r} can be emulated, but not run: "
-                               f"{plan.vocabulary.why_no_pipeline}")
-        self.pipeline, self.training, self.rank = pipeline, training, session.rank
-        self.micro_batches, self.device = plan.micro_batches, session.device
-        self.last, self.step = len(pipeline.stages) - 1, 0
-        self.losses: dict[int, Tensor] = {}
-        self.token = torch.zeros(1, device=self.device)  # what is sent only to be waited for
-        mine = {s for s, stage in enumerate(pipeline.stages) if stage.device == session.rank}
+                               f"{plan.vocabulary.why_no_stages}")
+        self.graph, self.training, self.rank, self.device = graph, training, session.rank, session.device
+        self.wiring = Wiring(graph, training)
+        self.micro_batches = plan.micro_batches
+        self.first_micro_batch = session.replica * plan.micro_batches
+        self.batch_size = session.replicas * plan.micro_batches
+        self.step = 0
+        self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        self.losses: dict[tuple[int, str, int], Tensor] = {}  # (stage, value, micro-batch)
+        mine = {s for s, stage in enumerate(graph.stages) if session.rank in stage.ranks}
         if set(training.stages) != mine:
             raise SessionError(f"rank {session.rank} runs the stages {sorted(mine)}, but was handed the modules of "
                                f"{sorted(training.stages)}")
-        if len(training.boundaries) != self.last:
-            raise SessionError(f"boundaries has {len(training.boundaries)} entries, but {self.last + 1} stages have "
-                               f"{self.last} between them")
-        if pipeline.has_backward and self.last in mine and (training.loss is None or training.targets is None):
+        if self.wiring.is_chain and graph.has_backward and len(graph.stages) - 1 in mine and (
+                training.loss is None or training.targets is None):
             raise SessionError("the plan has backward passes, so the rank of the last stage must hand over a loss and "
                                "targets")
-        self.runners = {s: StageRunner(module.to(self.device), first=s == 0,
-                                       split=pipeline.stages[s].input_grad is not None)
-                        for s, module in training.stages.items()}
+        if training.masters is not None:
+            training.masters.move(self.device)
+        self.runners = {s: self._runner(s) for s in mine}
 
     def begin(self, step: int) -> None:
         """The micro-batches are those of batch ``step`` from now on."""
         self.step = step
         self.losses.clear()
 
+    def loss(self) -> float:
+        """What this rank adds to its replica's mean loss of the batch: a stage's loss counts on its first rank."""
+        counted = [loss for (stage, _, _), loss in self.losses.items()
+                   if self.graph.stages[stage].ranks[0] == self.rank]
+        return sum(float(loss) for loss in counted) / self.micro_batches
+
     def close(self) -> None:
         """Give the modules back as they came."""
         for runner in self.runners.values():
             runner.close()
 
-    # -- what the executor asks --------------------------------------------------------------------------------------
+    # -- what the executor asks ----------------------------------------------------------------------------------------
 
     def reads(self, work: Work) -> Sequence[Work]:
-        """The activation of the stage before, for a forward; the gradient of the stage after, for a backward."""
-        stage, letter, micro_batch = _stage(work)
-        if letter == "F":
-            return (StageWork(stage - 1, "F", micro_batch),) if stage else ()
-        if stage == self.last or (letter == "W" and self.pipeline.stages[stage].input_grad is not None):
-            return ()
-        after = "B" if self.pipeline.stages[stage + 1].backward is not None else "I"
-        return (StageWork(stage + 1, after, micro_batch),)
+        """Those that give what a forward takes, or the gradients of what it gave."""
+        return self.wiring.reads(_stage(work))
 
     def keeps(self, work: Work) -> Work:
-        """A stage may look at its input, and at its output's gradient, until its last backward is done."""
+        """A stage may look at its inputs, and at its outputs' gradients, until its last pass is done."""
         stage, _, micro_batch = _stage(work)
-        last = self.pipeline.stages[stage].blocks[-1]
-        return StageWork(stage, self.pipeline.problem.blocks[last].kind.letter, micro_batch)
+        return StageWork(stage, self.graph.places[self.graph.stages[stage].order[-1]][1], micro_batch)
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        """The boundary it crosses; a single number where the message is only there to be waited for."""
-        boundary = self._boundary(what, target)
-        return {"": Boundary((1,)) if boundary is None else self.training.boundaries[boundary]}
+        """The values, or their gradients, that stages on rank ``target`` read."""
+        return {name: self.wiring.boundaries[name] for name in self.wiring.parcel(_stage(what), target)} or TOKEN
 
     def message(self, what: Work, result: Parcel, target: int) -> Parcel:
-        """The result, as the boundary says it looks."""
-        boundary = self._boundary(what, target)
-        if boundary is None:
+        """The same, as the boundaries say they look; the gradient of a value that was not used is zero."""
+        layout = self.layout(what, target)
+        if layout is TOKEN:
             return {"": self.token}
-        return {"": self._checked(what, result.get(""), boundary)}
-
-    def _checked(self, what: Work, result: Tensor | None, boundary: int) -> Tensor:
-        shape, dtype = self.training.boundaries[boundary]
-        if result is None or tuple(result.shape) != tuple(shape) or result.dtype != dtype:
-            found = "nothing" if result is None else f"{tuple(result.shape)} of {result.dtype}"
-            raise SessionError(f"{what} gives {found}, but boundaries[{boundary}] says {tuple(shape)} of {dtype}")
-        return result
+        is_gradient = _stage(what).letter != "F"
+        return {name: self._checked(what, name, boundary, result.get(name), is_gradient)
+                for name, boundary in layout.items()}
 
     def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
         """Nothing: messages are all there is to wait for."""
 
     def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
         """Run one pass of one stage."""
-        result = self._compute(work, results)
-        return {} if result is None else {"": result}
-
-    def _compute(self, work: Work, results: Mapping[Work, Parcel]) -> Tensor | None:
         stage, letter, micro_batch = _stage(work)
         runner = self.runners[stage]
-        given = [results[what][""] for what in self.reads(work)]
         if letter == "F":
-            x = given[0] if stage else self.training.inputs(self.step, micro_batch).to(self.device)
-            return self._forward(stage, micro_batch, x)
-        gradient = given[0] if given else None
-        if letter == "B":
-            return runner.backward(micro_batch, gradient)
-        if letter == "I":
-            return runner.input_grad(micro_batch, gradient)
-        if self.pipeline.stages[stage].input_grad is None:  # stage 0 owes nobody an input gradient
-            runner.backward(micro_batch, gradient)
-        else:
-            runner.weight_grad(micro_batch)
-        return None
+            return self._forward(stage, micro_batch, results)
+        if letter == self.graph.stages[stage].backward:
+            return self._backward(stage, letter, micro_batch, results)
+        {"W": runner.weight_grad, "R": runner.recompute, "O": runner.offload, "L": runner.load}[letter](micro_batch)
+        return {}
 
-    def _forward(self, stage: int, micro_batch: int, x: Tensor) -> Tensor | None:
-        runner, training = self.runners[stage], self.training
-        if not self.pipeline.has_backward:
-            y = runner.infer(x)
-            if stage == self.last and training.collect is not None:
-                training.collect(self.step, micro_batch, y)
-            return y
-        if stage < self.last:
-            return runner.forward(micro_batch, x)
-        assert training.loss is not None and training.targets is not None
-        loss, target = training.loss, training.targets(self.step, micro_batch).to(self.device)
-        scaled = runner.forward(micro_batch, x, lambda y: loss(y, target) / self.micro_batches)
-        self.losses[micro_batch] = scaled * self.micro_batches
-        return None
+    # -- passes --------------------------------------------------------------------------------------------------------
 
-    def _boundary(self, what: Work, target: int) -> int | None:
-        """Which boundary ``what`` crosses on its way to rank ``target``; ``None`` if no stage there reads it."""
-        stage, letter, _ = _stage(what)
-        reader = stage + 1 if letter == "F" else stage - 1
-        if not 0 <= reader <= self.last or self.pipeline.stages[reader].device != target:
-            return None
-        return min(stage, reader)
+    def _forward(self, stage: int, micro_batch: int, results: Mapping[Work, Parcel]) -> Parcel:
+        runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
+        data = self._data(stage, micro_batch)
+        xs = [results[StageWork(self.wiring.giver[value], "F", micro_batch)][value] if value in self.wiring.giver
+              else data[value].to(self.device) for value in takes]
+        trained = self.graph.stages[stage].backward is not None
+        ys = runner.forward(micro_batch, *xs) if trained else runner.infer(*xs)
+        if len(ys) != len(gives):
+            raise SessionError(f"stage {stage} gave {len(ys)} values, but its ports name {len(gives)}: "
+                               f"{', '.join(gives)}")
+        given = dict(zip(gives, ys, strict=True))
+        for value in gives:
+            if value in self.wiring.losses:
+                self.losses[stage, value, micro_batch] = self._scalar(stage, value, given.pop(value))
+        self._collect(stage, micro_batch, given)
+        return given
+
+    def _backward(self, stage: int, letter: str, micro_batch: int, results: Mapping[Work, Parcel]) -> Parcel:
+        runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
+        run = runner.input_grad if letter == "I" else runner.backward
+        gradients = run(micro_batch, *(self._gradient(stage, value, micro_batch, results) for value in gives))
+        owed = self.wiring.differentiated(stage) if letter != "W" else ()
+        return {value: gradient for value, gradient in zip(takes, gradients, strict=True)
+                if value in owed and gradient is not None}
+
+    def _gradient(self, stage: int, value: str, micro_batch: int, results: Mapping[Work, Parcel]) -> Tensor | None:
+        """The gradient of what ``stage`` gave: of a loss, its share in the batch's mean; else the sum over takers."""
+        if value in self.wiring.losses:
+            return torch.full_like(self.losses[stage, value, micro_batch], 1 / self.batch_size)
+        total: Tensor | None = None
+        for taker in self.wiring.gradients_from(value):
+            letter = self.graph.stages[taker].backward
+            assert letter is not None
+            gradient = results[StageWork(taker, letter, micro_batch)].get(value)
+            if gradient is not None:
+                total = gradient if total is None else total + gradient
+        return total
+
+    # -- modules, data, results ----------------------------------------------------------------------------------------
+
+    def _runner(self, stage: int) -> StageRunner:
+        wiring, passes, training = self.wiring, self.graph.stages[stage].blocks, self.training
+        owed = wiring.differentiated(stage) if self.graph.stages[stage].gives_gradient else ()
+        module = training.stages[stage].to(self.device)
+        function: Callable[..., Any] = module
+        if wiring.is_chain and TARGET in wiring.ports[stage].takes:
+            loss = training.loss
+            assert loss is not None
+
+            def function(x: Tensor, target: Tensor) -> Tensor:
+                return loss(module(x), target)
+
+        return StageRunner(module, function=function, split="I" in passes, recompute="R" in passes,
+                           offload="O" in passes,
+                           constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
+                           add=add_gradient if training.masters is None else training.masters.add)
+
+    def _data(self, stage: int, micro_batch: int) -> Mapping[str, Tensor]:
+        """What ``stage`` takes that no stage gives."""
+        wanted = [value for value in self.wiring.ports[stage].takes if value not in self.wiring.giver]
+        if not wanted:
+            return {}
+        number, training = self.first_micro_batch + micro_batch, self.training
+        if self.wiring.is_chain:
+            sources = {INPUT: training.inputs, TARGET: training.targets}
+            return {value: ask(self.step, number) for value in wanted if (ask := sources[value]) is not None}
+        data = training.inputs(self.step, number)
+        missing = [value for value in wanted if value not in data] if isinstance(data, Mapping) else wanted
+        if missing:
+            raise SessionError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs({self.step}, "
+                               f"{number}) does not hold by that name")
+        return dict(data)
+
+    def _collect(self, stage: int, micro_batch: int, given: Mapping[str, Tensor]) -> None:
+        values = self.wiring.results(stage)
+        if not values or self.training.collect is None or self.graph.stages[stage].ranks[0] != self.rank:
+            return
+        self.training.collect(self.step, self.first_micro_batch + micro_batch,
+                              given[OUTPUT] if self.wiring.is_chain else {value: given[value] for value in values})
+
+    def _checked(self, what: Work, name: str, boundary: Boundary, found: Tensor | None, is_gradient: bool) -> Tensor:
+        shape, dtype = boundary
+        if found is None and is_gradient:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+        if found is None or tuple(found.shape) != tuple(shape) or found.dtype != dtype:
+            seen = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
+            entry = name if self.wiring.is_chain else f"boundaries[{name!r}]"
+            raise SessionError(f"{what} gives {seen}, but {entry} says {tuple(shape)} of {dtype}")
+        return found
+
+    @staticmethod
+    def _scalar(stage: int, value: str, loss: Tensor) -> Tensor:
+        if loss.numel() != 1:
+            raise SessionError(f"stage {stage} gives the loss {value!r} in the shape {tuple(loss.shape)}, it must be "
+                               "one number, the mean over the micro-batch")
+        return loss
 
 
 def _stage(work: Work) -> StageWork:
-    assert isinstance(work, StageWork)  # a pipeline's program has no other words
+    assert isinstance(work, StageWork)  # a program of stages has no other words
     return work

@@ -2,42 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Boundary", "Training"]
+if TYPE_CHECKING:
+    from runtime.precision import MasterWeights
+
+__all__ = ["Boundary", "Ports", "Training"]
 
 
 class Boundary(NamedTuple):
-    """Shape and type of the tensor that one stage hands to the next for one micro-batch."""
+    """Shape and type of a tensor that one stage hands to another for one micro-batch."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+
+
+class Ports(NamedTuple):
+    """The values that a stage's module takes and gives, by name, in the order of its arguments and results."""
+
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
 
 
 @dataclass
 class Training:
     """One rank's part of a training or inference run.
 
-    ``stages``: this rank's modules by stage number; each takes one tensor and gives one. ``boundaries``: per stage but
-    the last, what it hands on. ``inputs(step, micro_batch)`` is asked on the rank of stage 0, ``targets(step,
-    micro_batch)`` on that of the last stage, where ``loss(output, target)`` gives the *mean* loss of a micro-batch. The
-    executor divides it by the number of micro-batches, so that gradients are those of the whole batch, provided all
-    micro-batches are of one size. ``optimizer`` steps after each of ``steps`` batches, gradients are cleared before
-    each; ``after_backward(step)`` is called in between. In inference, ``collect(step, micro_batch, output)`` gets what
-    the last stage gives. Modules and data are moved to the session's device.
+    ``stages``: this rank's modules by stage number. In a chain, each takes one tensor and gives one; ``boundaries``
+    holds, per stage but the last, what it hands on; ``inputs(step, micro_batch)`` is asked on the rank of stage 0,
+    ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` gives the *mean* loss of a
+    micro-batch.
+
+    In a graph of stages, ``ports`` says for every stage, also those of other ranks, which values its module takes and
+    gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` holds it by name, on each rank where it is
+    taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and what is trained on is their
+    sum; ``targets`` and ``loss`` are not used. ``boundaries`` has, by name, every value that goes to another rank.
+
+    The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
+    all micro-batches are of one size. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r
+    asks for r N to (r + 1) N - 1.
+
+    On a stage of several ranks, each rank's module is handed whole inputs, gives whole outputs (or what the next stage
+    on the same ranks expects) and whole input gradients, through collectives of its own (:mod:`runtime.parallel`).
+    Parameters that are one rank's share of a larger one are marked with :func:`~runtime.parallel.sharded`; all others
+    are the same, with the same gradients, on all ranks of the stage.
+
+    ``ties`` lists parameters that are one: each entry names, by stage, a parameter of its module. Their gradients are
+    summed once a step. After the last backward of a step, and after ties and replicas have been summed,
+    ``after_backward(step)`` is called; then gradients are clipped so that their norm over all ranks is at most
+    ``clip_norm``; then ``optimizer`` steps. Gradients are cleared before each of ``steps`` batches. With ``masters``,
+    gradients are theirs, and ``optimizer`` must be over ``masters.parameters()``.
+
+    In inference, and for values that nobody takes, ``collect(step, micro_batch, output)`` gets what comes out: the last
+    stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may
+    end in any order (:class:`runtime.requests.Requests` puts results back in the order of requests). Modules and data
+    are moved to the session's device.
     """
 
     stages: Mapping[int, nn.Module]
-    boundaries: Sequence[Boundary]
-    inputs: Callable[[int, int], Tensor]
+    boundaries: Sequence[Boundary] | Mapping[str, Boundary]
+    inputs: Callable[[int, int], Any]
     targets: Callable[[int, int], Tensor] | None = None
     loss: Callable[[Tensor, Tensor], Tensor] | None = None
     optimizer: torch.optim.Optimizer | None = None
     steps: int = 1
     after_backward: Callable[[int], None] | None = None
-    collect: Callable[[int, int, Tensor], None] | None = None
+    collect: Callable[[int, int, Any], None] | None = None
+    ports: Mapping[int, Ports] | None = None
+    losses: Collection[str] = ("loss",)
+    ties: Sequence[Mapping[int, str]] = ()
+    clip_norm: float | None = None
+    masters: MasterWeights | None = None

@@ -97,11 +97,11 @@ def test_a_step_that_is_saved_again_replaces_the_earlier_one(tmp_path: Path) -> 
 
 
 def test_a_loss_that_is_no_number_is_named() -> None:
-    require_finite({0: torch.tensor(1.0)}, 4)
+    require_finite({(0, "loss", 0): torch.tensor(1.0)}, 4)
     with pytest.raises(RunError, match="the loss of micro-batch 2 in batch 4 is nan"):
-        require_finite({0: torch.tensor(1.0), 2: torch.tensor(float("nan"))}, 4)
+        require_finite({(0, "loss", 0): torch.tensor(1.0), (0, "loss", 2): torch.tensor(float("nan"))}, 4)
     with pytest.raises(RunError, match="is inf"):
-        require_finite({1: torch.tensor(float("inf"))}, 0)
+        require_finite({(0, "loss", 1): torch.tensor(float("inf"))}, 0)
 
 
 def test_a_plan_signed_for_a_model_refuses_another(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class _Session(Session):
         self.barrier(text)
         return values
 
-    def add_group(self, ranks: tuple[int, ...]) -> None:
+    def add_groups(self, groups: Iterable[Iterable[int]]) -> None:
         pass
 
     def meet(self, ranks: tuple[int, ...]) -> None:

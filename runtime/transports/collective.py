@@ -54,7 +54,7 @@ class Collective:
             raise TransportError(f"--transport {backend} carries tensors in {carries} memory, but the stages run on a "
                                  f"{has}; use {use} or shared")
         self._staging_slots: list[Tensor | None] = [None] * len(table.staging_slots)
-        self._table, self._device = table, session.device
+        self._table, self._device, self._process = table, session.device, session.process
         slots = allocate(table.slots, session.device)
         self._slots = {landing: view(slots[landing.slot], landing.layout) for landing in table.receives}
         self._groups = _connect(session, backend, {*(landing.peer for landing in table.receives),
@@ -65,8 +65,9 @@ class Collective:
 
     def receive(self, landing: Landing) -> Transfer:
         tensors, peer = tuple(self._slots[landing].values()), landing.peer
+        process, group = self._process(peer), self._groups[peer]
         try:
-            return _Begun(peer, tensors, tuple(_begun(dist.irecv(t, peer, self._groups[peer])) for t in tensors))
+            return _Begun(peer, tensors, tuple(_begun(dist.irecv(t, process, group)) for t in tensors))
         except RuntimeError as error:
             raise _gone(peer, error) from None
 
@@ -75,8 +76,9 @@ class Collective:
         if not all(tensor.is_contiguous() for tensor in parcel.values()):
             parcel = {name: place.copy_(parcel[name]) for name, place in self._staged(message).items()}
         tensors = tuple(parcel[part.name] for part in message.layout.parts)
+        process, group = self._process(peer), self._groups[peer]
         try:
-            return _Begun(peer, tensors, tuple(_begun(dist.isend(t, peer, self._groups[peer])) for t in tensors))
+            return _Begun(peer, tensors, tuple(_begun(dist.isend(t, process, group)) for t in tensors))
         except RuntimeError as error:
             raise _gone(peer, error) from None
 
@@ -99,19 +101,27 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, dist.
     made: dict[int, dist.ProcessGroup | None] = {}
     byte = torch.zeros(1, dtype=torch.uint8, device=session.device)
     for pair in pairs:  # one order on all ranks
-        group = dist.new_group(list(pair), backend="nccl") if backend == "nccl" else None
+        group = _pair_group(session, pair) if backend == "nccl" else None
         if session.rank not in pair:
             continue
         low, high = pair
         peer = high if session.rank == low else low
-        session.watch.doing(f"connecting to rank {peer}", [peer])
+        session.doing(f"connecting to rank {peer}", [peer])
         for source in pair:
             if source == session.rank:
-                dist.send(byte, peer, group)
+                dist.send(byte, session.process(peer), group)
             else:
-                dist.recv(byte, peer, group)
+                dist.recv(byte, session.process(peer), group)
         made[peer] = group
     return made
+
+
+def _pair_group(session: Session, pair: tuple[int, int]) -> dist.ProcessGroup | None:
+    """A group of the two ranks, made for every replica, by all ranks of all of them."""
+    made: list[dist.ProcessGroup | None] = [
+        dist.new_group([replica * session.world + rank for rank in pair], backend="nccl")
+        for replica in range(session.replicas)]
+    return made[session.replica]
 
 
 def _begun(handle: dist.Work | None) -> dist.Work:

@@ -1,0 +1,80 @@
+"""Mixed precision: modules in bf16 (or fp16), their weights and gradients kept in fp32 beside them.
+
+Updates of some 1e-4 of a weight are below bf16's resolution of 2^-8 of it, so they are made on an fp32 copy
+(Micikevicius et al., "Mixed precision training", ICLR 2018). Gradients come out of each micro-batch's backward in the
+module's precision and are added up in fp32: a sum of N micro-batches in bf16 would lose what is smaller than 1/256 of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["MasterWeights"]
+
+
+class MasterWeights:
+    """A copy of ``parameters`` in ``dtype``, which an optimizer updates and which gathers their gradients.
+
+    Parameters that need no gradient are left out; one that has ``dtype`` already is its own master. ::
+
+        masters = MasterWeights(module.to(torch.bfloat16).parameters())
+        Training(..., masters=masters, optimizer=torch.optim.AdamW(masters.parameters()))
+
+    Build it from the weights in full precision, before they are rounded, by ``full``: the same parameters, in the same
+    order, as they were. Without it the masters begin with the rounded weights.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], full: Iterable[Tensor] | None = None,
+                 dtype: torch.dtype = torch.float32) -> None:
+        given = list(parameters)
+        values: list[Tensor] = list(given) if full is None else list(full)
+        self._masters: dict[Tensor, nn.Parameter] = {}
+        for parameter, value in zip(given, values, strict=True):
+            if parameter.requires_grad and parameter not in self._masters:
+                own = parameter.dtype == dtype
+                self._masters[parameter] = parameter if own else nn.Parameter(value.detach().to(dtype, copy=True))
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._fold)  # type: ignore[no-untyped-call]
+                       for parameter, master in self._masters.items() if master is not parameter]
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the optimizer updates."""
+        return list(self._masters.values())
+
+    def of(self, parameter: nn.Parameter) -> nn.Parameter:
+        """The master of ``parameter``, which holds its gradient; itself if it has none."""
+        return self._masters.get(parameter, parameter)
+
+    def add(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Add ``gradient`` of ``parameter`` to its master's."""
+        master = self._masters[parameter]
+        if master.grad is None:
+            master.grad = gradient.to(master.dtype, copy=True)
+        else:
+            master.grad += gradient
+
+    def write_back(self) -> None:
+        """Round the masters into the parameters, after the optimizer's step."""
+        with torch.no_grad():
+            for parameter, master in self._masters.items():
+                if master is not parameter:
+                    parameter.copy_(master)
+
+    def close(self) -> None:
+        """Leave the parameters' gradients alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def move(self, device: torch.device) -> None:
+        """Move the masters to ``device``."""
+        for parameter, master in self._masters.items():
+            if master is not parameter:
+                master.data = master.data.to(device)
+
+    def _fold(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        self.add(parameter, parameter.grad)
+        parameter.grad = None
