@@ -1,0 +1,469 @@
+"""Small models in the shapes that the executor can run: chains, skips, branches, and the M, NN, K and X placements.
+
+Each :class:`Case` is a block problem with a module for every stage, whole; :func:`training` hands a rank its part, with
+the stages on several ranks cut into shares (:mod:`runtime.parallel`), and :func:`alone` trains the same modules in one
+process. :func:`varied` turns a problem's full backwards into split ones, or adds recomputation or offload.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from models.zoo.shapes import shape
+from runtime.parallel import ColumnLinear, RowLinear, VocabularyEmbedding, parallel_cross_entropy
+from runtime.plan import Plan
+from runtime.precision import MasterWeights
+from runtime.session import Session
+from runtime.stage_graph import StageGraph
+from runtime.training import Boundary, Ports, Training
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+__all__ = ["MODES", "Alone", "Case", "alone", "case", "expected", "held_gradients", "training", "varied"]
+
+WIDTH, INNER, VOCABULARY, LENGTH, BATCH = 8, 12, 13, 5, 2
+MODES = ("full", "split", "recompute", "offload", "split and recompute")
+
+
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
+class Embed(nn.Module):
+    """Tokens to vectors; anything else that is taken is handed on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: nn.Module = nn.Embedding(VOCABULARY, WIDTH)
+
+    def forward(self, tokens: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        return self.words(tokens), *others
+
+    def share(self, group: dist.ProcessGroup) -> None:
+        assert isinstance(self.words, nn.Embedding)
+        self.words = VocabularyEmbedding(self.words, group)
+
+
+class Mix(nn.Module):
+    """A perceptron on the sum of what is taken, added to it; ``gives`` values of the same shape."""
+
+    def __init__(self, gives: int = 1) -> None:
+        super().__init__()
+        self.norm, self.gives = nn.LayerNorm(WIDTH), gives
+        self.up: nn.Module = nn.Linear(WIDTH, INNER)
+        self.down: nn.Module = nn.Linear(INNER, WIDTH)
+
+    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        x = xs[0] if len(xs) == 1 else torch.stack(xs).sum(0)
+        y = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+        return tuple(y if i == 0 else torch.tanh(y) * i for i in range(self.gives))
+
+    def share(self, group: dist.ProcessGroup) -> None:
+        assert isinstance(self.up, nn.Linear) and isinstance(self.down, nn.Linear)
+        self.up, self.down = ColumnLinear(self.up, group), RowLinear(self.down, group)
+
+
+class Score(nn.Module):
+    """A perceptron and a head over the vocabulary: the mean cross-entropy against the last thing taken, after whatever
+    else it gives."""
+
+    def __init__(self, gives: int = 1) -> None:
+        super().__init__()
+        self.mix, self.gives, self.group = Mix(), gives, None
+        self.head: nn.Module = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        *xs_, target = xs
+        y, = self.mix(*xs_)
+        scores = self.head(y)
+        loss = (nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten()) if self.group is None
+                else parallel_cross_entropy(scores, target, self.group, VOCABULARY))
+        return *(torch.sin(y) for _ in range(self.gives - 1)), loss
+
+    def share(self, group: dist.ProcessGroup) -> None:
+        assert isinstance(self.head, nn.Linear)
+        self.mix.share(group)
+        self.head, self.group = ColumnLinear(self.head, group), group  # type: ignore[assignment]
+
+
+class Both(nn.Module):
+    """Embedding, perceptron: the first stage where it is on one rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix = Embed(), Mix()
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        y: tuple[Tensor, ...] = self.mix(*self.embed(tokens))
+        return y
+
+
+# -- cases -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Node:
+    """A stage: how its whole module is made, and what it takes and gives."""
+
+    make: Callable[[], nn.Module]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A block problem, and the node of each forward block by name. ``ties`` name parameters by block."""
+
+    name: str
+    problem: Problem
+    nodes: Mapping[str, Node]
+    ties: Sequence[Mapping[str, str]] = ()
+    losses: tuple[str, ...] = ("loss",)
+    seeds: Mapping[str, str] = field(default_factory=dict)  # block -> block whose first weights it has too
+
+    @cached_property
+    def graph(self) -> StageGraph:
+        return StageGraph.of(self.problem)
+
+    @cached_property
+    def stages(self) -> list[Node]:
+        """The nodes by stage."""
+        return [self.nodes[self.block(s)] for s in range(len(self.graph.stages))]
+
+    def block(self, stage: int) -> str:
+        """The name of a stage's forward block."""
+        return self.problem.blocks[self.graph.stages[stage].blocks["F"]].name
+
+    def modules(self, dtype: torch.dtype) -> list[nn.Module]:
+        """All stages' whole modules; the same for the same arguments."""
+        made = []
+        for s, node in enumerate(self.stages):
+            name = self.seeds.get(self.block(s), self.block(s))
+            torch.manual_seed(sum(name.encode()) * 31 + len(name))
+            made.append(node.make().to(dtype))
+        for tie in self.numbered_ties():
+            (first, its), *others = tie.items()
+            for stage, parameter in others:
+                made[stage].get_parameter(parameter).data.copy_(made[first].get_parameter(its).data)
+        return made
+
+    def numbered_ties(self) -> list[dict[int, str]]:
+        """The ties by stage."""
+        places = {self.block(s): s for s in range(len(self.graph.stages))}
+        return [dict(sorted((places[block], name) for block, name in tie.items())) for tie in self.ties]
+
+    def data(self, step: int, micro_batch: int) -> dict[str, Tensor]:
+        """Tokens for every value that no stage gives."""
+        given = {value for node in self.stages for value in node.gives}
+        names = sorted({value for node in self.stages for value in node.takes} - given)
+        chance = torch.Generator().manual_seed(1000 * step + micro_batch)
+        return {name: torch.randint(VOCABULARY, (BATCH, LENGTH), generator=chance) for name in names}
+
+
+def graph_problem(name: str, stages: Mapping[str, tuple[Sequence[int], Sequence[str]]]) -> Problem:
+    """A problem of full backwards: per forward block its devices and the forwards it waits for."""
+    consumers: dict[str, list[str]] = {block: [] for block in stages}
+    for block, (_, waits) in stages.items():
+        for other in waits:
+            consumers[other].append(block)
+    blocks = [Block(block, BlockKind.FORWARD, tuple(devices), 1, (1,), (), tuple(Dependency(w) for w in waits))
+              for block, (devices, waits) in stages.items()]
+    for block, (devices, _) in reversed(list(stages.items())):
+        waits = [f"{other}'" for other in consumers[block]] or [block]
+        blocks.append(Block(f"{block}'", BlockKind.BACKWARD, tuple(devices), 2, (-1,), (),
+                            tuple(Dependency(other) for other in waits)))
+    count = 1 + max(device for devices, _ in stages.values() for device in devices)
+    return Problem(name, tuple(Device(f"rank {d}") for d in range(count)), tuple(blocks))
+
+
+def case(name: str, ranks: int) -> Case:
+    """The case ``name`` on ``ranks`` ranks. Raises ``KeyError`` for an unknown name."""
+    return _CASES[name](ranks)
+
+
+def _line(problem: Problem, blocks: Sequence[str], name: str) -> Case:
+    """Embedding at the first of ``blocks``, loss at the last, one value from each to the next."""
+    values = [f"x{i}" for i in range(len(blocks) - 1)]
+    nodes = {block: Node(Mix, (values[i - 1],), (values[i],)) for i, block in enumerate(blocks[:-1]) if i}
+    nodes[blocks[0]] = Node(Embed if len(problem.blocks[0].devices) > 1 else Both, ("tokens",), (values[0],))
+    nodes[blocks[-1]] = Node(Score, (values[-1], "target"), ("loss",))
+    return Case(name, problem, nodes)
+
+
+def _forwards(problem: Problem) -> list[str]:
+    return [block.name for block in problem.blocks if block.kind == BlockKind.FORWARD]
+
+
+def _v(ranks: int) -> Case:
+    problem = shape("v", ranks, 99)
+    return _line(problem, _forwards(problem), "V")
+
+
+def _m(ranks: int) -> Case:
+    problem = shape("m", ranks, 99)
+    return _line(problem, _forwards(problem), "M")
+
+
+def _m_head(ranks: int) -> Case:
+    """Embedding and head over all ranks, tied share by share, as are those of a large vocabulary."""
+    everywhere = range(ranks)
+    names = ["embed", *(f"f{d}" for d in everywhere), "head"]
+    places: list[Sequence[int]] = [everywhere, *([d] for d in everywhere), everywhere]
+    stages = {name: (places[i], names[i - 1:i] if i else []) for i, name in enumerate(names)}
+    made = _line(graph_problem("M with a head", stages), names, "M, tied head")
+    return dataclasses.replace(made, ties=[{"embed": "words.weight", "head": "head.weight"}])
+
+
+def _nn(ranks: int) -> Case:
+    """Encoder and decoder, which reads the encoder's result in each stage: handed on beside its own."""
+    problem = shape("nn", ranks, 99)
+    names, half = _forwards(problem), ranks // 2
+    encoder, decoder = names[1:1 + half], names[2 + half:]
+    nodes = {names[0]: Node(Embed, ("source",), ("e0",))}
+    for i, block in enumerate(encoder):
+        nodes[block] = Node(Mix, (f"e{i}",), (f"e{i + 1}",))
+    nodes[names[1 + half]] = Node(Embed, ("tokens", f"e{half}"), ("d0", "m0"))
+    for i, block in enumerate(decoder):
+        nodes[block] = (Node(lambda: Score(), (f"d{i}", f"m{i}", "target"), ("loss",)) if block == decoder[-1] else
+                        Node(lambda: Mix(2), (f"d{i}", f"m{i}"), (f"d{i + 1}", f"m{i + 1}")))
+    return Case("NN", problem, nodes)
+
+
+def _k(ranks: int) -> Case:
+    """Two towers over halves of the ranks, joined over all."""
+    problem = shape("k", ranks, 99)
+    names = _forwards(problem)
+    nodes: dict[str, Node] = {}
+    for i, block in enumerate(names[:-1]):
+        tower, step = "lr"[i % 2], i // 2
+        nodes[block] = (Node(Mix, (f"{tower}{step - 1}",), (f"{tower}{step}",)) if step else
+                        Node(Both, (f"tokens {tower}",), (f"{tower}0",)))
+    last = len(names[:-1]) // 2 - 1
+    nodes[names[-1]] = Node(Score, (f"l{last}", f"r{last}", "target"), ("loss",))
+    return Case("K", problem, nodes)
+
+
+def _x(ranks: int) -> Case:
+    """Two replicas of one model in one plan, down the ranks and up: every parameter is tied to its twin."""
+    down, up = [f"d{s}" for s in range(ranks)], [f"u{s}" for s in range(ranks)]
+    stages = {block: ([s], down[s - 1:s] if s else []) for s, block in enumerate(down)}
+    stages |= {block: ([ranks - 1 - s], up[s - 1:s] if s else []) for s, block in enumerate(up)}
+    problem = graph_problem("X", stages)
+    nodes: dict[str, Node] = {}
+    for way, blocks in (("down", down), ("up", up)):
+        for block, node in _line(problem, blocks, way).nodes.items():
+            nodes[block] = Node(node.make, tuple(f"{way} {value}" for value in node.takes),
+                                tuple(f"{way} {value}" for value in node.gives))
+    twins = dict(zip(up, down, strict=True))
+    ties = [{one: name, other: name} for other, one in twins.items()
+            for name, _ in nodes[one].make().named_parameters()]
+    return Case("X", problem, nodes, ties, ("down loss", "up loss"), twins)
+
+
+def _skip(ranks: int) -> Case:
+    """A U: each stage on the way down hands a second value to its counterpart on the way up."""
+    down, up = [f"d{s}" for s in range(ranks)], [f"u{s}" for s in range(ranks)]
+    stages: dict[str, tuple[Sequence[int], Sequence[str]]] = {}
+    nodes: dict[str, Node] = {}
+    for s, block in enumerate(down):
+        stages[block] = ([s], down[s - 1:s] if s else [])
+        nodes[block] = Node(lambda: Mix(2), (f"x{s - 1}",), (f"x{s}", f"skip{s}"))
+    for i, block in enumerate(up):  # up[i] is the counterpart of down[-1 - i]; the lowest reads it alone
+        s, before = ranks - 1 - i, up[i - 1:i] if i else down[-1:]
+        stages[block] = ([(s + 1) % ranks], [*before, *(down[s:s + 1] if i else [])])
+        took = f"y{i - 1}" if i else f"x{ranks - 1}"
+        nodes[block] = Node(Mix, (took, f"skip{s}"), (f"y{i}",))
+    nodes[down[0]] = Node(_EmbedTwice, ("tokens",), ("x0", "skip0"))
+    nodes[up[-1]] = Node(Score, (f"y{ranks - 2}" if ranks > 1 else "x0", "skip0", "target"), ("loss",))
+    return Case("skip connections", graph_problem("U", stages), nodes)
+
+
+class _EmbedTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix = Embed(), Mix(2)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        y: tuple[Tensor, ...] = self.mix(*self.embed(tokens))
+        return y
+
+
+def _branches(ranks: int) -> Case:
+    """A stem, branches on the other ranks (one value to all, one to the first), a loss in the first branch, a join."""
+    branches = [f"b{d}" for d in range(1, ranks)]
+    stages: dict[str, tuple[Sequence[int], Sequence[str]]] = {"stem": ([0], [])}
+    stages |= {block: ([d + 1], ["stem"]) for d, block in enumerate(branches)}
+    stages["join"] = ([0], branches)
+    nodes = {"stem": Node(_EmbedTwice, ("tokens",), ("x", "aside")),
+             branches[0]: Node(lambda: Score(2), ("x", "aside", "target"), ("y0", "early loss"))}
+    nodes |= {block: Node(Mix, ("x",), (f"y{d}",)) for d, block in enumerate(branches) if d}
+    nodes["join"] = Node(Score, (*(f"y{d}" for d in range(len(branches))), "target"), ("loss",))
+    return Case("branches, two losses", graph_problem("branches", stages), nodes, losses=("loss", "early loss"))
+
+
+def _tied(ranks: int) -> Case:
+    """A chain whose embedding, on the first rank, is the head's weight, on the last."""
+    made = _v(ranks)
+    first, *_, last = _forwards(made.problem)
+    return dataclasses.replace(made, name="chain, tied", ties=[{first: "embed.words.weight", last: "head.weight"}])
+
+
+_CASES: dict[str, Callable[[int], Case]] = {
+    "V": _v, "tied": _tied, "M": _m, "M head": _m_head, "NN": _nn, "K": _k, "X": _x, "skip": _skip,
+    "branches": _branches,
+}
+
+
+# -- passes ------------------------------------------------------------------------------------------------------------
+
+
+def varied(made: Case, mode: str) -> Case:
+    """``made`` with its backwards as one of :data:`MODES`, or with forwards only (``"forward"``)."""
+    problem, graph = made.problem, made.graph
+    if mode == "forward":
+        blocks = [dataclasses.replace(block, memory=(0,) * len(block.devices)) for block in problem.blocks
+                  if block.kind == BlockKind.FORWARD]
+        return dataclasses.replace(made, problem=dataclasses.replace(problem, blocks=tuple(blocks)))
+    blocks, first_waits = list(problem.blocks), {}
+    for stage in graph.stages:
+        forward, backward = (problem.blocks[stage.blocks[letter]] for letter in "FB")
+        name, again = backward.name, tuple(item for item in backward.after)
+        extra: list[Block] = []
+        if mode == "offload":
+            sizes = (1,) * len(stage.ranks)
+            extra = [Block(f"{name} out", BlockKind.OTHER, forward.devices, 0.2, tuple(-size for size in sizes), (),
+                           (Dependency(forward.name),)),
+                     Block(f"{name} in", BlockKind.OTHER, forward.devices, 0.2, sizes, (),
+                           (Dependency(f"{name} out"), *again))]
+        if "recompute" in mode:
+            extra = [Block(f"{name} again", BlockKind.RECOMPUTE, forward.devices, 1, (0,), (), again)]
+        after = (*again, *(Dependency(block.name) for block in extra[-1:]))
+        kind = BlockKind.INPUT_GRAD if "split" in mode else BlockKind.BACKWARD
+        passes = [dataclasses.replace(backward, kind=kind, duration=1, after=after)]
+        if "split" in mode:
+            passes[0] = dataclasses.replace(passes[0], memory=(0,) * len(backward.devices))
+            passes.append(Block(f"{name} weights", BlockKind.WEIGHT_GRAD, backward.devices, 1, backward.memory, (),
+                                (Dependency(name),)))
+        first_waits[name] = [*extra, *passes]
+    result = [other for block in blocks for other in first_waits.get(block.name, [block])]
+    return dataclasses.replace(made, problem=dataclasses.replace(problem, blocks=tuple(result)))
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alone:
+    """What one process found: per batch its loss and gradient norm, and by stage its gradients as a module's weights;
+    the last weights too."""
+
+    losses: list[float]
+    norms: list[float]
+    gradients: list[list[nn.Module]]
+    weights: list[nn.Module]
+
+
+def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def alone(made: Case, dtype: torch.dtype, micro_batches: int, steps: int, clip_norm: float | None) -> Alone:
+    """Train ``made`` in this process, whole: tied parameters are one object, bf16 has fp32 masters."""
+    modules = made.modules(dtype)
+    for tie in made.numbered_ties():
+        (first, its), *others = tie.items()
+        for stage, name in others:
+            owner, _, last = name.rpartition(".")
+            setattr(modules[stage].get_submodule(owner), last, modules[first].get_parameter(its))
+    parameters = list(nn.ModuleList(modules).parameters())
+    masters = MasterWeights(parameters) if dtype == torch.bfloat16 else None
+    held = parameters if masters is None else masters.parameters()
+    optimizer = _optimizer(held)
+    found = Alone([], [], [], modules)
+    for step in range(steps):
+        optimizer.zero_grad()
+        total = 0.0
+        for m in range(micro_batches):
+            values: dict[str, Tensor] = made.data(step, m)
+            for node, module in zip(made.stages, modules, strict=True):
+                given = module(*(values[value] for value in node.takes))
+                values.update(zip(node.gives, given, strict=True))
+            losses = [values[name] for name in made.losses]
+            torch.autograd.backward(losses, [torch.full_like(loss, 1 / micro_batches) for loss in losses])
+            total += sum(float(loss.detach()) for loss in losses) / micro_batches
+        found.losses.append(total)
+        found.gradients.append([_gradients_as_weights(module, masters) for module in modules])
+        if clip_norm is not None:
+            found.norms.append(float(nn.utils.clip_grad_norm_(held, clip_norm)))
+        optimizer.step()
+        if masters is not None:
+            masters.write_back()
+    if masters is not None:
+        masters.close()
+    return found
+
+
+def _gradients_as_weights(module: nn.Module, masters: MasterWeights | None) -> nn.Module:
+    twin = copy.deepcopy(module)
+    for mine, parameter in zip(twin.parameters(), module.parameters(), strict=True):
+        gradient = (parameter if masters is None else masters.of(parameter)).grad
+        assert gradient is not None
+        mine.data = gradient.clone()
+    return twin
+
+
+def expected(module: nn.Module, ranks: Sequence[int], session: Session) -> dict[str, Tensor]:
+    """The weights of ``module``, or this rank's shares of them, by the names they have there."""
+    twin = copy.deepcopy(module)
+    if len(ranks) > 1:
+        _share(twin, session.group(ranks))
+    return {name: parameter.detach() for name, parameter in twin.named_parameters()}
+
+
+def held_gradients(part: Training, stage: int) -> dict[str, Tensor]:
+    """The gradients of one stage of ``part``, where they are kept."""
+    found = {}
+    for name, parameter in part.stages[stage].named_parameters():
+        gradient = (parameter if part.masters is None else part.masters.of(parameter)).grad
+        assert gradient is not None, (stage, name)
+        found[name] = gradient.clone()
+    return found
+
+
+def training(made: Case, plan: Plan, session: Session, dtype: torch.dtype, steps: int,
+             clip_norm: float | None = None, **options: Any) -> Training:
+    """Rank ``session.rank``'s part of ``made``, trained by ``plan``."""
+    assert plan.stage_groups is not None
+    session.add_groups(plan.groups)
+    mine = {s: module for s, module in enumerate(made.modules(dtype)) if session.rank in plan.stage_groups[s]}
+    for s, module in mine.items():
+        if len(plan.stage_groups[s]) > 1:
+            _share(module, session.group(plan.stage_groups[s]))
+    parameters = [parameter for module in mine.values() for parameter in module.parameters()]
+    masters = MasterWeights(parameters) if dtype == torch.bfloat16 else None
+    optimizer = _optimizer(parameters if masters is None else masters.parameters())
+    ports = {s: Ports(node.takes, node.gives) for s, node in enumerate(made.stages)}
+    boundary = Boundary((BATCH, LENGTH, WIDTH), dtype)
+    ties = [_shared_names(made, plan, tie) for tie in made.numbered_ties()]
+    return Training(mine, {value: boundary for node in made.stages for value in node.gives
+                           if value not in made.losses}, inputs=made.data, ports=ports, losses=made.losses, ties=ties,
+                    optimizer=optimizer, masters=masters, steps=steps, clip_norm=clip_norm, **options)
+
+
+def _shared_names(made: Case, plan: Plan, tie: Mapping[int, str]) -> dict[int, str]:
+    """A tie's names as they are in shares: a linear layer's weight has moved one level down."""
+    assert plan.stage_groups is not None
+    return {stage: name.replace("head.weight", "head.shard.weight") if len(plan.stage_groups[stage]) > 1 else name
+            for stage, name in tie.items()}
+
+
+def _share(module: nn.Module, group: dist.ProcessGroup) -> None:
+    share: Any = module
+    share.share(group)
