@@ -27,7 +27,7 @@ from runtime.stage_graph import StageGraph
 from runtime.training import Boundary, Ports, Training
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["MODES", "Alone", "Case", "alone", "case", "expected", "held_gradients", "training", "varied"]
+__all__ = ["MODES", "SHAPES", "Alone", "Case", "alone", "case", "expected", "held_gradients", "training", "varied"]
 
 WIDTH, INNER, VOCABULARY, LENGTH, BATCH = 8, 12, 13, 5, 2
 MODES = ("full", "split", "recompute", "offload", "split and recompute")
@@ -319,6 +319,9 @@ _CASES: dict[str, Callable[[int], Case]] = {
     "V": _v, "tied": _tied, "M": _m, "M head": _m_head, "NN": _nn, "K": _k, "X": _x, "skip": _skip,
     "branches": _branches,
 }
+
+
+SHAPES = tuple(_CASES)
 
 
 # -- passes ------------------------------------------------------------------------------------------------------------

@@ -75,6 +75,6 @@ class MasterWeights:
                 master.data = master.data.to(device)
 
     def _fold(self, parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        self.add(parameter, parameter.grad)
-        parameter.grad = None
+        if parameter.grad is not None:  # it is None where a split backward has deferred it
+            self.add(parameter, parameter.grad)
+            parameter.grad = None
