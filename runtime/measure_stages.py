@@ -21,7 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from runtime.buffers import OPEN_SENDS
 from runtime.measure import Memory, Sample, Timer, available_bytes, memory_of, single_threaded
 from runtime.stage import StageRunner
-from runtime.training import Training
+from runtime.training import Boundary, Training
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["MeasureError", "PassCost", "StageCosts", "measure_stages", "measured_problem", "static_bytes"]
@@ -70,6 +70,8 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
     """
     where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     count = len(training.stages)
+    if training.ports is not None:
+        raise MeasureError("the training has ports, so its stages are a graph; only those of a chain are measured")
     if sorted(training.stages) != list(range(count)) or len(training.boundaries) != count - 1:
         raise MeasureError(f"the training must hold all stages 0 to n-1 and n-1 boundaries, it holds the stages "
                            f"{sorted(training.stages)} and {len(training.boundaries)} boundaries")
@@ -112,7 +114,7 @@ class _Stage:
     def __init__(self, training: Training, s: int, module: nn.Module, device: torch.device) -> None:
         assert training.loss is not None and training.targets is not None
         self.module, self.device, self.first = module, device, s == 0
-        boundaries = training.boundaries
+        boundaries = _boundaries(training)
         self.source = None if s == 0 else boundaries[s - 1]
         self.sink = None if s == len(boundaries) else boundaries[s]
         self._data = training.inputs(0, 0) if s == 0 else None
@@ -123,13 +125,15 @@ class _Stage:
     def input(self) -> Tensor:
         """A new input, as if it had just arrived."""
         if self._data is not None:
-            return self._data.to(self.device, copy=True)
+            return torch.as_tensor(self._data).to(self.device, copy=True)
         assert self.source is not None
         return torch.randn(self.source.shape, dtype=self.source.dtype, device=self.device)
 
-    def gradient(self) -> Tensor | None:
-        """A new gradient of the output; none where the stage gives a loss."""
-        return None if self.sink is None else torch.randn(self.sink.shape, dtype=self.sink.dtype, device=self.device)
+    def gradient(self) -> Tensor:
+        """A new gradient of the output; 1 where the stage gives a loss."""
+        if self.sink is None:
+            return torch.ones((), device=self.device)
+        return torch.randn(self.sink.shape, dtype=self.sink.dtype, device=self.device)
 
     def loss(self, y: Tensor) -> Tensor:
         return self._loss(y, self._target)  # type: ignore[arg-type]
@@ -152,7 +156,8 @@ class _Stage:
 
     def measure(self, mode: str, repeats: int) -> dict[str, PassCost]:
         """Every pass of one kind of backward."""
-        runner = StageRunner(self.module, split=mode == "split", first=self.first)
+        function = self.module if self.sink is not None else lambda x: self.loss(self.module(x))
+        runner = StageRunner(self.module, function=function, split=mode == "split", constant=(0,) if self.first else ())
         try:
             for run in self._passes(runner, mode).values():  # gradients are made, kernels chosen
                 run()
@@ -170,10 +175,8 @@ class _Stage:
 
     def _passes(self, runner: StageRunner, mode: str) -> dict[str, Callable[[], None]]:
         """The passes in order; each makes what it is given, and drops what it gives."""
-        loss = None if self.sink is not None else self.loss
-
         def forward() -> None:
-            runner.forward(0, self.input(), loss)
+            runner.forward(0, self.input())
 
         def backward() -> None:
             runner.backward(0, self.gradient())
@@ -189,9 +192,8 @@ class _Stage:
 
     def _timed(self, runner: StageRunner, mode: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         """The same with what they are given made beforehand."""
-        loss = None if self.sink is not None else self.loss
         x = self.input()
-        yield "F", lambda: runner.forward(0, x, loss)
+        yield "F", lambda: runner.forward(0, x)
         gradient = self.gradient()
         if mode == "full":
             yield "B", lambda: runner.backward(0, gradient)
@@ -207,9 +209,15 @@ def _likeness(training: Training, s: int, module: nn.Module) -> Any:
         own = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in part.named_parameters(recurse=False)]
         return type(part), part.extra_repr(), sorted(plain.items(), key=lambda item: item[0]), own
 
-    last = len(training.boundaries)
+    boundaries = _boundaries(training)
+    last = len(boundaries)
     return (repr([(name, settings(part)) for name, part in module.named_modules()]), s == 0, s == last,
-            None if s == 0 else training.boundaries[s - 1], None if s == last else training.boundaries[s])
+            None if s == 0 else boundaries[s - 1], None if s == last else boundaries[s])
+
+
+def _boundaries(training: Training) -> Sequence[Boundary]:
+    assert not isinstance(training.boundaries, Mapping)
+    return training.boundaries
 
 
 def _size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
