@@ -191,13 +191,24 @@ def test_the_same_seed_gives_the_same_answer_and_steps_are_told() -> None:
     assert set(first.to_json()) == {"objective", "bound", "status", "stages"}
 
 
-def test_a_large_graph_is_coarsened_and_said_to_be() -> None:
-    count = 4000
+def row(count: int) -> PlacementProblem:
     nodes = [Node(f"n{i}", (1.0 + i % 3,)) for i in range(count)]
-    problem = graph(nodes, [Tensor(i, (i + 1,), 0.1) for i in range(count - 1)], DeviceKind("gpu", 8))
-    found = place(problem, time_limit=20)
+    return graph(nodes, [Tensor(i, (i + 1,), 0.1) for i in range(count - 1)], DeviceKind("gpu", 4))
+
+
+def test_a_good_cutoff_makes_a_large_graph_small_enough_for_proof() -> None:
+    problem = row(2000)
+    found = place(problem, time_limit=60)
+    best = slice_order(groups_of(problem), range(2000))  # a row has one order only
+    assert best is not None and found.objective == pytest.approx(best.value)
+    assert found.status == "optimal" and found.solver["coarsening"] is None
+
+
+def test_what_is_too_large_for_proof_is_coarsened_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solver.placement.search._EXACT", -1)
+    found = place(row(2000), time_limit=60)
     assert found.solver["coarsening"].startswith("heuristic")
-    assert found.bound == pytest.approx(sum(node.times[0] or 0 for node in nodes) / 8)
+    assert found.bound == pytest.approx(3999 / 4)
     assert found.gap < 0.01
 
 

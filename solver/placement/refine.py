@@ -6,13 +6,15 @@ with it (those that follow it there) take at most ``reach`` of the largest load;
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from solver.cpsat import Budget
 from solver.placement.exact import least_bottleneck
 from solver.placement.groups import Groups
 from solver.placement.slicing import Slicing
-from solver.placement.windows import Windows
+from solver.placement.windows import Windows, work_around
 
 __all__ = ["near_cuts", "refine"]
 
@@ -23,33 +25,31 @@ def near_cuts(groups: Groups, slicing: Slicing, reach: float) -> Windows:
     # Empty stages stand in front: how much a stage may hold depends on how many follow it.
     offset = stages - len(slicing.stages)
     stage_of = {g: index + offset for index, (_, inside) in enumerate(slicing.stages) for g in inside}
-    after: list[list[int]] = [[] for _ in range(groups.count)]
-    before: list[list[int]] = [[] for _ in range(groups.count)]
+    within: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
     for a, b in groups.order:
         if stage_of[a] == stage_of[b]:
-            after[a].append(b)
-            before[b].append(a)
+            within[stage_of[a]].append((a, b))
     first, last = [0] * groups.count, [0] * groups.count
-    for group in range(groups.count):
-        stage = stage_of[group]
-        first[group] = stage - 1 if stage and _work(groups, group, before, reach) <= reach else stage
-        last[group] = stage + 1 if stage + 1 < stages and _work(groups, group, after, reach) <= reach else stage
+    for index, (_, inside) in enumerate(slicing.stages):
+        stage = index + offset
+        head, tail = _work_within(groups, inside, within[stage])
+        for group, before, after in zip(inside, head, tail, strict=True):
+            first[group] = stage - 1 if stage and before <= reach else stage
+            last[group] = stage + 1 if stage + 1 < stages and after <= reach else stage
     return Windows(tuple(first), tuple(last))
 
 
-def _work(groups: Groups, group: int, neighbours: list[list[int]], limit: float) -> float:
-    """The work of ``group`` and all it reaches over ``neighbours``; something above ``limit`` where it is more."""
-    seen, stack, work = {group}, [group], 0.0
-    while stack:
-        at = stack.pop()
-        work += float(groups.least[at])
-        if work > limit:
-            break
-        for neighbour in neighbours[at]:
-            if neighbour not in seen:
-                seen.add(neighbour)
-                stack.append(neighbour)
-    return work
+def _work_within(groups: Groups, inside: Sequence[int], order: Sequence[tuple[int, int]]
+                 ) -> tuple[list[float], list[float]]:
+    """Per group of one stage its work with that of all it follows there, and with that of all that follows it there."""
+    place = {group: index for index, group in enumerate(inside)}
+    work = groups.least[list(inside)]
+    before = np.eye(len(inside), dtype=bool)
+    # Groups are numbered in topological order: by the later one, every row is complete when it is read.
+    for a, b in sorted(order, key=lambda pair: pair[1]):
+        before[place[b]] |= before[place[a]]
+    head, tail = work_around(before, work)
+    return head.tolist(), tail.tolist()
 
 
 def refine(groups: Groups, start: Slicing, budget: Budget, least: float, *, turn: float,

@@ -25,13 +25,16 @@ from solver.placement.problem import PlacementProblem
 from solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
 from solver.placement.refine import refine
 from solver.placement.slicing import Slicing, best_slicing
+from solver.placement.windows import windows_of
 
 __all__ = ["Step", "place"]
 
-#: Groups times stages up to which the exact encoding is tried on the graph itself.
-_EXACT = 25_000
+#: Threshold variables up to which the exact encoding is tried on the graph itself: a good cutoff leaves few.
+_EXACT = 20_000
 #: What larger graphs, and slicings of mid-sized ones, are coarsened to.
 _COARSE = 300
+#: A level between, on which what was found on the coarse graph is refined first.
+_MIDDLE = 2000
 #: Within this fraction of the bound an objective counts as optimal.
 _CLOSE = 1e-6
 
@@ -74,6 +77,7 @@ class _Search:
         self.groups = fold(self.whole)
         self.bound = simple_bound(self.groups)
         self.best: Slicing | None = None  # of self.whole
+        self.levels = [self.groups]  # coarser and coarser
         self.details: dict[str, Any] = {
             "operators": len(problem.nodes), "groups": self.whole.count, "folded": self.groups.count,
             "coarsening": None, "slicing": None}
@@ -94,17 +98,15 @@ class _Search:
 
     def _bottleneck(self) -> None:
         self._slice()
-        small = self.groups.count * self.problem.devices <= _EXACT
-        if small:
-            self._exact(0.1)
-        else:
+        if not self._done() and not self._exact(0.1):
             self._solve_coarse(0.3)
         for share in (0.3, 0.7, 1.0):
             if self._done():
                 return
+            before = self.best
             self._refine(share)
-            if small and not self._done():
-                self._exact(share)
+            if not self._done() and not self._exact(share) and self.best is before:
+                return
 
     def _done(self) -> bool:
         return self.budget.spent or (self.best is not None and self.best.value <= self.bound * (1 + _CLOSE))
@@ -113,19 +115,20 @@ class _Search:
         """Slicings on the graph itself where it is small, and on coarser ones, which is often as good and quicker."""
         self._say("slicing")
         stages = self.problem.devices
-        levels = [self.groups] if self.groups.count <= 2 * _COARSE else []
-        levels += [coarsen(self.groups, target, stages) for target in (_COARSE, _COARSE // 2)
-                   if self.groups.count > 2 * target]
-        for level in levels:
+        levels = [self.groups]
+        for target in (_MIDDLE, _COARSE, _COARSE // 2):
+            if levels[-1].count > 1.5 * target:
+                levels.append(coarsen(levels[-1], target, stages))
+        self.levels = levels
+        for level in (level for level in levels if level.count <= 2 * _COARSE):
             found = best_slicing(level, self.budget)
             self._better(level, found)
             if self._done():
                 break
         self.details["slicing"] = None if self.best is None else self.best.value
 
-    def _exact(self, share: float) -> None:
-        """The encoding on the graph itself, for ``share`` of what time is left."""
-        self._say("exact search")
+    def _exact(self, share: float) -> bool:
+        """The encoding on the graph itself, for ``share`` of what time is left; ``False`` if it is too large."""
         groups, start = self.groups, self._start(self.groups)
         if start is not None and self.options.cutoff:
             cheap = keep_dear_nets_whole(without_slow_kinds(groups, start.value), start.value)
@@ -133,6 +136,12 @@ class _Search:
             regrouped = self._start(ordered)
             if regrouped is not None and regrouped.value <= start.value * (1 + 1e-9):
                 groups, start = ordered, regrouped
+        stages = min(self.problem.devices, groups.count)
+        cutoff = start.value if start is not None and self.options.windows else float("inf")
+        windows = windows_of(groups, stages, cutoff)
+        if windows.freedom > _EXACT:
+            return False
+        self._say("exact search")
         self.details["searched"] = groups.count
         found = least_bottleneck(groups, self.budget, start, self.bound, options=self.options,
                                  deterministic=self._turn(share))
@@ -140,10 +149,11 @@ class _Search:
             raise NoPlacement(sentence_for(groups, self.budget))
         self.bound = max(self.bound, found.bound)
         self._better(groups, found.stages)
+        return True
 
     def _solve_coarse(self, share: float) -> None:
         """The encoding on a coarse graph. Its bound is of no use: see :mod:`solver.placement.coarsen`."""
-        coarse = coarsen(self.groups, _COARSE, self.problem.devices)
+        coarse = next((level for level in self.levels if level.count <= 2 * _COARSE), self.levels[-1])
         self.details["coarsening"] = (
             f"heuristic: {self.groups.count} groups were joined along heavy edges to {coarse.count}, solved so, and "
             "refined near the cuts; the bound is one for the graph itself")
@@ -151,19 +161,22 @@ class _Search:
         start = self._start(coarse)
         found = least_bottleneck(coarse, self.budget, start, self.bound, deterministic=self._turn(share))
         self._better(coarse, found.stages)
+        for level in reversed(self.levels[1: self.levels.index(coarse)]):
+            self._refine(share, level)
 
-    def _refine(self, share: float) -> None:
-        start = self._start(self.groups)
+    def _refine(self, share: float, groups: Groups | None = None) -> None:
+        groups = self.groups if groups is None else groups
+        start = self._start(groups)
         if start is None:
             return
         self._say("refining near the cuts")
         turn = self._turn(share)
         part = Budget(seconds=self.budget.left * share, deterministic=turn if turn < float("inf") else None,
                       seed=self.budget.seed, workers=self.budget.workers)
-        found = refine(self.groups, start, part, self.bound, turn=turn / 4)
+        found = refine(groups, start, part, self.bound, turn=turn / 4)
         self.budget.deterministic_used += part.deterministic_used
         self.budget.interrupted |= part.interrupted
-        self._better(self.groups, found)
+        self._better(groups, found)
 
     def _turn(self, share: float) -> float:
         """Deterministic seconds for ``share`` of what is left: by the measure itself or, roughly, by the clock."""

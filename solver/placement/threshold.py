@@ -92,6 +92,11 @@ class Threshold:
         self._inside: dict[tuple[int, int], cp_model.IntVar] = {}
         self._cut: dict[tuple[int, int], Literal] = {}
         self._y = [self._thresholds(group) for group in range(groups.count)]
+        self._groups_at: list[list[int]] = [[] for _ in range(stages)]
+        for group in range(groups.count):
+            for stage in range(windows.first[group], windows.last[group] + 1):
+                self._groups_at[stage].append(group)
+        self._nets_at = self._nets_by_stage()
         self._order()
         self.kind = self._kinds()
         self.memory_scale = _memory_scale(groups, stages)
@@ -133,6 +138,16 @@ class Threshold:
         if (net, stage) not in self._cut:
             self._cut[net, stage] = self._make_cut(net, stage)
         return self._cut[net, stage]
+
+    def _nets_by_stage(self) -> list[list[int]]:
+        """Per stage the nets that it may cut: those with a group that can be there, unless all groups must be."""
+        found: list[list[int]] = [[] for _ in range(self.stages)]
+        first, last = self.windows.first, self.windows.last
+        for index, net in enumerate(self.groups.nets):
+            if len({bound for group in net.groups for bound in (first[group], last[group])}) > 1:
+                for stage in {s for group in net.groups for s in range(first[group], last[group] + 1)}:
+                    found[stage].append(index)
+        return found
 
     def _make_cut(self, net: int, stage: int) -> Literal:
         groups = self.groups.nets[net].groups
@@ -195,12 +210,12 @@ class Threshold:
         """(ticks, literal) whose sum is the load of ``stage`` if it is on ``kind``; ``True`` literals are constants."""
         terms: Terms = []
         factor = self.groups.problem.kinds[kind].transfer_factor
-        for group in range(self.groups.count):
+        for group in self._groups_at[stage]:
             x, time = self.inside(group, stage), float(self.groups.times[group, kind])
-            if x is not False and math.isfinite(time) and self.ticks.down(time):
+            if math.isfinite(time) and self.ticks.down(time):
                 terms.append((self.ticks.down(time), x))
-        for index, net in enumerate(self.groups.nets):
-            cost = self.ticks.down(net.cost * factor)
+        for index in self._nets_at[stage]:
+            cost = self.ticks.down(self.groups.nets[index].cost * factor)
             if cost:
                 cut = self.cut(index, stage)
                 if cut is not False:
@@ -218,8 +233,7 @@ class Threshold:
                 in_flight = problem.in_flight(self.stages - stage)
                 demand = self.groups.resident + in_flight * self.groups.per_micro_batch
                 terms = [(self.amount(float(demand[group])), self.inside(group, stage))
-                         for group in range(self.groups.count)]
-                terms = [(amount, x) for amount, x in terms if amount and x is not False]
+                         for group in self._groups_at[stage]]
                 if on is not False and sum(amount for amount, _ in terms) > self.amount(kind.memory):
                     self.at_most(terms, self.amount(kind.memory) + excess, on)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from solver.placement.groups import Groups
 
-__all__ = ["Capacity", "Windows", "capacity_of", "relatives", "windows_of"]
+__all__ = ["Capacity", "Windows", "capacity_of", "relatives", "windows_of", "work_around"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Windows:
     last: tuple[int, ...]
 
     @property
+    def freedom(self) -> int:
+        """How many stages beyond one groups can be in, summed: the number of threshold variables."""
+        return sum(last - first for first, last in zip(self.first, self.last, strict=True))
+
+    @property
     def possible(self) -> bool:
         """Whether every group has a stage left."""
         return all(first <= last for first, last in zip(self.first, self.last, strict=True))
@@ -66,6 +71,20 @@ def relatives(groups: Groups) -> NDArray[np.bool_]:
     return before
 
 
+def work_around(before: NDArray[np.bool_], work: NDArray[np.float64]
+                ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Per group the work of all that ``before`` puts before it, and of all it is put before, each with its own.
+
+    By rows, a few hundred at a time: as numbers the whole table of ten thousand groups would fill most of a GiB.
+    """
+    head, tail = np.zeros(len(work)), np.zeros(len(work))
+    for start in range(0, len(work), 512):
+        rows = before[start:start + 512].astype(np.float64)
+        head[start:start + 512] = rows @ work
+        tail += work[start:start + 512] @ rows
+    return head, tail
+
+
 def windows_of(groups: Groups, stages: int, cutoff: float) -> Windows:
     """Stages that groups can be in if no load exceeds ``cutoff``.
 
@@ -75,9 +94,7 @@ def windows_of(groups: Groups, stages: int, cutoff: float) -> Windows:
     if not math.isfinite(cutoff):
         return Windows((0,) * groups.count, (stages - 1,) * groups.count)
     capacity = capacity_of(groups, stages)
-    before = relatives(groups)
-    head = before @ groups.least
-    tail = before.T @ groups.least
+    head, tail = work_around(relatives(groups), groups.least)
     return Windows(
         tuple(max(0, capacity.stages_for(work, cutoff) - 1) for work in head.tolist()),
         tuple(min(stages - 1, stages - capacity.stages_for(work, cutoff)) for work in tail.tolist()))
