@@ -126,12 +126,12 @@ def _of_problem(problem: Problem, axes: Axes) -> _Grid:
 
 
 def _of_spec(spec: Spec, axes: Axes) -> _Grid:
-    from models.sections import GptModel, Training
+    from models.sections import ExplicitModel, GptModel, Training
 
     run = spec.run
     if axes.recompute is not None and not isinstance(run, Training):
         raise ValueError("recompute cannot vary in inference, which keeps nothing for a backward")
-    if axes.micro_batch_sizes is not None and not isinstance(spec.model, GptModel):
+    if axes.micro_batch_sizes is not None and isinstance(spec.model, ExplicitModel):
         raise ValueError("micro_batch_sizes cannot vary for a model that lists its layers: their costs are for one "
                          f"micro-batch of the size the spec states ({run.micro_batch_size})")
     gpus = spec.cluster.gpus
