@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,46 +17,15 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 
-from runtime.buffers import OPEN_SENDS
-from runtime.measure import Memory, Sample, Timer, available_bytes, memory_of, single_threaded
+from runtime.measure import Sample, Timer, available_bytes, memory_of, single_threaded
 from runtime.stage import StageRunner
+from runtime.stage_costs import MODES, MeasureError, PassCost, StageCosts
 from runtime.training import Boundary, Training
-from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["MeasureError", "PassCost", "StageCosts", "measure_stages", "measured_problem", "static_bytes"]
+__all__ = ["measure_stages"]
 
 #: Share of the free memory that a stage may be expected to need before it is skipped.
 SAFE = 0.8
-MODES: Mapping[str, str] = {"full": "FB", "split": "FIW"}
-
-
-class MeasureError(ValueError):
-    """Stages that cannot be measured; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassCost:
-    """One pass of one stage over one micro-batch."""
-
-    time: Sample
-    memory: Memory
-
-
-@dataclass(frozen=True, slots=True)
-class StageCosts:
-    """One stage. ``passes``: by kind of backward (``"full"``, ``"split"``) and letter, what each pass costs.
-
-    ``parameter_bytes``: of its parameters; ``buffer_bytes`` of what it holds besides. ``output_bytes``: what it hands
-    on. ``same_as``: the stage that was measured in its place, being built alike. ``skipped``: why it was not measured.
-    """
-
-    stage: int
-    parameter_bytes: int
-    buffer_bytes: int
-    output_bytes: int
-    passes: Mapping[str, Mapping[str, PassCost]] = field(default_factory=dict)
-    same_as: int | None = None
-    skipped: str | None = None
 
 
 def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7) -> list[StageCosts]:
@@ -225,62 +193,3 @@ def _size(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     for extent in shape:
         size *= extent
     return size
-
-
-# -- the problem to schedule -----------------------------------------------------------------------------------------
-
-
-def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: int = 2,
-                 micro_batches: int | None = None) -> int:
-    """What the executor holds of a stage all the time, beside what the passes take and give back.
-
-    Weights, their gradients, ``optimizer_copies`` further values for each weight (Adam: 2), buffers, and results whose
-    transfers may still be under way: up to :data:`~runtime.buffers.OPEN_SENDS` of them, or what ``micro_batches`` send.
-    """
-    cost = costs[stage]
-    sends = [cost.output_bytes, costs[stage - 1].output_bytes if stage else 0]  # an activation, an input gradient
-    sent = sorted(sends * (OPEN_SENDS if micro_batches is None else micro_batches), reverse=True)
-    return (2 + optimizer_copies) * cost.parameter_bytes + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
-
-
-def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", memory: int | None = None,
-                     optimizer_copies: int = 2, name: str = "measured stages") -> Problem:
-    """Stage s on device s, with what was measured: durations in seconds, memory and workspace in bytes.
-
-    ``memory`` is what each device has; :func:`static_bytes` of it are not for activations. ``None`` does not limit it.
-    A transfer takes no time. Raises :class:`MeasureError` if a stage was skipped, or leaves nothing for activations.
-    """
-    for cost in costs:
-        if cost.skipped is not None:
-            raise MeasureError(f"stage {cost.stage} was not measured: it {cost.skipped}")
-    blocks: list[Block] = []
-    before: tuple[Dependency, ...] = ()
-    for cost in costs:
-        blocks.append(_block(cost, "F", backward, BlockKind.FORWARD, before))
-        before = (Dependency(f"F{cost.stage}"),)
-    for cost in reversed(costs):
-        if backward == "full":
-            blocks.append(_block(cost, "B", backward, BlockKind.BACKWARD, before))
-            before = (Dependency(f"B{cost.stage}"),)
-        else:
-            blocks.append(_block(cost, "I", backward, BlockKind.INPUT_GRAD, before))
-            before = (Dependency(f"I{cost.stage}"),)
-            blocks.append(_block(cost, "W", backward, BlockKind.WEIGHT_GRAD, before))
-    devices = tuple(Device(f"rank{cost.stage}", None if memory is None
-                           else _left(memory, static_bytes(costs, cost.stage, optimizer_copies=optimizer_copies), cost))
-                    for cost in costs)
-    return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B")
-
-
-def _left(memory: int, held: int, cost: StageCosts) -> int:
-    if held >= memory:
-        raise MeasureError(f"stage {cost.stage} needs {held} bytes for weights, gradients, optimizer and messages, "
-                           f"but a device has {memory}: cut the model into more stages, or give more memory")
-    return memory - held
-
-
-def _block(cost: StageCosts, letter: str, backward: str, kind: BlockKind, after: tuple[Dependency, ...]) -> Block:
-    found = cost.passes[backward][letter]
-    change, peak = found.memory.change, found.memory.peak
-    return Block(f"{letter}{cost.stage}", kind, (cost.stage,), max(found.time.seconds, 1e-9), (change,),
-                 (max(0, peak - max(change, 0)),), after)

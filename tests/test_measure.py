@@ -18,12 +18,24 @@ from experiments.small_gpt import Config, batch, cut, layers, loss
 from runtime import measure_stages as measuring
 from runtime.launch import launch_local
 from runtime.measure import Memory, Sample, memory_of
-from runtime.measure_stages import MeasureError, measure_stages, measured_problem, static_bytes
+from runtime.measure_stages import measure_stages
 from runtime.plan import load_plan, plan_of, save_plan
 from runtime.replay import run_training
 from runtime.session import join
 from runtime.stage import StageRunner
+from runtime.stage_costs import (
+    MeasuredStages,
+    MeasureError,
+    StageCosts,
+    load_stage_costs,
+    measured_problem,
+    save_stage_costs,
+    stage_costs_from_json,
+    stage_costs_to_json,
+    static_bytes,
+)
 from runtime.training import Boundary, Training
+from solver.files import FormatError
 from solver.search import solve
 
 CPU = torch.device("cpu")
@@ -120,6 +132,23 @@ def test_a_device_keeps_what_is_not_for_activations() -> None:
     assert [device.memory for device in measured_problem(costs, memory=10**8).devices] == [10**8 - h for h in held]
     with pytest.raises(MeasureError, match=rf"stage \d needs \d+ bytes for weights.* but a device has {min(held)}"):
         measured_problem(costs, memory=min(held))
+
+
+def test_a_file_of_costs_goes_round_and_says_where_figures_come_from(tmp_path: Path) -> None:
+    costs = [*measure_stages(gpt(4), device=CPU, repeats=1), StageCosts(4, 8, 0, 4, skipped="needs too much")]
+    measured = MeasuredStages("CPU", "2.13", tuple(costs))
+    save_stage_costs(measured, tmp_path / "costs.json")
+    assert load_stage_costs(tmp_path / "costs.json") == measured
+    value = stage_costs_to_json(measured)
+    assert [stage["origin"] for stage in value["stages"]] == [
+        "measured", "measured", "as stage 1", "measured", "skipped: needs too much"]
+    value["stages"][0]["origin"] = "guessed"
+    with pytest.raises(FormatError, match=r"c\.json: stages\[0\]: origin is 'guessed', it must be 'measured', 'as st"):
+        stage_costs_from_json(value, "c.json")
+    value["stages"][0]["origin"] = "measured"
+    del value["stages"][0]["passes"]["split"]["W"]
+    with pytest.raises(FormatError, match=r"stages\[0\]: passes: split: the field 'W' is missing"):
+        stage_costs_from_json(value, "c.json")
 
 
 # -- planned and measured ----------------------------------------------------------------------------------------------

@@ -1,0 +1,189 @@
+"""What the stages of a training cost on a device, as measured: the figures, their file, and the problem made of them.
+
+The file, ``weft.stage-costs/1``, is one JSON object: ``format``, ``device``, ``torch``, and ``stages``, each with
+``stage``; ``origin``, which is ``"measured"``, ``"as stage 3"`` where that one is built alike, or ``"skipped: ..."``
+with the reason; ``parameter_bytes``, ``buffer_bytes``, ``output_bytes``; and ``passes``, by kind of backward and
+letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.buffers import OPEN_SENDS
+from runtime.measure import Memory, Sample
+from solver.files import Entry, FormatError, read_json, require_format, write_atomically
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+__all__ = ["MODES", "MeasureError", "MeasuredStages", "PassCost", "StageCosts", "load_stage_costs", "measured_problem",
+           "save_stage_costs", "stage_costs_from_json", "stage_costs_to_json", "static_bytes"]
+
+COSTS_FORMAT = "weft.stage-costs/1"
+#: Kinds of backward, and the passes of each.
+MODES: Mapping[str, str] = {"full": "FB", "split": "FIW"}
+
+
+class MeasureError(ValueError):
+    """Stages that cannot be measured; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassCost:
+    """One pass of one stage over one micro-batch."""
+
+    time: Sample
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class StageCosts:
+    """One stage. ``passes``: by kind of backward (``"full"``, ``"split"``) and letter, what each pass costs.
+
+    ``parameter_bytes``: of its parameters; ``buffer_bytes`` of what it holds besides. ``output_bytes``: what it hands
+    on. ``same_as``: the stage that was measured in its place, being built alike. ``skipped``: why it was not measured.
+    """
+
+    stage: int
+    parameter_bytes: int
+    buffer_bytes: int
+    output_bytes: int
+    passes: Mapping[str, Mapping[str, PassCost]] = field(default_factory=dict)
+    same_as: int | None = None
+    skipped: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStages:
+    """All stages of a training, and the device and torch they were measured on."""
+
+    device: str
+    torch: str
+    stages: tuple[StageCosts, ...]
+
+
+def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: int = 2,
+                 micro_batches: int | None = None) -> int:
+    """What the executor holds of a stage all the time, beside what the passes take and give back.
+
+    Weights, their gradients, ``optimizer_copies`` further values for each weight (Adam: 2), buffers, and results whose
+    transfers may still be under way: up to :data:`~runtime.buffers.OPEN_SENDS` of them, or what ``micro_batches`` send.
+    """
+    cost = costs[stage]
+    sends = [cost.output_bytes, costs[stage - 1].output_bytes if stage else 0]  # an activation, an input gradient
+    sent = sorted(sends * (OPEN_SENDS if micro_batches is None else micro_batches), reverse=True)
+    return (2 + optimizer_copies) * cost.parameter_bytes + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
+
+
+def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", memory: int | None = None,
+                     optimizer_copies: int = 2, name: str = "measured stages") -> Problem:
+    """Stage s on device s, with what was measured: durations in seconds, memory and workspace in bytes.
+
+    ``memory`` is what each device has; :func:`static_bytes` of it are not for activations. ``None`` does not limit it.
+    A transfer takes no time. Raises :class:`MeasureError` if a stage was skipped, or leaves nothing for activations.
+    """
+    for cost in costs:
+        if cost.skipped is not None:
+            raise MeasureError(f"stage {cost.stage} was not measured: it {cost.skipped}")
+    blocks: list[Block] = []
+    before: tuple[Dependency, ...] = ()
+    for cost in costs:
+        blocks.append(_block(cost, "F", backward, BlockKind.FORWARD, before))
+        before = (Dependency(f"F{cost.stage}"),)
+    for cost in reversed(costs):
+        if backward == "full":
+            blocks.append(_block(cost, "B", backward, BlockKind.BACKWARD, before))
+            before = (Dependency(f"B{cost.stage}"),)
+        else:
+            blocks.append(_block(cost, "I", backward, BlockKind.INPUT_GRAD, before))
+            before = (Dependency(f"I{cost.stage}"),)
+            blocks.append(_block(cost, "W", backward, BlockKind.WEIGHT_GRAD, before))
+    devices = tuple(Device(f"rank{cost.stage}", None if memory is None
+                           else _left(memory, static_bytes(costs, cost.stage, optimizer_copies=optimizer_copies), cost))
+                    for cost in costs)
+    return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B")
+
+
+def _left(memory: int, held: int, cost: StageCosts) -> int:
+    if held >= memory:
+        raise MeasureError(f"stage {cost.stage} needs {held} bytes for weights, gradients, optimizer and messages, "
+                           f"but a device has {memory}: cut the model into more stages, or give more memory")
+    return memory - held
+
+
+def _block(cost: StageCosts, letter: str, backward: str, kind: BlockKind, after: tuple[Dependency, ...]) -> Block:
+    found = cost.passes[backward][letter]
+    change, peak = found.memory.change, found.memory.peak
+    return Block(f"{letter}{cost.stage}", kind, (cost.stage,), max(found.time.seconds, 1e-9), (change,),
+                 (max(0, peak - max(change, 0)),), after)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def load_stage_costs(path: str | os.PathLike[str]) -> MeasuredStages:
+    """Read a ``weft.stage-costs/1`` file. Raises :class:`~solver.files.FormatError`."""
+    return stage_costs_from_json(read_json(path), os.fspath(path))
+
+
+def save_stage_costs(measured: MeasuredStages, path: str | os.PathLike[str]) -> None:
+    """Write a ``weft.stage-costs/1`` file, whole or not at all. Raises ``OSError``."""
+    write_atomically(path, json.dumps(stage_costs_to_json(measured), indent=1, allow_nan=False) + "\n")
+
+
+def stage_costs_to_json(measured: MeasuredStages) -> dict[str, Any]:
+    """The ``weft.stage-costs/1`` object of ``measured``."""
+    return {"format": COSTS_FORMAT, "device": measured.device, "torch": measured.torch,
+            "stages": [_stage_to_json(cost) for cost in measured.stages]}
+
+
+def _stage_to_json(cost: StageCosts) -> dict[str, Any]:
+    origin = "measured" if cost.same_as is None else f"as stage {cost.same_as}"
+    return {
+        "stage": cost.stage, "origin": origin if cost.skipped is None else f"skipped: {cost.skipped}",
+        "parameter_bytes": cost.parameter_bytes, "buffer_bytes": cost.buffer_bytes, "output_bytes": cost.output_bytes,
+        "passes": {mode: {letter: {"seconds": run.time.seconds, "spread": run.time.spread, "repeats": run.time.repeats,
+                                   "memory": run.memory.change, "peak": run.memory.peak}
+                          for letter, run in passes.items()} for mode, passes in cost.passes.items()}}
+
+
+def stage_costs_from_json(value: Any, where: str = "stage costs") -> MeasuredStages:
+    """The stages of a ``weft.stage-costs/1`` object; ``where`` (a file name) leads every error message."""
+    entry = Entry(value, where)
+    require_format(entry, COSTS_FORMAT)
+    entry.allow("format", "device", "torch", "stages")
+    stages = tuple(_stage(item) for item in entry.list("stages"))
+    if [cost.stage for cost in stages] != list(range(len(stages))):
+        raise FormatError(f"{where}: stages must be numbered from 0 on, in order")
+    return MeasuredStages(entry.text("device"), entry.text("torch"), stages)
+
+
+def _stage(item: Entry) -> StageCosts:
+    item.allow("stage", "origin", "parameter_bytes", "buffer_bytes", "output_bytes", "passes")
+    origin = item.text("origin")
+    skipped = origin.removeprefix("skipped: ") if origin.startswith("skipped: ") else None
+    twin = origin.removeprefix("as stage ")
+    if skipped is None and origin != "measured" and not (origin != twin and twin.isdecimal()):
+        raise FormatError(f"{item.where}: origin is {origin!r}, it must be 'measured', 'as stage N' or 'skipped: WHY'")
+    modes = item.child("passes")
+    modes.allow(*MODES)
+    passes = {mode: _passes(modes.child(mode), MODES[mode]) for mode in modes.value}
+    return StageCosts(item.count("stage"), item.count("parameter_bytes"), item.count("buffer_bytes"),
+                      item.count("output_bytes"), passes, int(twin) if twin.isdecimal() else None, skipped)
+
+
+def _passes(entry: Entry, letters: str) -> dict[str, PassCost]:
+    entry.allow(*letters)
+    found = {}
+    for letter in letters:
+        item = entry.child(letter)
+        item.allow("seconds", "spread", "repeats", "memory", "peak")
+        memory = item.number("memory")
+        if not isinstance(memory, int):
+            raise FormatError(f"{item.where}: memory is {memory}, it must be a whole number of bytes")
+        found[letter] = PassCost(Sample(item.number("seconds"), item.number("spread"), item.count("repeats")),
+                                 Memory(memory, item.count("peak")))
+    return found
