@@ -3,8 +3,8 @@
 Every figure says where it comes from: *measured* (a median of ``repeats`` runs, with the range of the middle half of
 them over the median as its ``spread``), *interpolated* (the operator was not run; scaled from the measured one of its
 kind and pass that is nearest in size) or *modelled* (nothing of its kind was measured; operations and bytes at the best
-rates that were). The file is one JSON object: ``format``, ``model``, ``device``, ``torch``, and ``operators``, each ``{kind,
-shapes, names, forward, input_grad, weight_grad, saved, peak, note}``: times in seconds and amounts in bytes as
+rates that were). The file is one JSON object: ``format``, ``model``, ``device``, ``torch``, and ``operators``, each
+``{kind, shapes, names, forward, input_grad, weight_grad, saved, peak, note}``: times in seconds and amounts in bytes as
 ``{value, origin, spread, repeats}``. ``names`` are all operators of the graph that the entry stands for; ``saved`` is
 what a forward leaves for its backward beside its inputs, ``peak`` the most that a pass has allocated at once.
 """

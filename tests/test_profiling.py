@@ -7,11 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
+import weft
 from models.capture import capture_file, save_exported
+from models.layers_view import by_layer
+from models.measured_times import load_times
+from models.operator_files import load_graph
 from models.operator_times import Origin
 from runtime import measure
+from runtime.stage_costs import load_stage_costs
+from solver.files import load_problem
 from tests.exported_models import MODELS
 from tests.test_capture import rewritten
+from weft.cli import main
 from weft.profiling import ProfileFault, load_stages, profile_operators
 
 
@@ -95,3 +102,44 @@ def test_stages_come_from_a_file_or_a_module(tmp_path: Path) -> None:
             (f"{tmp_path}/mine.py:broken", "broken: KeyError: 'weights'")):
         with pytest.raises(ProfileFault, match=message):
             load_stages(stages)
+
+
+# -- the commands ------------------------------------------------------------------------------------------------------
+
+
+def test_capture_writes_the_operators_and_shows_the_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved("tied", tmp_path)
+    assert main(["capture", str(path), "-o", str(tmp_path / "graph.json")]) == 0
+    shown = capsys.readouterr().out
+    assert load_graph(tmp_path / "graph.json") == weft.capture(path)
+    assert "parameters (" in shown and "blocks.1 " in shown and "note: 0 operations" in shown
+    assert main(["capture", str(path), "--layers", "-o", str(tmp_path / "layers.json")]) == 0
+    assert load_graph(tmp_path / "layers.json") == by_layer(weft.capture(path))
+    assert main(["capture", str(tmp_path / "graph.json")]) == 2
+    assert "graph.json: is no .pt2 archive" in capsys.readouterr().err
+
+
+def test_profile_writes_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = saved("mlp", tmp_path)
+    assert main(["profile", str(path), "--repeats", "2", "-o", str(tmp_path / "times.json")]) == 0
+    assert "4 operators, 4 distinct" in capsys.readouterr().out
+    times = load_times(tmp_path / "times.json").times(weft.capture(path))
+    assert all(time.origin == Origin.MEASURED for time in times.values())
+
+
+def test_profile_of_stages_writes_what_to_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(TRAINING)
+    stages = ["profile", "--stages", f"{tmp_path}/mine.py:stages", "--repeats", "1"]
+    assert main([*stages, "-o", f"{tmp_path}/costs.json", "--problem", f"{tmp_path}/p.json", "--memory", "1MiB"]) == 0
+    problem = load_problem(tmp_path / "p.json")
+    assert [block.name for block in problem.blocks] == ["F0", "B0"]
+    assert problem.devices[0].memory == 2**20 - 4 * (4 * 2 + 2) * 4
+    assert load_stage_costs(tmp_path / "costs.json").stages[0].parameter_bytes == 40
+    capsys.readouterr()
+    assert main([*stages, "--problem", f"{tmp_path}/p.json", "--memory", "100"]) == 2
+    assert "stage 0 needs 160 bytes for weights" in capsys.readouterr().err
+    for wrong, message in ((["profile"], "say what to time"), ([*stages, "a.pt2"], "say what to time"),
+                           (["profile", "a.pt2", "--problem", f"{tmp_path}/p.json"], "--problem needs --stages"),
+                           ([*stages, "--device", "tpu"], "--device is 'tpu'")):
+        assert main(wrong) == 2
+        assert message in capsys.readouterr().err

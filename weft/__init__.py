@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from torch.nn import Module
+
+    from models.measured_times import MeasuredTimes
     from models.spec import Spec
+    from runtime.stage_costs import MeasuredStages
+    from runtime.training import Training
+    from solver.operators import OperatorGraph
     from solver.placement.placement import Placement
     from solver.placement.problem import PlacementProblem
     from solver.placement.search import Step
@@ -36,8 +42,9 @@ if TYPE_CHECKING:
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
-__all__ = ["__version__", "check", "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit",
-           "import_schedule", "place", "plan", "replay", "schema", "solve", "sweep", "unroll"]
+__all__ = ["__version__", "capture", "check", "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit",
+           "import_schedule", "place", "plan", "profile", "profile_stages", "replay", "schema", "solve", "sweep",
+           "unroll"]
 
 __version__ = "0.1.0"
 
@@ -342,6 +349,43 @@ def place(
 
     return place_source(graph, devices=devices, recompute=recompute, latency=latency, time_limit=time_limit,
                         effort=effort, seed=seed, workers=workers, on_step=on_step)
+
+
+def capture(source: PathLike | Module, inputs: tuple[Any, ...] | None = None,
+            keywords: Mapping[str, Any] | None = None) -> OperatorGraph:
+    """The operators of a model: of a ``.pt2`` file of ``torch.export.save``, or of a module called with ``inputs``.
+
+    Of a file nothing is unpickled and no code runs but torch's own on tensors without data; a module is exported with
+    ``torch.export.export(source, inputs, keywords)``. ``notes`` of the result say what its numbers assume. Raises
+    :class:`models.exported.ExportError`.
+    """
+    from models.capture import capture_file, capture_module
+
+    if isinstance(source, str | os.PathLike):
+        return capture_file(source)
+    return capture_module(source, inputs or (), keywords)
+
+
+def profile(model: PathLike, *, repeats: int = 7, device: str | None = None) -> MeasuredTimes:
+    """Each distinct operator of a ``.pt2`` file timed alone on this device, forward and backward, with its memory.
+
+    The model as a whole never runs; what would not fit is skipped and filled in, and the result says so. Raises
+    :class:`models.exported.ExportError`.
+    """
+    from weft.profiling import profile_operators
+
+    return profile_operators(model, repeats=repeats, device=device)
+
+
+def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None) -> MeasuredStages:
+    """Time and memory of F, B, I and W of every stage of a training, each stage run alone by the executor's own runner.
+
+    ``stages`` is a :class:`runtime.training.Training` with all stages, or ``FILE.py:FUNCTION`` that gives one.
+    :func:`runtime.stage_costs.measured_problem` makes a problem of the result. Raises ``ValueError``.
+    """
+    from weft.profiling import profile_stages as measure
+
+    return measure(stages, repeats=repeats, device=device)
 
 
 def schema() -> Mapping[str, Any]:

@@ -245,6 +245,74 @@ def _demo(options: argparse.Namespace) -> int:
     return GOOD
 
 
+def _capture(options: argparse.Namespace) -> int:
+    _require_torch("capture")
+    from models.layers_view import by_layer
+    from models.operator_files import graph_to_json, save_graph
+    from weft.capturing import graph_lines
+
+    _require_writable(options.output)
+    graph = weft.capture(options.model)
+    shown = by_layer(graph)
+    if options.output:
+        save_graph(shown if options.layers else graph, options.output)
+    if options.json:
+        print(json.dumps(graph_to_json(shown if options.layers else graph)))
+        return GOOD
+    print("\n".join(graph_lines(graph, shown)))
+    if options.output:
+        print(f"written to {options.output}")
+    return GOOD
+
+
+def _profile(options: argparse.Namespace) -> int:
+    _require_torch("profile")
+    if (options.model is None) == (options.stages is None):
+        raise ValueError("profile: say what to time: either MODEL.pt2, or --stages FILE.py:FUNCTION")
+    for path in (options.output, options.problem):
+        _require_writable(path)
+    if options.stages is not None:
+        return _profile_stages(options)
+    if options.problem is not None:
+        raise ValueError("profile: --problem needs --stages; operators are not yet cut into stages")
+    from models.measured_times import save_times, times_to_json
+    from weft.profiling import OperatorLine, profile_operators
+
+    with OperatorLine(quiet=options.quiet) as progress:
+        times = profile_operators(options.model, repeats=options.repeats, device=options.device, on_progress=progress)
+    if options.output:
+        save_times(times, options.output)
+    print(json.dumps(times_to_json(times)) if options.json else "\n".join(times.summary()))
+    if options.output and not options.json:
+        print(f"written to {options.output}")
+    return GOOD
+
+
+def _profile_stages(options: argparse.Namespace) -> int:
+    from runtime.stage_costs import measured_problem, save_stage_costs, stage_costs_to_json
+    from solver.files import save_problem
+    from weft.profiling import stage_lines
+
+    measured = weft.profile_stages(options.stages, repeats=options.repeats, device=options.device)
+    if options.output:
+        save_stage_costs(measured, options.output)
+    print(json.dumps(stage_costs_to_json(measured)) if options.json else "\n".join(stage_lines(measured)))
+    if options.problem:
+        save_problem(measured_problem(measured.stages, backward=options.backward, memory=options.memory,
+                                      optimizer_copies=options.optimizer_copies, name=options.stages), options.problem)
+    if not options.json:
+        for path in filter(None, (options.output, options.problem)):
+            print(f"written to {path}")
+    return GOOD
+
+
+def _require_torch(command: str) -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise ImportError(f"{command} needs PyTorch: install it with  pip install 'weft[torch]'") from None
+
+
 def _schema(options: argparse.Namespace) -> int:
     print(json.dumps(weft.schema(), indent=1))
     return GOOD
@@ -252,7 +320,8 @@ def _schema(options: argparse.Namespace) -> int:
 
 _COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "estimate": _estimate, "check": _check,
              "explain": _explain, "draw": _draw, "place": _place, "plan": _plan, "export": _export,
-             "import": _import, "fit": _fit, "replay": _replay, "demo": _demo, "schema": _schema}
+             "import": _import, "fit": _fit, "capture": _capture, "profile": _profile, "replay": _replay,
+             "demo": _demo, "schema": _schema}
 
 
 # -- shared by the commands ------------------------------------------------------------------------------------------

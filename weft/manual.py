@@ -134,6 +134,25 @@ _TEXTS = {
          "every block's planned duration and the median of the measured ones, with their spread, and the transfers "
          "that could be seen. The problem written with -o has the measured figures, for the next `weft solve`.",),
         "weft fit plan.json run1.json run2.json -o measured.json && weft solve measured.json -n 8 -o better.json"),
+    "capture": (
+        "read a model of your own: its operators, what they compute, read, keep and share",
+        ("MODEL is what torch.export.save wrote. Nothing in it is unpickled and no code runs but torch's own, on "
+         "tensors without data; so no weight is loaded either. Counted are floating-point operations and bytes of "
+         "every operator's forward and of both parts of its backward, and which tensors autograd keeps: exactly "
+         "those of a run on a CPU. What could not be followed is named, with what was assumed instead.",),
+        "weft capture model.pt2 -o graph.json"),
+    "profile": (
+        "time operators or stages on this machine, and measure their memory",
+        ("MODEL is what torch.export.save wrote: each distinct operator of it is run alone on random tensors, never "
+         "the model. One that would not fit is skipped and its time filled in; the result says of each figure whether "
+         "it was measured, interpolated or modelled.",
+         "--stages names a function without arguments that gives a runtime.training.Training with all stages of a "
+         "chain (weft.profile_stages in Python): each stage is run alone as `weft replay` runs it. Told are the time "
+         "and the memory of its forward, its backward, and of the backward's two halves. --problem writes what to "
+         "solve (these durations, this memory, one stage a device).",),
+        "weft profile model.pt2 -o times.json\n"
+        "weft profile --stages mine.py:stages --problem problem.json --backward split --memory 16GiB\n"
+        "weft solve problem.json -n 8"),
     "demo": (
         "plan GPT-1.3B on four V100s with measured costs",
         ("Compares the known schedules with weft's at a memory cap where the difference matters, prints the "
@@ -188,6 +207,8 @@ def parser() -> argparse.ArgumentParser:
     _add_import(commands["import"])
     _add_replay(commands["replay"])
     _add_fit(commands["fit"])
+    _add_capture(commands["capture"])
+    _add_profile(commands["profile"])
     commands["demo"].add_argument("-o", "--output", metavar="FOLDER", default="weft-demo",
                                   help="where to (default: weft-demo)")
     _add_search(commands["demo"], time_limit=30.0)
@@ -315,6 +336,30 @@ def _add_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
 
 
+def _add_capture(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL.pt2", help="a file of torch.export.save")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the operators there (format weft.operators/1)")
+    command.add_argument("--layers", action="store_true", help="write one operator a layer instead")
+    command.add_argument("--json", action="store_true", help="print them as JSON")
+
+
+def _add_profile(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL.pt2", nargs="?", help="a file of torch.export.save")
+    command.add_argument("--stages", metavar="FILE.py:FUNCTION", help="stages to measure instead (or MODULE:FUNCTION)")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the figures there")
+    command.add_argument("--repeats", type=_count, default=7, metavar="N", help="runs that a median is of (default: 7)")
+    command.add_argument("--device", metavar="cpu|cuda", help="where (default: a GPU if there is one)")
+    command.add_argument("--problem", metavar="FILE", help="with --stages: write the block problem there")
+    command.add_argument("--backward", choices=("full", "split"), default="full",
+                         help="with --problem: the backward whole or in its two halves (default: full)")
+    command.add_argument("--memory", type=_bytes, metavar="BYTES",
+                         help="with --problem: what each device has, as 16GiB (default: no limit)")
+    command.add_argument("--optimizer-copies", type=_natural, default=2, metavar="N",
+                         help="with --problem: values that the optimizer keeps for each weight (default: 2, as Adam)")
+    command.add_argument("--quiet", action="store_true", help="do not show progress")
+    command.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
 def _add_fit(command: argparse.ArgumentParser) -> None:
     command.add_argument("plan", metavar="PLAN", help="the plan or schedule that ran (weft.plan/1, weft.schedule/1)")
     command.add_argument("timelines", metavar="TIMELINE", nargs="+", help="a measured run of it (weft.timeline/1)")
@@ -327,6 +372,15 @@ def _devices(text: str) -> dict[str, tuple[int, float | None]]:
 
     try:
         return parse_devices(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _bytes(text: str) -> int:
+    from models.quantities import parse_bytes
+
+    try:
+        return parse_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

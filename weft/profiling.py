@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,31 @@ if TYPE_CHECKING:
 
     from models.calls import Call
     from models.measured_times import Figure, MeasuredOperator, MeasuredTimes
-    from runtime.measure_stages import StageCosts
+    from runtime.stage_costs import MeasuredStages
     from runtime.training import Training
 
-__all__ = ["ProfileFault", "load_stages", "profile_operators", "profile_stages"]
+__all__ = ["OperatorLine", "ProfileFault", "load_stages", "profile_operators", "profile_stages", "stage_lines"]
 
 SAFE = 0.8  # share of the free memory that one operator may need
+
+
+class OperatorLine:
+    """Shows on standard error which operator is being timed, if that is a terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._shown = not quiet and sys.stderr.isatty()
+
+    def __enter__(self) -> OperatorLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, done: int, total: int, kind: str) -> None:
+        """``done`` of ``total`` operators have been timed, one of ``kind`` is next."""
+        if self._shown:
+            print(f"\r\x1b[K{done}/{total} {kind}", end="", file=sys.stderr, flush=True)
 
 
 class ProfileFault(ValueError):
@@ -96,7 +115,7 @@ def _figures(trial: Any, device: torch.device, repeats: int) -> dict[str, Figure
     gradients = [torch.randn_like(value) for value in outputs]
     laps: dict[str, list[float]] = {"forward": [], "part": [], "whole": []}
     parts = {"part": trial.towards(weights=False), "whole": trial.towards(weights=True)} if outputs else {}
-    for _ in range(repeats):
+    for i in range(-1, repeats):
         run = trial.prepare()
         outputs, lap = timer.lap(run)
         laps["forward"].append(lap)
@@ -105,6 +124,8 @@ def _figures(trial: Any, device: torch.device, repeats: int) -> dict[str, Figure
             if towards:
                 laps[which].append(timer.lap(lambda to=towards, ys=outputs: torch.autograd.grad(  # type: ignore[misc]
                     ys, to, gradients, retain_graph=True, allow_unused=True))[1])
+        if i < 0:  # whatever was made at the first backward is there now
+            laps = {which: [] for which in laps}
     found = {"forward": seconds(laps["forward"])}
     if laps["part"]:
         found["input_grad"] = seconds(laps["part"])
@@ -139,15 +160,39 @@ def _with(entry: MeasuredOperator, **fields: Any) -> MeasuredOperator:
 # -- stages ------------------------------------------------------------------------------------------------------------
 
 
-def profile_stages(stages: str, *, repeats: int = 7, device: str | None = None) -> list[StageCosts]:
-    """The stages of the training that ``stages`` (``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``) gives.
+def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None) -> MeasuredStages:
+    """The stages of a training, or of the one that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives.
 
-    Raises :class:`ProfileFault` where it gives none, :class:`~runtime.measure_stages.MeasureError` for one that cannot
-    be measured.
+    Raises :class:`ProfileFault` where it gives none, :class:`~runtime.stage_costs.MeasureError` for one that cannot be
+    measured.
     """
-    from runtime.measure_stages import measure_stages
+    import torch
 
-    return measure_stages(load_stages(stages), device=_device(device), repeats=repeats)
+    from runtime.measure_stages import measure_stages
+    from runtime.stage_costs import MeasuredStages
+
+    where = _device(device)
+    training = load_stages(stages) if isinstance(stages, str) else stages
+    return MeasuredStages(_device_name(where), torch.__version__,
+                          tuple(measure_stages(training, device=where, repeats=repeats)))
+
+
+def stage_lines(measured: MeasuredStages) -> Iterator[str]:
+    """A table for people: seconds, spread and memory of every pass of every stage."""
+    from weft.units import bytes_text, time_text
+
+    yield f"{len(measured.stages)} stages on {measured.device}"
+    for cost in measured.stages:
+        alike = "" if cost.same_as is None else f" (built like stage {cost.same_as}, measured there)"
+        yield f"stage {cost.stage}{alike}: weights {bytes_text(cost.parameter_bytes)}, hands on " + bytes_text(
+            cost.output_bytes)
+        if cost.skipped is not None:
+            yield f"  not measured: {cost.skipped}"
+        for mode, passes in cost.passes.items():
+            for letter, run in passes.items():
+                yield (f"  {mode:5s} {letter}  {' '.join(time_text(run.time.seconds, 's')):>10s} "
+                       f"(spread {run.time.spread:4.0%})  memory {'-' if run.memory.change < 0 else '+'}"
+                       f"{bytes_text(abs(run.memory.change))}, at most {bytes_text(run.memory.peak)} at once")
 
 
 def load_stages(stages: str) -> Training:

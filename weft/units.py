@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from solver.problem import Number
 
-__all__ = ["memory_text", "time_text"]
+__all__ = ["bytes_text", "memory_text", "time_text"]
 
 
 def time_text(value: float, unit: str) -> tuple[str, str]:
@@ -19,3 +19,11 @@ def memory_text(value: Number, unit: str) -> tuple[str, str]:
     if unit == "B":
         return f"{value / 2**30:.1f}", "GiB"
     return f"{value:g}", unit
+
+
+def bytes_text(amount: float) -> str:
+    """Bytes in the unit that makes the number readable: ``1.5 MiB``."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if amount >= size:
+            return f"{amount / size:.1f} {unit}"
+    return f"{amount:.0f} B"
