@@ -28,6 +28,10 @@ _KINDS: Mapping[str, KernelClass] = {
     "linear": "gemm", "expert_linear": "gemm", "matmul": "bmm", "attention": "attention", "convolution": "convolution",
     "layer_norm": "norm", "rms_norm": "norm", "batch_norm": "norm", "softmax": "softmax", "embedding": "embedding",
     "embedding_bag": "embedding", "relative_bias": "embedding", "cross_entropy": "loss",
+    # what PyTorch calls them
+    "mm": "gemm", "addmm": "gemm", "bmm": "bmm", "baddbmm": "bmm", "einsum": "bmm", "conv1d": "convolution",
+    "conv2d": "convolution", "conv3d": "convolution", "scaled_dot_product_attention": "attention", "group_norm": "norm",
+    "instance_norm": "norm", "log_softmax": "softmax", "cross_entropy_loss": "loss", "nll_loss": "loss",
 }
 
 

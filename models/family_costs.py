@@ -1,7 +1,9 @@
-"""The layers of a family's model with their costs: which source of times a spec asks for, and what it covers.
+"""The layers of a family or of an operator graph with their costs: which source of times a spec asks for, and what it
+covers.
 
-``costs`` in a spec names a device to model, ``roofline`` for the cluster's device, a shipped profile or a profile file.
-A profile gives the operators of its own sizes; the rest is modelled for the profile's device and named in the notes.
+``costs`` in a spec names a device to model, ``roofline`` for the cluster's device, a shipped profile or a profile file
+(Aceso's CSV, or measured operators in ``weft.operator-times/1``). A profile gives the operators of its own sizes; the
+rest is modelled for the profile's device, or filled in from what was measured, and named in the notes.
 GPT-1.3B in the sizes of its profile has costs of its own (:mod:`models.zoo.gpt`), measured throughout.
 """
 
@@ -15,16 +17,19 @@ from models.costs import LayerCost
 from models.devices import DEVICES
 from models.families import GptModel
 from models.huggingface import read_config
-from models.layering import is_chain, layers_of
+from models.layering import in_order, is_chain, layers_of
+from models.measured_times import load_times
+from models.operator_files import load_graph
 from models.operator_times import OperatorTime, OperatorTimes
 from models.profile_times import ProfileTimes, rows_of
 from models.profiles import PROFILES, ProfileError, load_profile, shipped_profile
+from models.quantities import format_bytes
 from models.roofline import Roofline
 from models.section import Section
-from models.sections import ConfigModel, ExplicitModel, Spec, Training
+from models.sections import ConfigModel, ExplicitModel, GraphModel, Spec, Training
 from models.spec import SpecError
 from models.zoo.graphs import model_graph
-from solver.operators import OperatorGraph
+from solver.operators import OperatorError, OperatorGraph
 
 __all__ = ["FamilyCosts", "family_costs", "family_model", "uses_measured_gpt"]
 
@@ -35,7 +40,7 @@ _PROFILED = {"gpt-1.3b-v100": "v100", "t5-770m-v100": "v100"}
 
 @dataclass(frozen=True)
 class FamilyCosts:
-    """A family's operator graph with the time of every operator, its layers, and what a reader should know."""
+    """A model's operator graph with the time of every operator, its layers, and what a reader should know."""
 
     graph: OperatorGraph
     times: Mapping[str, OperatorTime]
@@ -49,8 +54,28 @@ def family_model(spec: Spec) -> Section:
     if isinstance(model, ConfigModel):
         path = Path(model.config) if spec.folder is None else spec.folder / model.config
         return read_config(path, sequence=model.sequence)
-    assert not isinstance(model, ExplicitModel)
+    assert not isinstance(model, ExplicitModel | GraphModel)
     return model
+
+
+def _graph(spec: Spec) -> OperatorGraph:
+    """One micro-batch of the spec's model."""
+    run, model = spec.run, spec.model
+    if isinstance(model, GraphModel):
+        graph = in_order(load_graph(model.graph if spec.folder is None else spec.folder / model.graph))
+        stored = round(graph.parameter_bytes() / max(1, graph.parameter_count()))
+        if stored and run.parameter_bytes != stored:
+            raise SpecError(f"{spec.where}: parameter_bytes is {run.parameter_bytes}, but the parameters in "
+                            f"{model.graph} have {stored}; give parameter_bytes: {stored}")
+        if run.micro_batch_size != 1:
+            raise SpecError(f"{spec.where}: micro_batch_size is {run.micro_batch_size}, but {model.graph} is one "
+                            "micro-batch of the size it was made for; leave it out")
+        return graph
+    dtype = _DTYPES.get(run.parameter_bytes)
+    if dtype is None:
+        raise SpecError(f"{spec.where}: parameter_bytes is {run.parameter_bytes}, but a family's layers compute with 2 "
+                        "(fp16), 4 (fp32) or 8 (fp64)")
+    return model_graph(family_model(spec), run.micro_batch_size, dtype=dtype, training=isinstance(run, Training))
 
 
 def uses_measured_gpt(spec: Spec) -> bool:
@@ -69,21 +94,25 @@ def family_costs(spec: Spec) -> FamilyCosts:
     Raises :class:`~models.spec.SpecError` if that source is unknown or has no number for this model, and what reading
     a config or profile raises.
     """
-    run, model = spec.run, family_model(spec)
-    dtype = _DTYPES.get(run.parameter_bytes)
-    if dtype is None:
-        raise SpecError(f"{spec.where}: parameter_bytes is {run.parameter_bytes}, but a family's layers compute with 2 "
-                        "(fp16), 4 (fp32) or 8 (fp64)")
-    training = isinstance(run, Training)
-    graph = model_graph(model, run.micro_batch_size, dtype=dtype, training=training)
+    run, graph = spec.run, _graph(spec)
     source = _source(spec, graph)
-    times = source.times(graph)
-    layers = layers_of(graph, times, training=training, recompute=isinstance(run, Training) and run.recompute)
-    notes = source.notes(graph)
+    times = _times(spec, source, graph)
+    layers = layers_of(graph, times, training=isinstance(run, Training),
+                       recompute=isinstance(run, Training) and run.recompute)
+    notes = [*graph.notes, *source.notes(graph)]
+    if graph.constants:
+        notes.append(f"{format_bytes(graph.constant_bytes())} of buffers that nobody trains are not counted")
     if not is_chain(graph):
         notes.append("the model is no chain: its layers run one after another here, and what a later layer reads "
                      "travels through the stages in between")
     return FamilyCosts(graph, times, tuple(layers), tuple(notes))
+
+
+def _times(spec: Spec, source: OperatorTimes, graph: OperatorGraph) -> dict[str, OperatorTime]:
+    try:
+        return source.times(graph)
+    except OperatorError as error:
+        raise SpecError(f"{spec.where}: costs is {spec.costs}: {error}") from None
 
 
 def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
@@ -93,6 +122,8 @@ def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
     if name == "roofline":
         return Roofline(DEVICES[_device(spec)])
     batch = spec.run.micro_batch_size
+    if name.endswith(".json"):
+        return load_times(name if spec.folder is None else spec.folder / name)
     if name in PROFILES:
         tables = {size: shipped_profile(name, size) for size in PROFILES[name]}
         source = ProfileTimes(tables, batch, Roofline(DEVICES[_PROFILED[name]]), f"the profile {name}")

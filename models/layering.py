@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from models.costs import LayerCost, recomputed
+from models.layers_view import list_entry
 from models.operator_times import OperatorTime
 from solver.operators import Operator, OperatorError, OperatorGraph, Tensor
 
-__all__ = ["is_chain", "layers_of", "operators_by_layer"]
+__all__ = ["in_order", "is_chain", "layers_of", "operators_by_layer"]
 
 _NOT_RECOMPUTED = ("embedding", "embedding_bag", "cross_entropy")
 
@@ -38,6 +40,27 @@ def operators_by_layer(graph: OperatorGraph) -> dict[str, tuple[Operator, ...]]:
             raise OperatorError(f"{graph.name}: layer {second!r} stands before layer {first!r}, but {after!r} needs "
                                 f"{before!r}; layers must follow each other")
     return {name: tuple(operators) for name, operators in layers.items()}
+
+
+def in_order(graph: OperatorGraph) -> OperatorGraph:
+    """``graph`` with its operators in a topological order and a new layer wherever the next one begins.
+
+    A captured operator's layer is the path of its module, which :func:`~models.layers_view.list_entry` cuts at the
+    first number (``encoder.layers.3``). A layer that is come back to begins anew (``encoder.layers.3#2``); an operator
+    of no module goes with the one before it.
+    """
+    placed: list[Operator] = []
+    visits: Counter[str] = Counter()
+    current, layer = "", ""
+    for name in graph.order:
+        operator = graph.by_name[name]
+        entry = list_entry(operator.layer) or current or graph.name
+        if entry != current:
+            current = entry
+            visits[entry] += 1
+            layer = entry if visits[entry] == 1 else f"{entry}#{visits[entry]}"
+        placed.append(replace(operator, layer=layer))
+    return replace(graph, operators=tuple(placed))
 
 
 def is_chain(graph: OperatorGraph) -> bool:

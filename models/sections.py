@@ -27,8 +27,8 @@ from models.quantities import parse_bandwidth, parse_bytes, parse_seconds
 from models.section import MAX_LAYERS, Section, refuse
 
 __all__ = [
-    "CONFIG", "EXPLICIT", "FAMILY", "MAX_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES", "Cluster", "ConfigModel",
-    "ExplicitModel", "GptModel", "Inference", "LayerSpec", "Placement", "Spec", "Training",
+    "CONFIG", "EXPLICIT", "FAMILY", "GRAPH", "MAX_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES", "Cluster", "ConfigModel",
+    "ExplicitModel", "GptModel", "GraphModel", "Inference", "LayerSpec", "Placement", "Spec", "Training",
 ]
 
 #: More micro-batches in one step than any training run uses; a schedule holds an entry for every one of them.
@@ -37,7 +37,7 @@ MAX_MICRO_BATCHES = 65_536
 MAX_GPUS = 1_024
 
 #: The kinds of ``model`` section; pydantic puts these tags into error locations.
-FAMILY, EXPLICIT, CONFIG = "family:", "layers:", "config:"
+FAMILY, EXPLICIT, CONFIG, GRAPH = "family:", "layers:", "config:", "graph:"
 
 _QUANTITY = r"^\s*[+]?[0-9.]+([eE][+-]?[0-9]+)?\s*"
 _BYTES_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0},
@@ -140,10 +140,17 @@ class ConfigModel(Section):
                                  "each). Default: the most that the model was made for.")
 
 
+class GraphModel(Section):
+    """A model of one's own as an operator graph, such as one captured from PyTorch; its layers run in order."""
+
+    graph: Name = Field(description="Path of a weft.operators/1 file, relative to this file: one micro-batch of the "
+                        "size it was made for.", examples=["my_model.json"])
+
+
 def _kind_of_model(value: Any) -> str | None:
     """Which kind a ``model`` section is meant to be: a config, explicit where it lists layers, else of a family."""
     if isinstance(value, Section):
-        return {ExplicitModel: EXPLICIT, ConfigModel: CONFIG}.get(type(value), FAMILY)
+        return {ExplicitModel: EXPLICIT, ConfigModel: CONFIG, GraphModel: GRAPH}.get(type(value), FAMILY)
     return kind_of_model(value)
 
 
@@ -151,8 +158,9 @@ def kind_of_model(value: object) -> str:
     """Which kind of ``model`` section a mapping is meant to be."""
     if not isinstance(value, dict) or "family" in value:
         return FAMILY
-    if "config" in value:
-        return CONFIG
+    for key, kind in (("config", CONFIG), ("graph", GRAPH)):
+        if key in value:
+            return kind
     return EXPLICIT if not isinstance(value.get("layers"), int) else FAMILY
 
 
@@ -243,12 +251,15 @@ class Spec(Section):
 
     name: Name = Field(description="Name of the problem, for tables and pictures.", examples=["GPT-1.3B on 4 V100"])
     model: Annotated[Annotated[FamilyModel, Tag(FAMILY)] | Annotated[ExplicitModel, Tag(EXPLICIT)]
-                     | Annotated[ConfigModel, Tag(CONFIG)], Discriminator(_kind_of_model)] = Field(
-        description=f"The model: of a family ({', '.join(FAMILIES)}), of a config.json, or layer by layer.")
+                     | Annotated[ConfigModel, Tag(CONFIG)] | Annotated[GraphModel, Tag(GRAPH)],
+                     Discriminator(_kind_of_model)] = Field(
+        description=f"The model: of a family ({', '.join(FAMILIES)}), of a config.json, an operator graph, or layer by "
+        "layer.")
     costs: Name | None = Field(
-        default=None, description="Where a family's costs come from: roofline (modelled for cluster.device), the name "
-        f"of a device to model ({', '.join(DEVICES)}), the name of a shipped profile, or the path of a profile CSV, "
-        "relative to this file. Default: for a GPT without cluster.device gpt-1.3b-v100, else roofline.",
+        default=None, description="Where the costs of a family or graph come from: roofline (modelled for "
+        f"cluster.device), the name of a device to model ({', '.join(DEVICES)}), the name of a shipped profile, or the "
+        "path of a profile: CSV, or measured operators (weft.operator-times/1, .json), relative to this file. Default: "
+        "for a GPT without cluster.device gpt-1.3b-v100, else roofline.",
         examples=["gpt-1.3b-v100", "roofline", "h100", "profiles/my_gpt_mbs1.csv"])
     cluster: Cluster
     training: Training | None = Field(default=None, description="Give this or inference.")

@@ -20,11 +20,13 @@ from models.sections import (
     CONFIG,
     EXPLICIT,
     FAMILY,
+    GRAPH,
     MAX_MICRO_BATCHES,
     Cluster,
     ConfigModel,
     ExplicitModel,
     GptModel,
+    GraphModel,
     Inference,
     LayerSpec,
     Placement,
@@ -125,7 +127,7 @@ def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
     if FAMILY in steps:  # pydantic's tags: the kind of model section, and behind it the family
         at = steps.index(FAMILY)
         del steps[at:at + 1 + (len(steps) > at + 1 and steps[at + 1] in FAMILIES)]
-    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG))
+    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH))
 
 
 def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], placed: PlacedYaml) -> str:
@@ -173,7 +175,7 @@ def _allowed_keys(path: tuple[str | int, ...], placed: PlacedYaml) -> dict[str, 
     names = tuple(step for step in path if isinstance(step, str))
     if names == ("model",):
         model = placed.value["model"]
-        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel}
+        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel}
         section = kinds.get(kind_of_model(model)) or FAMILIES.get(str(model.get("family")), GptModel)
     else:
         section = sections[names]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from models.build import candidates, layer_costs
 from models.devices import DEVICES
 from models.families import GptModel, T5Model
-from models.layering import is_chain, layers_of
+from models.layering import in_order, is_chain, layers_of
+from models.measured_times import Figure, MeasuredOperator, MeasuredTimes, save_times
+from models.operator_files import save_graph
+from models.operator_times import Origin
 from models.roofline import Roofline
 from models.section import Section
 from models.spec import SpecError, parse_spec
@@ -154,3 +159,58 @@ def test_a_device_in_the_cluster_is_enough() -> None:
     assert named == layer_costs(parse_spec(spec_text(costs="costs: h100\n")))
     with pytest.raises(SpecError):
         layer_costs(parse_spec(spec_text(costs="costs: h1000\n")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A T5 as an operator graph in a file, as if captured."""
+    save_graph(model_graph(T5, 3), tmp_path / "t5.json")
+    return tmp_path
+
+
+def test_an_operator_graph_in_a_file_costs_what_its_family_does(folder: Path) -> None:
+    sizes = ", ".join(f"{key}: {value}" for key, value in T5.model_dump(exclude_defaults=True).items())
+    family = layer_costs(parse_spec(spec_text(f"{{{sizes}}}", more=", micro_batch_size: 3")))
+    assert layer_costs(parse_spec(spec_text("{graph: t5.json}"), folder=folder)) == family
+
+
+def test_measured_operators_are_taken_and_the_rest_filled_in_from_them(folder: Path) -> None:
+    graph = model_graph(T5, 3)
+    linear = [operator.name for operator in graph.operators if operator.kind == "linear"]
+
+    def figure(milliseconds: float) -> Figure:
+        return Figure(milliseconds * 1e-3, Origin.MEASURED)
+
+    times = MeasuredTimes("t5", "here", "2.13", (MeasuredOperator(
+        "linear", "", (linear[0],), figure(1), figure(2), figure(3), figure(0), figure(0)),))
+    save_times(times, folder / "times.json")
+    text = spec_text("{graph: t5.json}", "costs: times.json\n")
+    costs = layer_costs(parse_spec(text, folder=folder))
+    assert all(layer.forward > 0 for layer in costs)
+    save_times(MeasuredTimes("t5", "here", "2.13", ()), folder / "times.json")
+    with pytest.raises(SpecError, match=r"costs is times.json: operator .* has no time"):
+        layer_costs(parse_spec(text, folder=folder))
+
+
+def test_a_graph_s_layers_follow_its_order_and_begin_anew_when_come_back_to() -> None:
+    x, y, z, w = (Tensor(name, 4) for name in "xyzw")
+    graph = in_order(OperatorGraph("g", (
+        Operator("d", "add", Work(), ("z",), (w,), layer="blocks.0.norm"),
+        Operator("a", "add", Work(), (), (x,), layer="blocks.0.mlp"),
+        Operator("b", "add", Work(), ("x",), (y,)), Operator("c", "add", Work(), ("y",), (z,), layer="head"))))
+    assert [(operator.name, operator.layer) for operator in graph.operators] == [
+        ("a", "blocks.0"), ("b", "blocks.0"), ("c", "head"), ("d", "blocks.0#2")]
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    (spec_text("{graph: none.json}"), "none.json"),
+    (spec_text("{graph: t5.json}", more=", micro_batch_size: 2"), "micro_batch_size is 2, but t5.json is one"),
+    (spec_text("{graph: t5.json}", more=", parameter_bytes: 4"), "have 2; give parameter_bytes: 2"),
+    (spec_text("{graph: t5.json}", "costs: t5-770m-v100\n"), "no row of it is of this model's sizes"),
+    (spec_text("{graph: t5.json}", "costs: none.json\n"), "none.json"),
+    (spec_text("{graph: t5.json, layers: 2}"), "unknown key 'layers'; the keys are graph"),
+])
+def test_a_mistake_with_a_graph_is_named(text: str, words: str, folder: Path) -> None:
+    with pytest.raises((ValueError, OSError)) as caught:
+        layer_costs(parse_spec(text, folder=folder))
+    assert words in str(caught.value) and "\n" not in str(caught.value)

@@ -126,14 +126,14 @@ def _of_problem(problem: Problem, axes: Axes) -> _Grid:
 
 
 def _of_spec(spec: Spec, axes: Axes) -> _Grid:
-    from models.sections import ExplicitModel, GptModel, Training
+    from models.sections import ExplicitModel, GptModel, GraphModel, Training
 
     run = spec.run
     if axes.recompute is not None and not isinstance(run, Training):
         raise ValueError("recompute cannot vary in inference, which keeps nothing for a backward")
-    if axes.micro_batch_sizes is not None and isinstance(spec.model, ExplicitModel):
-        raise ValueError("micro_batch_sizes cannot vary for a model that lists its layers: their costs are for one "
-                         f"micro-batch of the size the spec states ({run.micro_batch_size})")
+    if axes.micro_batch_sizes is not None and isinstance(spec.model, ExplicitModel | GraphModel):
+        raise ValueError("micro_batch_sizes cannot vary for a model that lists its layers or is a graph: they are for "
+                         f"one micro-batch of the size the spec states ({run.micro_batch_size})")
     gpus = spec.cluster.gpus
     have = spec.cluster.memory * (gpus if len(spec.cluster.memory) == 1 else 1)
     sequence = spec.model.sequence if isinstance(spec.model, GptModel) else 1
