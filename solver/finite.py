@@ -11,6 +11,7 @@ search.
 * Two free operations of one device that no chain of dependencies orders get a Boolean.
 * Memory when a taking operation j starts: the level the earlier ones leave, plus what j takes, plus change_i [i before
   j] over the free ones. Later operations see the same level as before.
+* What memory makes precede what (:mod:`solver.bounds.order`) adds nothing but is seen sooner.
 * Transfers on a link follow the order of their producers on its source device, which the same Booleans decide.
 """
 
@@ -22,6 +23,7 @@ from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
+from solver.bounds.order import Order
 from solver.cpsat import Budget, run
 from solver.instance import Instance
 from solver.paths import FixedOrder
@@ -53,14 +55,15 @@ def reorder(
     bound: int = 0,
     deterministic: float = float("inf"),
     workers: int = 1,
+    implied: Order | None = None,
 ) -> Improvement:
     """Order the free operations anew for a smaller makespan.
 
     Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
     that are contiguous in time or in periods). ``orders`` must be feasible. ``bound`` is a known lower bound on the
-    makespan.
+    makespan, ``implied`` what must precede what in every schedule.
     """
-    model = _FiniteModel(instance, micro_batches, orders, stretch, bound)
+    model = _FiniteModel(instance, micro_batches, orders, stretch, bound, implied)
     current = model.fixed.makespan
     if current <= bound or not model.free:
         return Improvement(None, current, min(bound, current))
@@ -77,8 +80,10 @@ def reorder(
 
 
 class _FiniteModel:
-    def __init__(self, instance: Instance, micro_batches: int, orders: Orders, stretch: Stretch, bound: int) -> None:
+    def __init__(self, instance: Instance, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
+                 implied: Order | None) -> None:
         self.instance = instance
+        self.implied = implied
         self.orders = orders
         self.stretch = stretch
         self.fixed = FixedOrder(instance, micro_batches, orders)
@@ -116,6 +121,7 @@ class _FiniteModel:
                 consumer = (arc.target, m + arc.distance)
                 if consumer in self.number:
                     self.edges.append((self.number[op], self.number[consumer], duration + arc.lag))
+        self._precede_by_memory()
         self.after = [0] * n  # bit j of after[i]: i precedes j
         # Numbers follow start times, so edges go from smaller to larger numbers.
         for i, j, _ in sorted(self.edges, reverse=True):
@@ -129,6 +135,16 @@ class _FiniteModel:
             self.head[j] = max(self.head[j], self.head[i] + distance)
         for i, j, distance in sorted(self.edges, reverse=True):
             self.tail[i] = max(self.tail[i], distance + self.tail[j])
+
+    def _precede_by_memory(self) -> None:
+        if self.implied is None:
+            return
+        pairs = {(i, j) for on in self.instance.blocks_on for i in on for j in on if i != j}
+        known = [(i, j, int(self.implied[i, j])) for i, j in sorted(pairs)]
+        for i, j, distance in known:
+            for block, m in self.free if 0 < distance < self.fixed.micro_batches else ():
+                if block == i and (j, m + distance) in self.number:
+                    self.edges.append((self.number[block, m], self.number[j, m + distance], self.instance.durations[i]))
 
     def _make_starts(self) -> None:
         self.start: list[cp_model.IntVar] = []

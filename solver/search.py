@@ -10,9 +10,13 @@ import importlib.metadata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from solver.baselines import BASELINES, NotApplicable
 from solver.bounds import makespan_bound, steady_bound
+from solver.bounds.graph import graph_of
+from solver.bounds.order import Order, implied_order
+from solver.bounds.windows import rolling_bounds
 from solver.closure import takes_before_giving
 from solver.completion import complete, repeat
 from solver.copies import in_copies, repeat_copies
@@ -37,6 +41,8 @@ MAX_OPERATIONS = 2_000_000
 
 #: Up to so many operations a problem is solved whole from the start, to proof.
 _SMALL = 24
+#: Up to so many operations that is tried for a moment; and, once there is a steady state to start from, for longer.
+_MEDIUM, _LARGE = 110, 400
 #: Numbers of micro-batches per period that are tried where one is not rate-optimal, in this order.
 _COPIES = (2, 3, 4)
 #: Up to so many blocks, copies counted, such periods are tried.
@@ -119,6 +125,11 @@ class Search:
         """The proven lower bound on the makespan so far, in the problem's time unit."""
         return self.instance.bound(self.bound)
 
+    @cached_property
+    def implied(self) -> Order:
+        """What must precede what in every schedule."""
+        return implied_order(self.instance, graph_of(self.instance), self.micro_batches)
+
     # -- the phases ---------------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[None]:
@@ -128,13 +139,21 @@ class Search:
         if self.operations <= _SMALL and not self.done:
             self._solve_whole(deterministic=20.0)
             yield
+        elif self.operations <= _MEDIUM and not self.done:
+            self._solve_whole(deterministic=0.1)
+            yield
         self._find_repetend()
         yield
-        for phase in (self._complete, self._find_longer_periods):
-            if not self.settled:
+        if not self.settled:
+            yield from self._complete()
+        if self.operations <= _LARGE and not self.done:
+            self._solve_whole(deterministic=2.0)
+            yield
+        if not self.settled:
+            yield from self._find_longer_periods()
+        for phase in (self._tighten, self._polish):
+            if not self.done:
                 yield from phase()
-        if not self.done:
-            yield from self._polish()
 
     @property
     def operations(self) -> int:
@@ -214,6 +233,17 @@ class Search:
                 best = search.best
                 yield from self._complete_around(search.best)
 
+    def _tighten(self) -> Iterator[None]:
+        """Raise the bound by windows of micro-batches."""
+        self.phase = "bound"
+        for bound in rolling_bounds(self.instance, self.micro_batches, self.budget, deterministic=3.0):
+            if bound > self.bound:
+                self.bound = Fraction(bound)
+                self.report()
+            if self.done:
+                return
+            yield
+
     def _polish(self) -> Iterator[None]:
         """Order stretches of the whole schedule anew, wider and wider, until all is one stretch."""
         size = 24
@@ -233,7 +263,7 @@ class Search:
     def _solve_whole(self, deterministic: float) -> None:
         self.phase = "whole schedule"
         result = reorder(self.instance, self.micro_batches, self.orders, [(0, len(row)) for row in self.orders],
-                         self.budget, bound=self._ceil_bound(), deterministic=deterministic)
+                         self.budget, bound=self._ceil_bound(), deterministic=deterministic, implied=self.implied)
         self.bound = max(self.bound, Fraction(result.bound))
         if result.orders is not None:
             self.offer(result.orders, "weft")
@@ -250,7 +280,7 @@ class Search:
                     len(row) if end is None else sum(fixed.start[op] < end for op in row)) for row in self.orders]
         whole = begin == 0 and end is None
         result = reorder(self.instance, self.micro_batches, self.orders, stretch, self.budget, bound=self._ceil_bound(),
-                         deterministic=0.02 * (last - first) if not whole else 20.0)
+                         deterministic=0.02 * (last - first) if not whole else 20.0, implied=self.implied)
         if whole and result.bound > self.bound:
             self.bound = Fraction(result.bound)
             self.report()

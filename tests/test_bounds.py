@@ -11,6 +11,8 @@ from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import graph_of
 from solver.bounds.heads import one_machine
 from solver.bounds.order import NEVER, implied_order
+from solver.bounds.windows import rolling_bounds
+from solver.cpsat import Budget
 from solver.instance import Instance
 from solver.problem import Problem
 from solver.search import solve
@@ -82,3 +84,19 @@ def test_one_machine_with_interruptions() -> None:
     assert one_machine([(0, 5, 0), (1, 2, 6)]) == 9
     assert one_machine([(0, 5, 0), (1, 2, 1)]) == 7
     assert one_machine([(3, 1, 0)]) == 4
+
+
+def test_windows_see_micro_batches_get_in_each_others_way() -> None:
+    """Two chunks a device and room for three activations, six micro-batches: paths and machines see less."""
+    problem = pipeline(v(2), forward=2, backward=3, memory=3)
+    instance = Instance.of(problem)
+    optimum = solve(problem, 6, effort=5)
+    assert optimum.status == "optimal"
+    bounds = list(rolling_bounds(instance, 6, Budget(), deterministic=2.0))
+    assert makespan_bound(instance, 6) < max(bounds) <= optimum.makespan
+
+
+def test_memory_in_the_bound_proves_what_the_heaviest_device_cannot() -> None:
+    """Embedding and its gradient on all devices, one micro-batch in flight: the sum of all durations."""
+    problem = shape("m", 4, 1)
+    assert makespan_bound(Instance.of(problem), 16) == 16 * sum(block.duration for block in problem.blocks)

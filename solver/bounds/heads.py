@@ -21,7 +21,7 @@ import numpy.typing as npt
 from solver.bounds.graph import Graph
 from solver.bounds.order import Order
 
-__all__ = ["Times", "heads", "one_machine", "tails"]
+__all__ = ["Heads", "Times", "heads", "laid_out", "one_machine", "tails"]
 
 #: Nodes x micro-batches, in ticks.
 Times = npt.NDArray[np.int64]
@@ -29,45 +29,58 @@ Times = npt.NDArray[np.int64]
 
 def heads(graph: Graph, order: Order, micro_batches: int, crowded: int) -> Times:
     """The least start of every operation. The one-machine argument is used for the first ``crowded`` micro-batches."""
-    n = len(graph.durations)
-    durations = np.array(graph.durations, dtype=np.int64)
-    waits: list[list[tuple[int, int, int]]] = [[(i, 1, graph.durations[i])] for i in range(n)]
-    for wait in graph.waits:
-        waits[wait.target].append((wait.source, wait.distance, graph.durations[wait.source] + wait.lag))
-    before: list[list[list[tuple[int, int]]]] = [[] for _ in range(n)]  # per machine of a node: (node, distance)
-    for machine in graph.machines:
-        for j in machine:
-            known = [(i, int(order[i, j])) for i in machine if order[i, j] < micro_batches]
-            before[j].append(known)
-            waits[j] += [(i, distance, graph.durations[i]) for i, distance in known]
-    # What precedes within a micro-batch is closed under "precedes", so counting it sorts the nodes.
-    ranked = sorted(range(n), key=lambda j: (int(np.count_nonzero(order[:, j] == 0)), j))
-    head = np.zeros((n, micro_batches), dtype=np.int64)
+    found = Heads(graph, order, micro_batches)
     for m in range(micro_batches):
-        for j in ranked:
-            start = max((int(head[i, m - distance]) + rest for i, distance, rest in waits[j] if distance <= m),
+        found.raise_column(m, alone=m >= crowded)
+    return found.head
+
+
+class Heads:
+    """Heads of all operations, raised micro-batch after micro-batch.
+
+    They start at 0. Whoever knows more of an operation may raise its ``head`` before what depends on it is raised.
+    """
+
+    def __init__(self, graph: Graph, order: Order, micro_batches: int) -> None:
+        n = len(graph.durations)
+        self.head: Times = np.zeros((n, micro_batches), dtype=np.int64)
+        self._durations = np.array(graph.durations, dtype=np.int64)
+        self._waits: list[list[tuple[int, int, int]]] = [[(i, 1, graph.durations[i])] for i in range(n)]
+        for wait in graph.waits:
+            self._waits[wait.target].append((wait.source, wait.distance, graph.durations[wait.source] + wait.lag))
+        self._before: list[list[list[tuple[int, int]]]] = [[] for _ in range(n)]  # per machine: (node, distance)
+        for machine in graph.machines:
+            for j in machine:
+                known = [(i, int(order[i, j])) for i in machine if order[i, j] < micro_batches]
+                self._before[j].append(known)
+                self._waits[j] += [(i, distance, graph.durations[i]) for i, distance in known]
+        # What precedes within a micro-batch is closed under "precedes", so counting it sorts the nodes.
+        self._ranked = sorted(range(n), key=lambda j: (int(np.count_nonzero(order[:, j] == 0)), j))
+
+    def raise_column(self, m: int, *, alone: bool = False) -> None:
+        """Raise the heads of micro-batch ``m`` to what earlier ones imply; ``alone``: by longest paths only."""
+        head = self.head
+        for j in self._ranked:
+            start = max((int(head[i, m - distance]) + rest for i, distance, rest in self._waits[j] if distance <= m),
                         default=0)
-            if m < crowded:
-                for known in before[j]:
-                    start = max(start, _all_run(head, durations, [(i, m - distance + 1) for i, distance in known]))
-            head[j, m] = start
-    return head
+            for known in () if alone else self._before[j]:
+                start = max(start, self._all_run([(i, m - distance + 1) for i, distance in known]))
+            head[j, m] = max(start, int(head[j, m]))
+
+    def _all_run(self, counts: list[tuple[int, int]]) -> int:
+        """When a machine can have run the first ``count`` operations of each node, for all ``(node, count)``."""
+        counts = [(i, count) for i, count in counts if count > 0]
+        if len(counts) < 2:  # one node's own heads are that far apart already
+            return 0
+        starts = np.concatenate([self.head[i, :count] for i, count in counts])
+        lengths = np.concatenate([np.broadcast_to(self._durations[i], count) for i, count in counts])
+        ranked = np.argsort(starts)[::-1]
+        return int((starts[ranked] + np.cumsum(lengths[ranked])).max())
 
 
 def tails(graph: Graph, order: Order, micro_batches: int, crowded: int) -> Times:
     """The least time from the end of every operation to the end of the schedule."""
     return heads(graph.mirrored, order.T, micro_batches, crowded)[:, ::-1]
-
-
-def _all_run(head: Times, durations: Times, counts: list[tuple[int, int]]) -> int:
-    """When a machine can have run the first ``count`` operations of each node, for all ``(node, count)``."""
-    counts = [(i, count) for i, count in counts if count > 0]
-    if len(counts) < 2:  # one node's own heads are that far apart already
-        return 0
-    starts = np.concatenate([head[i, :count] for i, count in counts])
-    lengths = np.concatenate([np.broadcast_to(durations[i], count) for i, count in counts])
-    ranked = np.argsort(starts)[::-1]
-    return int((starts[ranked] + np.cumsum(lengths[ranked])).max())
 
 
 def one_machine(runs: list[tuple[int, int, int]]) -> int:
@@ -91,4 +104,15 @@ def one_machine(runs: list[tuple[int, int, int]]) -> int:
             heapq.heappush(ready, (tail, left - spent))
         else:
             best = max(best, now - tail)
+    return best
+
+
+def laid_out(graph: Graph, head: Times, tail: Times) -> int:
+    """The least makespan that all heads and tails leave: by one operation, and by each machine on its own."""
+    durations = np.array(graph.durations, dtype=np.int64)
+    best = int((head + durations[:, None] + tail).max())
+    for machine in graph.machines:
+        best = max(best, one_machine([run for i in machine for run in
+                                      zip(head[i].tolist(), [graph.durations[i]] * head.shape[1], tail[i].tolist(),
+                                          strict=True)]))
     return best

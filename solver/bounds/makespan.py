@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import numpy as np
-
 from solver.bounds.graph import Graph, common_blocks, graph_of, without_common
-from solver.bounds.heads import Times, heads, one_machine, tails
+from solver.bounds.heads import Times, heads, laid_out, tails
 from solver.bounds.memory import area_of_one, chains_of_one, memory_bound
 from solver.bounds.order import Order, implied_order
 from solver.bounds.steady import critical_cycle
@@ -51,7 +49,7 @@ def _bound(instance: Instance, micro_batches: int, order: Order) -> int:
     head, tail = heads(graph, order, shown, crowded), tails(graph, order, shown, crowded)
     bounds = [_links(instance, micro_batches)]
     if shown == micro_batches:
-        bounds.append(_laid_out(graph, head, tail))
+        bounds.append(laid_out(graph, head, tail))
     else:
         bounds += [_busy(graph, machine, micro_batches, head, tail) for machine in graph.machines if machine]
         bounds.append(_round_and_round(graph, order, micro_batches, head, tail))
@@ -61,16 +59,6 @@ def _bound(instance: Instance, micro_batches: int, order: Order) -> int:
         if area is not None:
             bounds.append(memory_bound(instance, device, area, micro_batches, head, tail))
     return max(bounds)
-
-
-def _laid_out(graph: Graph, head: Times, tail: Times) -> int:
-    durations = np.array(graph.durations, dtype=np.int64)
-    best = int((head + durations[:, None] + tail).max())
-    for machine in graph.machines:
-        best = max(best, one_machine([run for i in machine for run in
-                                      zip(head[i].tolist(), [graph.durations[i]] * head.shape[1], tail[i].tolist(),
-                                          strict=True)]))
-    return best
 
 
 def _busy(graph: Graph, machine: tuple[int, ...], micro_batches: int, head: Times, tail: Times) -> int:

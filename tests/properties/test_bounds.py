@@ -16,6 +16,8 @@ from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import common_blocks, graph_of, without_common
 from solver.bounds.heads import heads, tails
 from solver.bounds.order import implied_order
+from solver.bounds.windows import rolling_bounds
+from solver.cpsat import Budget
 from solver.instance import Instance
 from solver.problem import Block, BlockKind, Dependency, Problem
 from solver.schedule import Schedule
@@ -118,3 +120,29 @@ def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> No
         assert bound <= exact
         many = makespan_bound(instance, 1000)
     assert many >= 900 * steady_bound(instance)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW_DATA)
+@given(cases(max_devices=3, max_blocks=4, max_micro_batches=3))
+def test_bounds_from_windows_never_exceed_the_optimum(case: Case) -> None:
+    assume(len(case.problem.blocks) * case.micro_batches <= 8)
+    best = least_makespan(case.problem, case.micro_batches)
+    assert best is not None
+    _check_windows(case.problem, case.micro_batches, best)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW_DATA)
+@given(spread_pipelines(max_devices=2), st.integers(2, 4))
+def test_bounds_from_windows_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_batches: int) -> None:
+    assume(len(problem.blocks) * micro_batches <= 16)
+    best = least_makespan(problem, micro_batches)
+    assume(best is not None)
+    assert best is not None
+    _check_windows(problem, micro_batches, best)
+
+
+def _check_windows(problem: Problem, micro_batches: int, best: Fraction) -> None:
+    instance = Instance.of(problem)
+    bounds = list(rolling_bounds(instance, micro_batches, Budget(), deterministic=2.0))
+    assert bounds == sorted(bounds)
+    assert max(bounds, default=0) * instance.tick <= best * instance.inflation
