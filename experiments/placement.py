@@ -78,7 +78,7 @@ def _measure(name: str, problem: PlacementProblem, time_limit: float) -> dict[st
     }
 
 
-def _ablate(problem: PlacementProblem, limit: float = 30.0) -> dict[str, Any]:
+def _ablate(problem: PlacementProblem, limit: float = 20.0) -> dict[str, Any]:
     """CPU seconds of the exact encoding on the folded graph from one and the same start, limited to ``limit``
     deterministic seconds each."""
     groups = fold(groups_of(problem))

@@ -212,6 +212,25 @@ def test_what_is_too_large_for_proof_is_coarsened_and_said_to_be(monkeypatch: py
     assert found.gap < 0.01
 
 
+def test_an_interrupt_keeps_the_best_so_far() -> None:
+    def stop(step: Step) -> None:
+        if step.doing == "exact search":
+            raise KeyboardInterrupt
+
+    problem = chain([1 + chance / 7 for chance in range(1, 40)], 0.5, devices=4)
+    found = place(problem, on_step=stop)
+    assert not judge.breaches(problem, found.stages)
+    assert found.bound < found.objective and found.status == "feasible"
+
+
+def test_where_only_the_exact_search_finds_what_fits_it_is_used_whatever_the_size(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solver.placement.search._EXACT", -1)
+    monkeypatch.setattr("solver.placement.search.best_slicing", lambda *_: None)
+    monkeypatch.setattr("solver.placement.search._Search._solve_coarse", lambda *_: None)
+    assert place(chain([3, 1, 4, 1, 5], devices=3)).objective == 5
+
+
 @pytest.mark.parametrize(("held", "memory", "sentence"), [
     ([8, 20, 3], 12.0, "operator 'n1' holds 20 byte, a device of kind gpu has 12 byte: 8 byte are missing"),
     ([8, 9, 9], 12.0, "the operators hold 26 byte together, all devices have 24 byte: 2 byte are missing; the largest "

@@ -63,7 +63,8 @@ def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float 
 
 
 class _Search:
-    """One search. ``stage_of`` and ``kind_of`` hold the best placement, by node and by stage."""
+    """One search. ``best`` is the best placement, of the groups before any further reduction; ``bound`` the best bound.
+    """
 
     def __init__(self, problem: PlacementProblem, budget: Budget, options: Options,
                  on_step: Callable[[Step], None]) -> None:
@@ -105,7 +106,7 @@ class _Search:
                 return
             before = self.best
             self._refine(share)
-            if not self._done() and not self._exact(share) and self.best is before:
+            if not self._done() and not self._exact(share, of_any_size=self.best is None) and self.best is before:
                 return
 
     def _done(self) -> bool:
@@ -127,7 +128,7 @@ class _Search:
                 break
         self.details["slicing"] = None if self.best is None else self.best.value
 
-    def _exact(self, share: float) -> bool:
+    def _exact(self, share: float, *, of_any_size: bool = False) -> bool:
         """The encoding on the graph itself, for ``share`` of what time is left; ``False`` if it is too large."""
         groups, start = self.groups, self._start(self.groups)
         if start is not None and self.options.cutoff:
@@ -139,7 +140,7 @@ class _Search:
         stages = min(self.problem.devices, groups.count)
         cutoff = start.value if start is not None and self.options.windows else float("inf")
         windows = windows_of(groups, stages, cutoff)
-        if windows.freedom > _EXACT:
+        if windows.freedom > _EXACT and not of_any_size:
             return False
         self._say("exact search")
         self.details["searched"] = groups.count
@@ -242,6 +243,8 @@ class _Search:
         if faults:
             raise judge.InvalidPlacement("; ".join(faults))
         objective = max(stage.load for stage in stages)
+        if objective <= self.bound * (1 + _CLOSE):
+            self.details["coarsening"] = None  # however it was found, it is the best there is
         return Placement(
             self.problem, stages, objective, judge.latency_of(self.problem, stages), min(self.bound, objective),
             latency_bound,
