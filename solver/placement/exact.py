@@ -14,7 +14,8 @@ from solver.placement.slicing import Slicing
 from solver.placement.threshold import Literal, Threshold, Ticks
 from solver.placement.windows import Windows, capacity_of, windows_of
 
-__all__ = ["EVERYTHING", "Options", "Solved", "least_bottleneck"]
+__all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "heaviest", "largest_load", "least_bottleneck",
+           "read_stages"]
 
 #: Capacities of several kinds are fractions; rows take them in so many parts, rounded up.
 _PARTS = 1000
@@ -127,6 +128,16 @@ def load_in_ticks(groups: Groups, slicing: Slicing, ticks: Ticks) -> int:
 
 def largest_load(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]]) -> float:
     """The largest load of these stages (kind, groups)."""
+    return max(_loads(groups, stages))
+
+
+def heaviest(groups: Groups, slicing: Slicing) -> int:
+    """The index of the stage with the largest load."""
+    loads = _loads(groups, slicing.stages)
+    return loads.index(max(loads))
+
+
+def _loads(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]]) -> list[float]:
     stage_of = {group: index for index, (_, inside) in enumerate(stages) for group in inside}
     loads = [float(groups.times[list(inside), kind].sum()) for kind, inside in stages]
     for net in groups.nets:
@@ -134,4 +145,4 @@ def largest_load(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]]) 
         if len(touched) > 1:
             for stage in touched:
                 loads[stage] += net.cost * groups.problem.kinds[stages[stage][0]].transfer_factor
-    return max(loads)
+    return loads

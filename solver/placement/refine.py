@@ -1,7 +1,8 @@
-"""Refining a placement: groups near the cuts are set free, all others stay, and the exact encoding decides.
+"""Refining a placement: some groups are set free, all others stay, and the exact encoding decides.
 
-"Near" is measured in work: a group may move to the next stage if the groups of its own stage that would have to move
-with it (those that follow it there) take at most ``reach`` of the largest load; likewise to the stage before.
+Free are, first, the stages around the one with the largest load, whole; then the groups near any cut. "Near" is
+measured in work: a group may move to the next stage if the groups of its own stage that would have to move with it
+(those that follow it there) take at most ``reach`` of the largest load; likewise to the stage before.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from solver.cpsat import Budget
-from solver.placement.exact import least_bottleneck
+from solver.placement.exact import heaviest, least_bottleneck
 from solver.placement.groups import Groups
 from solver.placement.slicing import Slicing
 from solver.placement.windows import Windows, work_around
 
-__all__ = ["near_cuts", "refine"]
+__all__ = ["around", "near_cuts", "refine"]
 
 
 def near_cuts(groups: Groups, slicing: Slicing, reach: float) -> Windows:
@@ -52,22 +53,53 @@ def _work_within(groups: Groups, inside: Sequence[int], order: Sequence[tuple[in
     return head.tolist(), tail.tolist()
 
 
+def around(groups: Groups, slicing: Slicing, centre: int, width: int) -> Windows:
+    """Windows in which the groups of ``width`` neighbouring stages, ``centre`` (an index into ``slicing``) in their
+    middle, may be in any of these; the rest stay."""
+    stages = min(groups.problem.devices, groups.count)
+    offset = stages - len(slicing.stages)
+    low = max(0, min(centre + offset - (width - 1) // 2, stages - width))
+    high = min(stages - 1, low + width - 1)
+    first, last = [0] * groups.count, [0] * groups.count
+    for index, (_, inside) in enumerate(slicing.stages):
+        stage = index + offset
+        free = low <= stage <= high
+        for group in inside:
+            first[group], last[group] = (low, high) if free else (stage, stage)
+    return Windows(tuple(first), tuple(last))
+
+
 def refine(groups: Groups, start: Slicing, budget: Budget, least: float, *, turn: float,
            on_better: Callable[[Slicing], None] = lambda _: None) -> Slicing:
-    """``start`` improved until nothing near the cuts helps or time is up.
+    """``start`` improved until no neighbourhood helps or time is up, with at most ``turn`` deterministic seconds each.
 
-    ``reach`` grows while neighbourhoods are searched to their end, and shrinks where one turn (``turn`` deterministic
-    seconds) is too short for that.
+    Neighbourhoods grow while they are searched to their end without an improvement. Those around the heaviest stage
+    end where a turn is too short for one; ``reach`` then shrinks instead.
     """
-    best, reach = start, 0.05
-    while not budget.spent and best.value > least * (1 + 1e-6) and 0.001 < reach <= 1:
-        found = least_bottleneck(groups, budget, best, least, windows=near_cuts(groups, best, reach * best.value),
-                                 deterministic=turn)
+    best = start
+
+    def try_within(windows: Windows) -> bool | None:
+        """Whether it helped; ``None`` if that was not found out."""
+        nonlocal best
+        found = least_bottleneck(groups, budget, best, least, windows=windows, deterministic=turn)
         if found.stages is not None and found.stages.value < best.value:
             best = found.stages
             on_better(best)
-        elif found.proven:
-            reach *= 2
-        else:
-            reach /= 3
+            return True
+        return False if found.proven else None
+
+    def going() -> bool:
+        return not budget.spent and best.value > least * (1 + 1e-6)
+
+    width = 2
+    while going() and width <= len(best.stages):
+        helped = try_within(around(groups, best, heaviest(groups, best), width))
+        if helped is None:
+            break
+        width = 2 if helped else width + 1
+    reach = 0.05
+    while going() and 0.001 < reach <= 1:
+        helped = try_within(near_cuts(groups, best, reach * best.value))
+        if not helped:
+            reach = reach / 3 if helped is None else reach * 2
     return best

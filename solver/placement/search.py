@@ -144,8 +144,9 @@ class _Search:
             return False
         self._say("exact search")
         self.details["searched"] = groups.count
-        found = least_bottleneck(groups, self.budget, start, self.bound, options=self.options,
-                                 deterministic=self._turn(share))
+        part = self._part(share)
+        found = least_bottleneck(groups, part, start, self.bound, options=self.options)
+        self._count(part)
         if found.infeasible and start is None:
             raise NoPlacement(sentence_for(groups, self.budget))
         self.bound = max(self.bound, found.bound)
@@ -160,7 +161,9 @@ class _Search:
             "refined near the cuts; the bound is one for the graph itself")
         self._say("coarse search")
         start = self._start(coarse)
-        found = least_bottleneck(coarse, self.budget, start, self.bound, deterministic=self._turn(share))
+        part = self._part(share)
+        found = least_bottleneck(coarse, part, start, self.bound)
+        self._count(part)
         self._better(coarse, found.stages)
         for level in reversed(self.levels[1: self.levels.index(coarse)]):
             self._refine(share, level)
@@ -171,17 +174,22 @@ class _Search:
         if start is None:
             return
         self._say("refining near the cuts")
-        turn = self._turn(share)
-        part = Budget(seconds=self.budget.left * share, deterministic=turn if turn < float("inf") else None,
-                      seed=self.budget.seed, workers=self.budget.workers)
-        found = refine(groups, start, part, self.bound, turn=turn / 4)
-        self.budget.deterministic_used += part.deterministic_used
-        self.budget.interrupted |= part.interrupted
+        part = self._part(share)
+        found = refine(groups, start, part, self.bound, turn=min(part.deterministic_left, part.left) / 8)
+        self._count(part)
         self._better(groups, found)
 
-    def _turn(self, share: float) -> float:
-        """Deterministic seconds for ``share`` of what is left: by the measure itself or, roughly, by the clock."""
-        return share * min(self.budget.deterministic_left, self.budget.left)
+    def _part(self, share: float) -> Budget:
+        """A budget of ``share`` of what is left: of deterministic time if that is limited, else of the clock's."""
+        whole = self.budget
+        if whole.deterministic is None:
+            return Budget(seconds=whole.left * share, seed=whole.seed, workers=whole.workers)
+        return Budget(seconds=whole.left, deterministic=whole.deterministic_left * share, seed=whole.seed,
+                      workers=whole.workers)
+
+    def _count(self, part: Budget) -> None:
+        self.budget.deterministic_used += part.deterministic_used
+        self.budget.interrupted |= part.interrupted
 
     # -- keeping the best ----------------------------------------------------------------------------------------
 

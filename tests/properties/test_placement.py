@@ -17,7 +17,7 @@ from solver.placement.groups import Groups, groups_of
 from solver.placement.hopeless import NoPlacement, excess_needed, refuse_hopeless
 from solver.placement.problem import PlacementProblem
 from solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
-from solver.placement.refine import near_cuts, refine
+from solver.placement.refine import around, near_cuts, refine
 from solver.placement.search import place
 from solver.placement.slicing import Slicing, best_slicing
 from solver.placement.windows import windows_of
@@ -124,10 +124,10 @@ def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: Placem
     groups = groups_of(problem)
     start = sliced(problem, groups)
     offset = min(problem.devices, groups.count) - len(start.stages)
-    windows = near_cuts(groups, start, 0.2 * start.value)
-    for stage, (_, inside) in enumerate(start.stages):
-        for group in inside:
-            assert windows.first[group] <= stage + offset <= windows.last[group]
+    for windows in (near_cuts(groups, start, 0.2 * start.value), around(groups, start, 0, 2)):
+        for stage, (_, inside) in enumerate(start.stages):
+            for group in inside:
+                assert windows.first[group] <= stage + offset <= windows.last[group]
     assert best_load(problem) * (1 - 1e-9) <= refine(groups, start, Budget(), 0.0, turn=1).value <= start.value
 
 
