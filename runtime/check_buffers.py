@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from runtime.buffers import BufferTable, Landing, Layout, Staging, send_done
 from runtime.check import grid
-from runtime.program import Program, ProgramError, Recv, Send, Vocabulary, Work
+from runtime.program import Program, ProgramError, Recv, Send, StageWork, Vocabulary, Work
 from solver.problem import Number, Problem
 
 __all__ = ["check_buffers", "check_memory"]
@@ -29,8 +29,8 @@ def check_buffers(program: Program, problem: Problem, tables: Sequence[BufferTab
     """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``tables`` (one a rank) hold for
     a ``program`` that :func:`runtime.check.check_program` has accepted.
 
-    ``keeps(work)`` is the instruction up to which its rank may look at what ``work`` reads; by default, in a pipeline,
-    the last of its stage for that micro-batch, else ``work`` itself.
+    ``keeps(work)`` is the instruction up to which its rank may look at what ``work`` reads; by default the last of
+    its stage for that micro-batch, where blocks are stages, else ``work`` itself.
     """
     if len(tables) != len(program.ranks):
         raise ProgramError(f"there are {len(tables)} buffer tables for {len(program.ranks)} ranks")
@@ -143,10 +143,10 @@ class _Proof:
         return first, last
 
     def _last_of_stage(self, work: Work) -> Work:
-        block, pipeline = self.vocabulary.block(work), self.vocabulary.pipeline
-        if pipeline is None or block is None:
+        graph = self.vocabulary.graph
+        if graph is None or not isinstance(work, StageWork):
             return work
-        return self.vocabulary.work(pipeline.stages[pipeline.stage_of(block)].blocks[-1], work.micro_batch)
+        return self.vocabulary.work(graph.stages[work.stage].order[-1], work.micro_batch)
 
     def _refuse(self, rank: int, step: int, sentence: str) -> NoReturn:
         steps = [step if r == rank else min(step, max(len(row) - 1, 0)) for r, row in enumerate(self.program.ranks)]

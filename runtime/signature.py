@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -37,7 +38,13 @@ def signatures(training: Training) -> Mapping[str, str]:
 
 
 def signed(plan: Plan, factory: Callable[[Plan, int], Training]) -> Plan:
-    """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks."""
+    """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks.
+
+    Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch.
+    """
+    if "session" in inspect.signature(factory).parameters:
+        raise SignatureError("stages whose function takes a session can only be made when the plan runs, so a plan "
+                             "cannot be signed for them: leave --stages out")
     found: dict[str, str] = {}
     for rank in range(len(plan.program.ranks)):
         found.update(signatures(factory(plan, rank)))

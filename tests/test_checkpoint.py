@@ -22,6 +22,7 @@ from runtime.checkpoint import Checkpoints, latest
 from runtime.health import RunError, require_finite
 from runtime.launch import Ended, launch_local
 from runtime.plan import Plan, load_plan, plan_of, save_plan
+from runtime.precision import MasterWeights
 from runtime.replay import replay, run_training
 from runtime.session import join
 from runtime.signature import SignatureError, require_signature, signatures, signed
@@ -46,18 +47,19 @@ class Noisy(nn.Module):
 
 
 def training(plan: Plan, rank: int, width: int = WIDTH) -> Training:
+    """In bf16, with fp32 masters, which know more than the weights do."""
     assert plan.stage_ranks is not None
     torch.manual_seed(3 + rank)
-    mine = {s: Noisy(width).double() for s, where in enumerate(plan.stage_ranks) if where == rank}
+    mine = {s: Noisy(width).to(torch.bfloat16) for s, where in enumerate(plan.stage_ranks) if where == rank}
+    masters = MasterWeights([p for module in mine.values() for p in module.parameters()])
 
     def batch(step: int, micro_batch: int) -> Tensor:
         chance = torch.Generator().manual_seed(1000 * step + micro_batch)
-        return torch.randn(4, width, dtype=torch.float64, generator=chance)
+        return torch.randn(4, width, generator=chance).to(torch.bfloat16)
 
-    parameters = [p for module in mine.values() for p in module.parameters()]
-    return Training(mine, [Boundary((4, width), torch.float64)] * (len(plan.stage_ranks) - 1), batch,
-                    targets=lambda s, m: batch(s + 50, m), loss=lambda y, t: ((y - t) ** 2).mean(), steps=STEPS,
-                    optimizer=torch.optim.AdamW(parameters, lr=0.05))
+    return Training(mine, [Boundary((4, width), torch.bfloat16)] * (len(plan.stage_ranks) - 1), batch,
+                    targets=lambda s, m: batch(s + 50, m), loss=lambda y, t: ((y - t).float() ** 2).mean(), steps=STEPS,
+                    masters=masters, optimizer=torch.optim.AdamW(masters.parameters(), lr=0.05))
 
 
 def wider(plan: Plan, rank: int) -> Training:
@@ -116,16 +118,24 @@ def test_a_plan_signed_for_a_model_refuses_another(tmp_path: Path) -> None:
     require_signature(a_plan(), wider(plan, 1))  # an unsigned plan takes any
 
 
+def test_stages_that_need_a_session_cannot_sign_a_plan() -> None:
+    def meeting(plan: Plan, rank: int, session: object = None) -> Training:
+        return training(plan, rank)
+
+    with pytest.raises(SignatureError, match="leave --stages out"):
+        signed(a_plan(), meeting)
+
+
 def test_signatures_see_names_shapes_types_and_boundaries_but_no_values() -> None:
     plan = a_plan()
     one, other = training(plan, 0), training(plan, 0)
     with torch.no_grad():
         next(other.stages[0].parameters()).zero_()
     assert signatures(one) == signatures(other)
-    other.stages[0].float()
+    other.stages[0].double()
     assert signatures(one) != signatures(other)
     other = training(plan, 0)
-    other.boundaries = [Boundary((5, WIDTH), torch.float64)]
+    other.boundaries = [Boundary((5, WIDTH), torch.bfloat16)]
     assert signatures(one) != signatures(other)
 
 
@@ -203,6 +213,8 @@ def rank_main() -> None:
         found = run_training(plan, session, part, saving)
         state = {f"{s}.{name}": tensor for s, module in part.stages.items()
                  for name, tensor in module.state_dict().items()}
+        assert part.masters is not None
+        state |= {f"master {i}": master.detach() for i, master in enumerate(part.masters.parameters())}
         dump(state, folder / f"weights-{session.rank}.pt")
     if found is not None:
         print(json.dumps(found.losses))

@@ -15,7 +15,7 @@ import torch
 from runtime.buffers import BufferTable
 from runtime.executor import Executor, Parcel, Worker
 from runtime.plan import Plan
-from runtime.program import Work
+from runtime.program import StageWork, Work
 from runtime.session import Session
 from runtime.training import Boundary
 from runtime.transports import Transport
@@ -159,11 +159,10 @@ class Tracer:
         return _needs(self.plan, work)
 
     def keeps(self, work: Work) -> Work:
-        pipeline, block = self.plan.vocabulary.pipeline, self.plan.vocabulary.block(work)
-        assert block is not None
-        if pipeline is None:
+        graph = self.plan.vocabulary.graph
+        if graph is None or not isinstance(work, StageWork):
             return work
-        return self.plan.vocabulary.work(pipeline.stages[pipeline.stage_of(block)].blocks[-1], work.micro_batch)
+        return self.plan.vocabulary.work(graph.stages[work.stage].order[-1], work.micro_batch)
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         block = self.plan.vocabulary.block(what)

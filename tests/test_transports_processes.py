@@ -1,0 +1,80 @@
+"""Random schedules on real processes, over every transport that runs on a CPU: every value is that of its place.
+
+Run as a program (``python -m tests.test_transports_processes FOLDER``), this file is one rank.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runtime.executor import Executor
+from runtime.launch import launch_local
+from runtime.plan import Plan, load_plan, plan_of, save_plan
+from runtime.session import join
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
+from solver.schedule import Schedule
+from solver.timing import time_orders
+from tests.builders import pipeline
+from tests.threads import Tracer, expected
+
+RANKS, PLANS, STEPS = 3, 5, 3
+TRANSPORTS = ("gloo", "shared", "emulated:1e-3,1e7")
+
+
+def random_plan(seed: int) -> Plan:
+    """Stages or plain blocks, at random on the ranks, in a random order that the dependencies allow."""
+    chance = random.Random(seed)
+    if seed % 2:
+        where = [chance.randrange(RANKS) for _ in range(5)] + list(range(RANKS))
+        problem = pipeline(where, split=chance.choice([None, (1, 1)]))
+    else:
+        blocks = [Block(f"b{i}", BlockKind.OTHER, tuple(chance.sample(range(RANKS), chance.choice([1, 1, 2]))), 1,
+                        after=tuple(Dependency(f"b{p}", distance=chance.choice([0, 0, 1]))
+                                    for p in chance.sample(range(i), min(i, 2)))) for i in range(8)]
+        problem = Problem("random", tuple(Device(str(d)) for d in range(RANKS)), tuple(blocks))
+    waits = {(b, m): {(problem.index[d.block], m - d.distance) for d in block.after if m >= d.distance}
+             for b, block in enumerate(problem.blocks) for m in range(4)}
+    orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
+    while waits:
+        key = chance.choice([key for key, needed in waits.items() if not needed & waits.keys()])
+        del waits[key]
+        for device in problem.blocks[key[0]].devices:
+            orders[device].append(key)
+    return plan_of(Schedule(problem, 4, time_orders(problem, 4, orders), 0.0))
+
+
+@pytest.mark.slow
+def test_random_schedules_run_right_over_every_transport(tmp_path: Path) -> None:
+    for seed in range(PLANS):
+        save_plan(random_plan(seed), tmp_path / f"{seed}.json")
+    ended = launch_local(RANKS, [sys.executable, "-m", "tests.test_transports_processes", str(tmp_path)], timeout=150,
+                         environment={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)})
+    assert [end.code for end in ended] == [0] * RANKS, ended
+    assert [end.output for end in ended] == [f"{PLANS * STEPS * len(TRANSPORTS)} steps\n"] * RANKS
+
+
+def rank_main(folder: Path) -> None:
+    done = 0
+    with join(30) as session:
+        for path in sorted(folder.glob("*.json")):
+            plan = load_plan(path)
+            for transport in TRANSPORTS:
+                tracer = Tracer(plan, session.rank)
+                executor = Executor(plan, replace(session, transport=transport), tracer)
+                for tracer.step in range(STEPS):
+                    tracer.found.clear()
+                    executor.run()
+                    wanted = expected(plan, tracer.step)
+                    assert tracer.found == {work: wanted[work] for work in plan.program.works(session.rank)}
+                    done += 1
+                executor.close()
+    print(f"{done} steps")
+
+
+if __name__ == "__main__":
+    rank_main(Path(sys.argv[1]))
