@@ -164,3 +164,42 @@ def test_a_vocabulary_of_a_million_is_most_of_a_small_gpt() -> None:
 def test_building_graphs_loads_neither_torch_nor_a_solver() -> None:
     code = "import models.zoo.graphs, sys; print(sorted({'torch', 'ortools', 'altair'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_tensor_parallel_layers_need_two_sums_and_no_other_exchange() -> None:
+    """Megatron-LM's layout (Shoeybi et al. 2019, section 3): by heads, then by hidden width, each followed by one
+    all-reduce; every tensor in between is read as it was left."""
+    graph = model_graph(SMALL["gpt"], 4)
+    chosen = {"attention.qkv": "output", "attention.dense": "input", "mlp.up": "output", "mlp.gelu": "axis2",
+              "mlp.down": "input", "attention.score": "heads", "attention.softmax": "heads",
+              "attention.dropout": "heads", "attention.context": "heads"}
+    lies: dict[str, int | str] = {}
+    sums = []
+    for operator in graph.operators:
+        if operator.layer != "layer0":
+            continue
+        part = operator.name.removeprefix("layer0.")
+        split = next((split for split in operator.splits if split.dimension == chosen.get(part)), None)
+        assert (split is None) == (part not in chosen)
+        for name in operator.inputs:
+            wanted = "whole" if split is None else split.inputs.get(name, "whole")
+            if lies.get(name, "whole") == "partial" and wanted == "whole":
+                sums.append(name)
+            else:
+                assert lies.get(name, "whole") == wanted, (operator.name, name)
+        for tensor in operator.outputs:
+            lies[tensor.name] = "whole" if split is None else split.outputs.get(tensor.name, "whole")
+    assert sums == ["layer0.attention.dense", "layer0.mlp.down"]
+
+
+@pytest.mark.parametrize("dimension", ["batch", "sequence"])
+def test_splits_along_the_data_meet_without_an_exchange(dimension: str) -> None:
+    """What every operator can be cut along, all of a feed-forward part can."""
+    graph = model_graph(SMALL["gpt"], 4)
+    for operator in graph.operators:
+        if operator.layer == "layer0" and (dimension == "batch" or "attention" not in operator.name):
+            (split,) = [split for split in operator.splits if split.dimension == dimension]
+            axis = {"batch": 0, "sequence": 1}[dimension]
+            assert all(split.inputs[name] == axis for name in operator.inputs), operator.name
+            assert all(split.outputs[tensor.name] == axis for tensor in operator.outputs)
+            assert not split.parameters

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
-__all__ = ["__version__", "capture", "check", "compare", "demo", "draw", "estimate", "explain", "export_schedule", "fit",
-           "import_schedule", "place", "plan", "profile", "profile_stages", "replay", "schema", "solve", "sweep",
-           "unroll"]
+__all__ = ["__version__", "capture", "check", "compare", "demo", "draw", "estimate", "explain",
+           "export_schedule", "fit", "import_schedule", "place", "plan", "profile", "profile_stages",
+           "replay", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 
