@@ -3,7 +3,7 @@
 Shares are fitted on one model of Aceso's V100 profiles (GPT-1.3B, micro-batches of 1, 2, 4 and 8) and judged on the
 other (T5-770M), which has other sizes and a decoder; and the other way round. Errors are modelled over measured time,
 minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far counted
-memory is from the profile's. Writes ``roofline.json``.
+memory is from the profile's. Writes ``roofline.json`` and ``roofline.png``.
 
     python -m experiments.roofline
 """
@@ -17,6 +17,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
 
 from models.build import layer_costs
 from models.devices import DEVICES, KernelClass, Pass, Reach, kernel_class
@@ -178,6 +182,27 @@ def memory() -> dict[str, object]:
     return result
 
 
+def draw(tested: Sequence[Sample], path: Path) -> None:
+    """Modelled against measured time of every operator and pass, with the shipped shares."""
+    points: list[dict[str, Any]] = [
+        {"measured": sample.seconds[which] * 1e6, "kernels": kernel_class(sample.operators[0][0].kind),
+         "modelled": modelled(sample, which, dict(V100.reach), V100.launch[which]) * 1e6, "pass": which}
+        for sample in tested for which in _PASSES[-1]]
+    ends = [min(p["measured"] for p in points), max(p["measured"] for p in points)]
+    line = alt.Chart(alt.InlineData(values=[{"measured": end, "modelled": end} for end in ends])).mark_line(
+        color="#6b6b6b", strokeDash=[4, 3], strokeWidth=1)
+    dots = alt.Chart(alt.InlineData(values=points)).mark_point(filled=True, size=45, opacity=0.8).encode(
+        color=alt.Color("kernels:N", scale=alt.Scale(range=["#56B4E9", "#E69F00", "#009E73", "#D55E00", "#CC79A7",
+                                                            "#0072B2", "#999999"])), shape="pass:N")
+    axis = alt.Scale(type="log")
+    chart = alt.layer(line, dots).encode(
+        x=alt.X("measured:Q", scale=axis, title="measured, \N{MICRO SIGN}s"),
+        y=alt.Y("modelled:Q", scale=axis, title="modelled, \N{MICRO SIGN}s")).properties(
+        width=420, height=420, title="Operators of GPT-1.3B on a V100, micro-batches of 1 to 8; fitted on T5-770M")
+    path.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), vl_version=alt.SCHEMA_VERSION.rpartition(".")[0],
+                                                scale=1.25))
+
+
 def main() -> None:
     """Fit on each model, judge on both, print and write the table."""
     data = {name: samples(name) for name in MODELS}
@@ -196,6 +221,7 @@ def main() -> None:
     report["memory, GPT-1.3B on 4 V100"] = memory()
     report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
     Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    draw(data["gpt-1.3b-v100"], Path(__file__).with_suffix(".png"))
     print(json.dumps(report, indent=1))
 
 
