@@ -158,14 +158,17 @@ def test_a_file_of_costs_goes_round_and_says_where_figures_come_from(tmp_path: P
 @pytest.mark.parametrize("backward", ["full", "split"])
 def test_the_planned_peak_of_each_rank_is_the_measured_one(backward: str, tmp_path: Path) -> None:
     costs = measure_stages(gpt(2), device=CPU, repeats=3)
-    schedule = solve(measured_problem(costs, backward=backward), 6, time_limit=10)
+    # Memory for three micro-batches of the eight: each rank is as full again after the first gradients are there. (With
+    # more memory, a schedule may put off all weight gradients, and be fullest when there are none yet.)
+    cap = max(static_bytes(costs, s) + 3.3 * costs[s].passes[backward]["F"].memory.change for s in (0, 1))
+    schedule = solve(measured_problem(costs, backward=backward, memory=int(cap)), 8, time_limit=4)
     save_plan(plan_of(schedule), tmp_path / "plan.json")
     ended = launch_local(2, [sys.executable, "-m", "tests.test_measure", str(tmp_path)], timeout=120,
                          environment={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)})
     assert [end.code for end in ended] == [0, 0], ended
     for rank, end in enumerate(ended):
         weights = costs[rank].parameter_bytes  # there before what is measured begins
-        planned = schedule.peak_memory[rank] - weights + static_bytes(costs, rank, optimizer_copies=0, micro_batches=6)
+        planned = schedule.peak_memory[rank] - weights + static_bytes(costs, rank, optimizer_copies=0, micro_batches=8)
         measured = json.loads(end.output.splitlines()[-1])["peak"]
         assert planned == pytest.approx(measured, rel=0.05)
 
