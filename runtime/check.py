@@ -26,6 +26,7 @@ from solver.problem import Problem
 __all__ = ["check_program", "grid"]
 
 GRID_REACH = 3  # how many steps an error shows before and after the fault
+RANK_REACH = 4  # and how many ranks
 
 
 def check_program(program: Program, problem: Problem, micro_batches: int) -> None:
@@ -37,18 +38,24 @@ def check_program(program: Program, problem: Problem, micro_batches: int) -> Non
 
 
 def grid(program: Program, steps: Sequence[int], fault: int) -> str:
-    """The rows of ``program`` around ``steps`` (one a rank, where each stands), with an arrow behind row ``fault``."""
-    windows = []
-    for row, step in zip(program.ranks, steps, strict=True):
+    """The rows of ``program`` around ``steps`` (one a rank, where each stands), with an arrow behind row ``fault``; of
+    many ranks, the nearest."""
+    first = max(0, min(fault - RANK_REACH, len(steps) - 2 * RANK_REACH - 1))
+    shown = range(first, min(len(steps), first + 2 * RANK_REACH + 1))
+    windows = {}
+    for rank in shown:
+        row, step = program.ranks[rank], steps[rank]
         cells = [str(row[i]) if 0 <= i < len(row) else "" for i in range(step - GRID_REACH, step + GRID_REACH + 1)]
         cells[GRID_REACH] = f"[{cells[GRID_REACH] or 'end'}]"
-        windows.append(cells)
-    widths = [max(len(cells[i]) for cells in windows) for i in range(2 * GRID_REACH + 1)]
+        windows[rank] = cells
+    widths = [max(len(cells[i]) for cells in windows.values()) for i in range(2 * GRID_REACH + 1)]
     lines = []
-    for rank, cells in enumerate(windows):
+    for rank, cells in windows.items():
         text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         marker = "  <-- here" if rank == fault else ""
         lines.append(f"  rank {rank}, step {steps[rank]:>4}:  {text}".rstrip() + marker)
+    if len(shown) < len(steps):
+        lines.append(f"  ({len(steps) - len(shown)} more ranks)")
     return "\n".join(lines)
 
 

@@ -17,8 +17,9 @@ text                      meaning, with what it does to memory and time
                           digits, ``_``, ``.``, ``-``, or that starts with a digit, stands in JSON quotes.
 ``SEND 2F0>1``            hands the result of ``2F0`` to rank 1: an activation after F, an input gradient after B or I.
                           Starts the transfer and goes on; the tensor is kept until the transfer is done.
-``RECV 2F0<0``            the other end of it, on rank 1. Allocates the buffer, starts the transfer and goes on; the
-                          instruction that needs the result waits for it. The buffer is freed when its user is done.
+``RECV 2F0<0``            the other end of it, on rank 1. The transfer into the buffer that :mod:`runtime.buffers` gives
+                          it has started here or before; the instruction that needs the result waits for it. Other
+                          messages get the buffer when nobody may look at this one any more.
 ========================  =============================================================================================
 
 A block on several devices stands in the row of each, and they start it together: all ranks of a group so enter its

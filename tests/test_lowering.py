@@ -145,6 +145,17 @@ def test_two_ranks_that_both_send_first_are_refused_even_though_buffers_would_le
         check_program(Program.from_text(rows), problem, 1)
 
 
+def test_of_many_ranks_the_grid_shows_those_around_the_fault() -> None:
+    problem = Problem("many", tuple(Device(str(d)) for d in range(40)),
+                      tuple(Block(f"a{d}", O, (d,), 1) for d in range(40)))
+    rows = [(f"a{d}[0]",) if d != 38 else ("a38[0]", "a38[0]") for d in range(40)]
+    with pytest.raises(ProgramError, match=r"a38\[0\] runs twice on rank 38") as caught:
+        check_program(Program.from_text(rows), problem, 1)
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.split(",")[0].strip() for line in lines] == [*(f"rank {r}" for r in range(31, 40)), "(31 more ranks)"]
+    assert lines[-3].endswith("<-- here")
+
+
 def test_three_ranks_in_a_circle_are_refused() -> None:
     devices = tuple(Device(str(d)) for d in range(3))
     blocks = tuple(Block(f"a{d}", O, (d,), 1) for d in range(3))
