@@ -52,6 +52,7 @@ class Reduction:
         session.agree("steps, clip_norm and ties", (training.steps, training.clip_norm, list(map(dict, training.ties))))
         self.parameters = list({id(p): p for module in training.stages.values() for p in module.parameters()
                                 if p.requires_grad}.values())
+        self._require_masters()
         everywhere = range(session.world)
         spans = [self._span(tie) for tie in training.ties]
         session.add_groups([everywhere, *(ranks for ranks, split in spans if split)])
@@ -169,6 +170,17 @@ class Reduction:
         for tie in self.ties:
             if tie.counted:
                 yield tie.parameters[0]
+
+    def _require_masters(self) -> None:
+        if self.training.masters is None:
+            return
+        covered = {id(self.training.masters.of(p)) for p in self.parameters} & set(
+            map(id, self.training.masters.parameters()))
+        for stage, module in self.training.stages.items():
+            for name, parameter in module.named_parameters():
+                if parameter.requires_grad and id(self.training.masters.of(parameter)) not in covered:
+                    raise SessionError(f"masters has no copy of {name!r} of stage {stage}: build it from all "
+                                       "parameters of this rank")
 
     def _require_equal_starts(self) -> None:
         """Rank 0 compares a checksum of all that must begin equal: ties, replicas, what a stage's ranks all hold."""

@@ -36,8 +36,8 @@ class ReplayError(ValueError):
 @dataclass(frozen=True)
 class Replay:
     """What a replay found: the timeline of its last batch, that held against the plan (``None`` if the problem's time
-    unit says nothing in seconds), and for each batch its mean loss (none if emulated, or in inference) and the norm of
-    its gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's."""
+    unit says nothing in seconds), and for each batch its mean loss (none if no stage gives one) and the norm of its
+    gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's."""
 
     timeline: Timeline
     comparison: Comparison | None
@@ -166,7 +166,7 @@ def run_training(plan: Plan, session: Session, training: Training,
             checkpoints.save(plan, session, training, step)
     executor.close()
     worker.close()
-    return _result(plan, session, _seconds_per_unit(plan), measured, losses if worker.graph.has_backward else (), norms)
+    return _result(plan, session, _seconds_per_unit(plan), measured, losses if worker.wiring.has_losses else (), norms)
 
 
 def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measured: list[Measured],

@@ -40,6 +40,11 @@ class Wiring:
         if graph.has_backward:
             self._require_gradients()
 
+    @property
+    def has_losses(self) -> bool:
+        """Whether some stage gives a loss."""
+        return any(value in self.giver for value in self.losses)
+
     def reads(self, work: StageWork) -> tuple[StageWork, ...]:
         """The passes whose results ``work`` reads."""
         stage, letter, micro_batch = work

@@ -1,0 +1,212 @@
+"""One stage in this process: several inputs and outputs, recomputation, offload, full-precision masters, requests."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runtime.measure import memory_of
+from runtime.precision import MasterWeights
+from runtime.requests import Requests
+from runtime.stage import StageRunner
+
+WIDTH, CPU = 4, torch.device("cpu")
+
+
+class Cell(nn.Module):
+    """Two inputs, two outputs, dropout: the second input goes on unchanged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.drop = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Dropout(0.5)
+
+    def forward(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        y = self.drop(torch.tanh(self.one(x)))
+        return self.two(y) * memory, memory
+
+
+def run(micro_batches: int = 3, **options: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and input gradients, then weight gradients, of overlapping micro-batches."""
+    torch.manual_seed(0)
+    module, results = Cell().double(), list[Tensor]()
+    xs = torch.randn(micro_batches, 2, WIDTH, dtype=torch.float64)
+    runner = StageRunner(module, **options)  # type: ignore[arg-type]
+    torch.manual_seed(1)
+    for m in range(micro_batches):
+        results += runner.forward(m, xs[m], xs[m] + 1)
+    for m in reversed(range(micro_batches)):
+        if options.get("offload"):
+            runner.offload(m)
+            runner.load(m)
+        if options.get("recompute"):
+            runner.recompute(m)
+        backward = runner.input_grad if options.get("split") else runner.backward
+        results += [g for g in backward(m, xs[m] - 1, xs[m] * 2) if g is not None]
+        if options.get("split"):
+            runner.weight_grad(m)
+    runner.close()
+    assert runner.held == (0, 0) and not runner._repeats and not runner._shelves
+    return results, [p.grad for p in module.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("options", [
+    {"split": True}, {"recompute": True}, {"offload": True}, {"recompute": True, "split": True},
+    {"recompute": True, "offload": True}, {"offload": True, "split": True},
+])
+def test_every_way_to_run_a_stage_gives_the_same_numbers(options: dict[str, bool]) -> None:
+    plain, plain_weights = run()
+    found, found_weights = run(**options)
+    assert len(found) == len(plain) == 3 * 4 and len(found_weights) == len(plain_weights) == 4
+    for mine, wanted in zip([*found, *found_weights], [*plain, *plain_weights], strict=True):
+        assert torch.allclose(mine, wanted, rtol=0, atol=1e-14)
+
+
+def test_an_output_that_nothing_depends_on_adds_nothing_and_constants_get_no_gradient() -> None:
+    runner = StageRunner(Cell().double(), constant=(0,))
+    x = torch.ones(2, WIDTH, dtype=torch.float64)
+    runner.forward(0, x, x)
+    assert [g is None for g in runner.backward(0, None, x)] == [True, False]
+    runner.forward(0, x, torch.ones(2, WIDTH, dtype=torch.int64))
+    assert runner.backward(0, x, None) == (None, None)
+
+
+def test_a_stage_without_anything_to_train_is_refused_where_the_plan_trains_it() -> None:
+    runner = StageRunner(nn.Identity(), constant=(0,))
+    with pytest.raises(ValueError, match="none of the stage's outputs depends on a parameter"):
+        runner.forward(0, torch.ones(1))
+
+
+class Squares(nn.Module):
+    """Keeps two tensors of its own for its backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.seen = nn.Parameter(torch.ones(WIDTH)), list[Any]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.exp(x * self.scale)
+        self.seen.append(weakref.ref(y))
+        return y * y
+
+
+def test_a_stage_that_is_recomputed_keeps_its_inputs_only() -> None:
+    module = Squares()
+    runner = StageRunner(module, recompute=True)
+    runner.forward(0, torch.ones(2, WIDTH))
+    assert module.seen[0]() is None
+    runner.recompute(0)
+    assert module.seen[1]() is not None
+    gradient, = runner.backward(0, torch.ones(2, WIDTH))
+    assert gradient is not None and torch.allclose(gradient, torch.full((2, WIDTH), 2 * torch.e**2))
+    assert module.seen[1]() is None
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_is_offloaded_leaves_its_place(recompute: bool) -> None:
+    """A CPU's host is the CPU: as much is taken there as is given back here, once for each storage."""
+    runner = StageRunner(Squares(), offload=True, recompute=recompute)
+    size = 1000 * WIDTH * 4
+
+    def forward() -> None:
+        runner.forward(0, torch.ones(1000, WIDTH))
+
+    kept = memory_of(forward, CPU)[1].change
+    # x and the random numbers' state; or x and y, which two operations save
+    assert kept == (size + torch.get_rng_state().nbytes if recompute else 2 * size)
+    assert memory_of(lambda: runner.offload(0), CPU)[1].change == 0
+    assert memory_of(lambda: runner.load(0), CPU)[1].change == 0
+    if recompute:
+        runner.recompute(0)
+    runner.backward(0, torch.ones(1000, WIDTH))
+    gc.collect()
+    assert not runner._shelves
+
+
+def test_what_a_stage_neither_saves_nor_hands_on_is_not_kept() -> None:
+    class Doubles(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * x + self.shift  # its backward needs neither x nor y
+
+    runner, x = StageRunner(Doubles()), torch.ones(WIDTH)
+    seen = [weakref.ref(x), *map(weakref.ref, runner.forward(0, x))]
+    del x
+    assert [ref() for ref in seen] == [None, None]
+    assert runner.backward(0, torch.ones(WIDTH))[0] is not None
+
+
+# -- master weights ----------------------------------------------------------------------------------------------------
+
+
+def test_masters_take_updates_and_sums_that_bf16_would_lose() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    layer.weight.data.fill_(1.0)
+    layer.to(torch.bfloat16)
+    masters = MasterWeights(layer.parameters())
+    optimizer = torch.optim.SGD(masters.parameters(), lr=1e-3)
+    for split in (False, True):
+        runner = StageRunner(layer, split=split, add=masters.add)
+        for m, size in enumerate((1.0, 2.0**-9)):  # 1 + 2^-9 is 1 in bf16
+            runner.forward(m, torch.ones(1, 1, dtype=torch.bfloat16))
+            (runner.input_grad if split else runner.backward)(m, torch.full((1, 1), size, dtype=torch.bfloat16))
+            if split:
+                runner.weight_grad(m)
+        runner.close()
+        master, = masters.parameters()
+        assert layer.weight.grad is None and master.grad is not None
+        assert float(master.grad) == 1 + 2.0**-9
+        master.grad = None
+    for _ in range(8):
+        master.grad = torch.ones(1, 1)
+        optimizer.step()
+        masters.write_back()
+    assert float(master.detach()) == pytest.approx(1 - 8e-3)
+    assert float(layer.weight.detach()) == float(torch.tensor(1 - 8e-3).bfloat16())
+
+
+def test_masters_begin_with_what_was_not_rounded_and_let_go_when_closed() -> None:
+    layer = nn.Linear(3, 3)
+    full = [p.detach().clone() for p in layer.parameters()]
+    layer.to(torch.bfloat16)
+    masters = MasterWeights(layer.parameters(), full)
+    assert all(torch.equal(master, wanted) for master, wanted in zip(masters.parameters(), full, strict=True))
+    masters.close()
+    torch.autograd.backward(layer(torch.ones(1, 3, dtype=torch.bfloat16)).sum())
+    assert layer.weight.grad is not None
+
+
+def test_a_parameter_in_full_precision_is_its_own_master() -> None:
+    layer = nn.Linear(2, 2)
+    masters, parameter = MasterWeights(layer.parameters()), next(layer.parameters())
+    assert masters.parameters() == list(layer.parameters()) and masters.of(parameter) is parameter
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+def test_results_come_in_the_order_of_requests_though_micro_batches_do_not() -> None:
+    requests = Requests([torch.tensor([float(i)]) for i in range(7)], size=2, micro_batches=3)
+    assert requests.steps == 2
+    for step in (1, 0):
+        for m in (2, 0, 1):
+            requests.collect(step, m, 10 * requests.inputs(step, m))
+    assert [float(result) for result in requests.results] == [10.0 * i for i in range(7)]
+
+
+def test_missing_and_senseless_requests_are_refused() -> None:
+    requests = Requests([torch.zeros(1)] * 3, size=2, micro_batches=1)
+    requests.collect(0, 0, torch.zeros(2))
+    with pytest.raises(ValueError, match="request 2 has no result yet"):
+        _ = requests.results
+    with pytest.raises(ValueError, match="2 requests gave 1 results"):
+        requests.collect(1, 0, torch.zeros(1))
+    with pytest.raises(ValueError, match="0 requests in micro-batches of 2"):
+        Requests([], 2, 1)
