@@ -5,6 +5,10 @@ Autograd hands every tensor that it saves to :meth:`Shelf.put` and asks for it a
 together, and what belongs to the model (parameters, buffers) stays. A GPU's tensors go to page-locked host memory;
 those of a CPU to other memory of the same host, which frees nothing and is there so that plans can be tried without a
 GPU.
+
+A problem says when a stage's activations leave and when they come back, as blocks that hold the device for as long as
+the copy takes. It has no words for a copy that runs beside computing, for a part of a stage's activations, or for how
+much the host can hold. An input that another rank sent keeps its receive buffer meanwhile (:mod:`runtime.buffers`).
 """
 
 from __future__ import annotations

@@ -73,7 +73,8 @@ class Reduction:
         for tie in self.ties:
             self._sum_tie(tie)
         if self.counterparts is not None:
-            self.session.watch.doing("summing gradients over the replicas")
+            self.session.watch.doing("summing gradients over the replicas", [
+                replica * self.session.world + self.session.rank for replica in range(self.session.replicas)])
             for bucket in _buckets([self._gradient(parameter) for parameter in self.parameters]):
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
                 dist.all_reduce(flat, group=self.counterparts)

@@ -38,6 +38,7 @@ class Stages:
         self.micro_batches = plan.micro_batches
         self.first_micro_batch = session.replica * plan.micro_batches
         self.batch_size = session.replicas * plan.micro_batches
+        self._layouts: dict[tuple[int, str, int], Mapping[str, Boundary]] = {}  # the same for every micro-batch
         self.step = 0
         self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
         self.losses: dict[tuple[int, str, int], Tensor] = {}  # (stage, value, micro-batch)
@@ -82,7 +83,11 @@ class Stages:
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """The values, or their gradients, that stages on rank ``target`` read."""
-        return {name: self.wiring.boundaries[name] for name in self.wiring.parcel(_stage(what), target)} or TOKEN
+        stage, letter, _ = _stage(what)
+        if (key := (stage, letter, target)) not in self._layouts:
+            names = self.wiring.parcel(_stage(what), target)
+            self._layouts[key] = {name: self.wiring.boundaries[name] for name in names} or TOKEN
+        return self._layouts[key]
 
     def message(self, what: Work, result: Parcel, target: int) -> Parcel:
         """The same, as the boundaries say they look; the gradient of a value that was not used is zero."""

@@ -147,6 +147,15 @@ def test_a_plan_without_torchrun_is_refused_with_the_command_to_use(
         replay(plan_file(tmp_path, 3), emulate=True)
 
 
+def test_replicas_count_in_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ReplayError, match=r"for 4 ranks \(2 replicas\), but 2 were .* torchrun --nproc-per-node=4"):
+        replay(plan_file(tmp_path, 2), emulate=True, replicas=2)
+    with pytest.raises(ReplayError, match="--replicas is 0, it must be at least 1"):
+        replay(plan_file(tmp_path, 2), emulate=True, replicas=0)
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ({}, "either --emulate, or --stages"),
     ({"emulate": True, "stages": "a:b"}, "either --emulate, or --stages"),

@@ -220,7 +220,8 @@ def _replay(options: argparse.Namespace) -> int:
     found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
                         timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
                         reserve=options.reserve, checkpoint=options.checkpoint,
-                        checkpoint_every=options.checkpoint_every, resume=options.resume)
+                        checkpoint_every=options.checkpoint_every, resume=options.resume,
+                        replicas=options.replicas)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD

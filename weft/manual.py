@@ -334,6 +334,8 @@ def _add_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("--checkpoint-every", type=_count, default=0, metavar="N",
                          help="after every N batches, and after the last")
     command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    command.add_argument("--replicas", type=_count, default=1, metavar="R",
+                         help="train R copies of the plan together, each on its part of every batch (default: 1)")
 
 
 def _add_capture(command: argparse.ArgumentParser) -> None:
