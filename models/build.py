@@ -10,7 +10,7 @@ arrive earlier belong to the cluster's ``reserve``. Transfers are lags between s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -48,7 +48,8 @@ class Candidate:
     """A placement of the spec's model as a block problem.
 
     ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
-    no longer have. ``in_flight``: what the split left room for.
+    no longer have. ``in_flight``: what the split left room for. ``notes``: where modelled costs come from, and what a
+    reader should know of them.
     """
 
     shape: Shape
@@ -59,6 +60,7 @@ class Candidate:
     layers_of_stage: tuple[tuple[str, ...], ...]
     stage_device: tuple[int, ...]
     stages: tuple[StageRow, ...]
+    notes: tuple[str, ...] = ()
 
 
 def layer_costs(spec: Spec) -> list[LayerCost]:
@@ -67,11 +69,18 @@ def layer_costs(spec: Spec) -> list[LayerCost]:
     Raises :class:`~models.spec.SpecError` or :class:`~models.profiles.ProfileError` if there are no costs for them, and
     what reading a config.json raises.
     """
+    return _costed(spec)[0]
+
+
+def _costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
     if isinstance(spec.model, ExplicitModel):
         run = spec.run
         return explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
-                               recompute=isinstance(run, Training) and run.recompute)
-    return gpt_layers(spec) if uses_measured_gpt(spec) else list(family_costs(spec).layers)
+                               recompute=isinstance(run, Training) and run.recompute), ()
+    if uses_measured_gpt(spec):
+        return gpt_layers(spec), ()
+    family = family_costs(spec)
+    return list(family.layers), family.notes
 
 
 def bytes_per_parameter(spec: Spec) -> int:
@@ -92,7 +101,7 @@ def candidates(spec: Spec) -> list[Candidate]:
     Raises :class:`~models.split.NoSplit` if nothing fits, :class:`~models.spec.SpecError` if there are fewer layers
     than GPUs or no shape is left, and what :func:`layer_costs` raises.
     """
-    layers = layer_costs(spec)
+    layers, notes = _costed(spec)
     cluster = model_cluster(spec.cluster)
     shapes, modes = _shapes(spec, len(layers)), _modes(spec, layers)
     found: list[Candidate] = []
@@ -104,7 +113,8 @@ def candidates(spec: Spec) -> list[Candidate]:
             except NoSplit as error:
                 refusals.append(error)
                 continue
-            found += [_candidate(spec, split, backward, in_flight, layers, cluster) for in_flight, split in splits]
+            found += [replace(_candidate(spec, split, backward, in_flight, layers, cluster), notes=notes)
+                      for in_flight, split in splits]
     if not found:
         raise min(refusals, key=lambda error: error.missing)
     return found

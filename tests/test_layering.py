@@ -20,6 +20,7 @@ from models.stages import Stages
 from models.zoo.graphs import model_graph
 from models.zoo.published import PUBLISHED
 from solver.operators import Operator, OperatorError, OperatorGraph, Tensor, Work
+from weft.cli import main
 
 T5 = T5Model(family="t5", encoder_layers=2, decoder_layers=3, hidden=64, heads=4, feed_forward=128, vocabulary=96,
              sequence=16, target=8)
@@ -121,6 +122,19 @@ def test_a_family_s_layers_become_problems() -> None:
     assert {candidate.shape for candidate in found} == {"chain", "v", "loop"}
     inference = candidates(parse_spec(spec_text(run="inference")))
     assert all(block.kind.letter == "F" for candidate in inference for block in candidate.problem.blocks)
+
+
+def test_a_schedule_says_that_the_model_was_put_in_a_row_and_its_costs_modelled(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t5.yaml"
+    path.write_text(spec_text())
+    assert main(["solve", str(path), "--quiet", "--effort", "0.05"]) == 0
+    told = capsys.readouterr().out
+    assert "note      times on v100 are modelled" in told and "note      the model is no chain" in told
+    listed = "{layers: [{name: a, forward: 1 ms, backward: 2 ms}, {name: b, forward: 1 ms, backward: 2 ms}]}"
+    path.write_text(spec_text(listed, costs=""))
+    assert main(["solve", str(path), "--quiet", "--effort", "0.05"]) == 0
+    assert "note" not in capsys.readouterr().out
 
 
 def test_runs_without_gradients_have_no_backward_blocks() -> None:

@@ -367,6 +367,8 @@ def _summary(schedule: Schedule) -> str:
     lines.append("memory    " + ", ".join(
         f"{device.name} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
         for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)))
+    notes = schedule.solver.get("notes")
+    lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
     return "\n".join(lines)
 
 

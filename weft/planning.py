@@ -32,7 +32,8 @@ class Placement:
     """One way to put the model on the devices. ``title`` says which, "" where there is only one.
 
     ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
-    all the time (weights, gradients, optimizer state), and ``gpu_memory``, what it has for that and the blocks.
+    all the time (weights, gradients, optimizer state), ``gpu_memory``, what it has for that and the blocks, and
+    ``notes`` on modelled costs.
     """
 
     title: str
@@ -100,6 +101,7 @@ def _placement(candidate: Candidate) -> Placement:
         "static_memory": list(candidate.static_memory),
         "gpu_memory": memory,
         "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
+        **({"notes": list(candidate.notes)} if candidate.notes else {}),
     })
 
 
