@@ -48,6 +48,43 @@ def best_load(problem: PlacementProblem, groups: Groups | None = None) -> float:
     return min((max(stage.load for stage in stages) for stages in found), default=float("inf"))
 
 
+def ideal_program(problem: PlacementProblem) -> float:
+    """The least largest load by dynamic programming over the sets of operators that nothing outside comes before:
+    on devices of one kind without a limit of memory, and operators without colocation.
+
+    Every placement is a chain of such sets, so this is exact; it shares no step with the encoding.
+    """
+    count = len(problem.nodes)
+    needs = [0] * count
+    for first, second in problem.order:
+        needs[second] |= 1 << first
+    ideals, fresh = {0}, [0]
+    while fresh:
+        grown = fresh.pop()
+        for node in range(count):
+            larger = grown | 1 << node
+            if needs[node] & grown == needs[node] and larger not in ideals:
+                ideals.add(larger)
+                fresh.append(larger)
+    nets = [(sum(1 << node for node in {tensor.producer, *tensor.consumers}), tensor.time)
+            for tensor in problem.tensors]
+    times = [node.times[0] or 0.0 for node in problem.nodes]
+    ordered = sorted(ideals, key=int.bit_count)
+
+    def load(stage: int) -> float:
+        return (sum(time for node, time in enumerate(times) if stage >> node & 1)
+                + sum(cost for net, cost in nets if net & stage and net & ~stage))
+
+    loads = {(small, large): load(large & ~small) for large in ordered for small in ordered
+             if small != large and small & large == small}
+    best = {ideal: 0.0 if ideal == 0 else float("inf") for ideal in ordered}
+    for _ in range(problem.kinds[0].count):
+        before = dict(best)
+        for (small, large), cost in loads.items():
+            best[large] = min(best[large], max(before[small], cost))
+    return best[(1 << count) - 1]
+
+
 @st.composite
 def problems(draw: st.DrawFn, *, tight: bool = True, cpus: bool = True, memory: tuple[int, int] = (2, 16)
              ) -> PlacementProblem:

@@ -16,7 +16,7 @@ from solver.placement.problem import DeviceKind, Node, PlacementError, Placement
 from solver.placement.reduce import fold, order_twins
 from solver.placement.search import Step, place
 from solver.placement.slicing import depth_first_order, interval_transfers, slice_order
-from tests.placements import chain
+from tests.placements import chain, ideal_program
 
 GPU = DeviceKind("gpu", 2)
 
@@ -170,6 +170,18 @@ def test_a_slicing_is_the_best_of_its_order() -> None:
     groups = groups_of(chain([3, 1, 4, 1, 5], 0.5, devices=3))
     found = slice_order(groups, range(5))
     assert found is not None and found.value == 6.0  # 3 1 | 4 1 | 5, and each cut costs 0.5 on both sides
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_dynamic_program_over_ideals_agrees(seed: int) -> None:
+    chance = random.Random(seed)
+    nodes = [Node(f"n{i}", (chance.choice((0.0, 1.0, chance.uniform(1, 5))),)) for i in range(20)]
+    tensors = [Tensor(i, tuple(sorted({min(19, i + chance.randint(1, 3)), min(19, i + chance.randint(1, 4))})),
+                      chance.uniform(0, 1.5)) for i in range(19)]
+    problem = graph(nodes, tensors, DeviceKind("gpu", 3 + seed % 3))
+    found = place(problem)
+    assert found.status == "optimal"
+    assert found.objective == pytest.approx(ideal_program(problem))
 
 
 # -- the search ----------------------------------------------------------------------------------------------------
