@@ -125,6 +125,11 @@ class Search:
         """The proven lower bound on the makespan so far, in the problem's time unit."""
         return self.instance.bound(self.bound)
 
+    def _share(self, most: float, part: float) -> float:
+        """A deterministic limit: ``most``, or less where that is more than ``part`` of what is left of the budget."""
+        left = self.budget.left if self.budget.deterministic is None else self.budget.deterministic_left
+        return min(most, part * left)
+
     @cached_property
     def implied(self) -> Order:
         """What must precede what in every schedule."""
@@ -140,14 +145,14 @@ class Search:
             self._solve_whole(deterministic=20.0)
             yield
         elif self.operations <= _MEDIUM and not self.done:
-            self._solve_whole(deterministic=0.1)
+            self._solve_whole(deterministic=self._share(0.1, 0.1))
             yield
         self._find_repetend()
         yield
         if not self.settled:
             yield from self._complete()
         if self.operations <= _LARGE and not self.done:
-            self._solve_whole(deterministic=2.0)
+            self._solve_whole(deterministic=self._share(2.0, 0.2))
             yield
         if not self.settled:
             yield from self._find_longer_periods()
@@ -236,7 +241,8 @@ class Search:
     def _tighten(self) -> Iterator[None]:
         """Raise the bound by windows of micro-batches."""
         self.phase = "bound"
-        for bound in rolling_bounds(self.instance, self.micro_batches, self.budget, deterministic=3.0):
+        effort = self._share(3.0, 0.2)
+        for bound in rolling_bounds(self.instance, self.micro_batches, self.budget, deterministic=effort):
             if bound > self.bound:
                 self.bound = Fraction(bound)
                 self.report()
