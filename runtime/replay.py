@@ -45,6 +45,8 @@ class Replay:
     norms: tuple[float, ...] = ()
 
     def __str__(self) -> str:
+        if not self.timeline.operations:
+            return "nothing was left to run: the checkpoint has all batches behind it"
         lines = [f"measured makespan  {self.timeline.makespan:.6g} s"]
         if self.comparison is not None:
             lines.append(f"predicted          {self.comparison.predicted:.6g} s")
@@ -175,7 +177,7 @@ def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measur
     if found is None:
         return None
     timeline = Timeline.of(plan, seconds_per_unit or 1.0, [o for rows, _ in found[:session.world] for o in rows])
-    comparison = None if seconds_per_unit is None else compare(timeline, plan)
+    comparison = None if seconds_per_unit is None or not timeline.operations else compare(timeline, plan)
     by_step = zip(*(rows for _, rows in found), strict=True)  # each rank's part of each batch's loss
     return Replay(timeline, comparison, tuple(sum(parts) / session.replicas for parts in by_step), tuple(norms))
 

@@ -23,9 +23,10 @@ from runtime.health import RunError, require_finite
 from runtime.launch import Ended, launch_local
 from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.precision import MasterWeights
-from runtime.replay import replay, run_training
+from runtime.replay import Replay, replay, run_training
 from runtime.session import join
 from runtime.signature import SignatureError, require_signature, signatures, signed
+from runtime.timeline import Timeline
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
 from tests.builders import chain, pipeline
@@ -116,6 +117,11 @@ def test_a_plan_signed_for_a_model_refuses_another(tmp_path: Path) -> None:
     with pytest.raises(SignatureError, match="made for another model: stage 1 has the signature"):
         require_signature(again, wider(plan, 1))
     require_signature(a_plan(), wider(plan, 1))  # an unsigned plan takes any
+
+
+def test_a_run_with_nothing_left_says_so() -> None:
+    timeline = Timeline.of(a_plan(), 1.0, [])
+    assert str(Replay(timeline, None)) == "nothing was left to run: the checkpoint has all batches behind it"
 
 
 def test_stages_that_need_a_session_cannot_sign_a_plan() -> None:
