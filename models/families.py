@@ -43,7 +43,7 @@ class GptModel(Section):
     max_positions: int | None = Field(default=None, ge=1, description="Rows of the learned table. Default sequence.")
     norm: Literal["layer_norm", "rms_norm"] = Field(default="layer_norm", description="Default layer_norm.")
     activation: Literal["gelu", "relu", "swiglu", "geglu"] = Field(default="gelu", description="Default gelu.")
-    bias: bool = Field(default=True, description="Whether linear layers have biases. Default true.")
+    bias: bool = Field(default=True, description="Whether linear layers and layer norms have biases. Default true.")
     attention_bias: bool | None = Field(default=None, description="Biases of the projections to queries, keys and "
                                         "values, where that differs from bias.")
     parallel: bool = Field(default=False, description="Attention and feed-forward side by side on one residual, as "
@@ -102,7 +102,7 @@ class T5Model(Section):
     buckets: int = Field(default=32, ge=1, description="Buckets of relative distance. Default 32.")
     norm: Literal["layer_norm", "rms_norm"] = Field(default="rms_norm", description="Default rms_norm.")
     activation: Literal["gelu", "relu", "geglu", "swiglu"] = Field(default="relu", description="Default relu.")
-    bias: bool = Field(default=False, description="Whether linear layers have biases. Default false.")
+    bias: bool = Field(default=False, description="Whether linear layers and layer norms have biases. Default false.")
     tied: bool = Field(default=True, description="Whether the head shares the embedding's table. Default true.")
     dropout: bool = Field(default=True, description="Whether training drops out. Default true.")
 

@@ -12,7 +12,8 @@ from models.huggingface import ConfigError, known_types, model_of_config, read_c
 from models.zoo.graphs import model_graph
 from models.zoo.published import PUBLISHED
 
-#: The keys that say the architecture, as in the config.json of each model's page.
+#: The keys that say the architecture, as in the config.json of each model's page, and parameters as published (for
+#: FLAVA as counted: tests/test_zoo_parameters.py holds its parts against published models).
 CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
     "gpt2-xl": ({"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "n_ctx": 1024,
                  "vocab_size": 50257, "activation_function": "gelu_new"}, 1_557_611_200),

@@ -26,7 +26,7 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
         with b.layer(f"layer{i}"):
             x = _layer(b, x, model, i)
     with b.layer("head"):
-        x = norm(b, x, "norm", model.norm, bias=model.norm == "layer_norm")
+        x = norm(b, x, "norm", model.norm, bias=model.bias)
         logits = linear(b, x, model.vocabulary, "logits", bias=False, weight=table if model.tied else None)
         if not training:
             return b.graph(logits)
@@ -42,13 +42,13 @@ def _layer(b: Builder, x: Tensor, model: GptModel, index: int) -> Tensor:
         return transformer_layer(b, x, model.heads, inner, kind=model.activation, norms=model.norm, bias=model.bias,
                                  head_size=model.head_size, kv_heads=model.kv_heads, fused=fused, rotary=rotary,
                                  attention_bias=projections, out_bias=model.bias)
-    attended = attention(b, norm(b, x, "norm1", model.norm), model.heads, head_size=model.head_size,
+    attended = attention(b, norm(b, x, "norm1", model.norm, bias=model.bias), model.heads, head_size=model.head_size,
                          kv_heads=model.kv_heads, bias=projections, out_bias=model.bias, fused=fused, rotary=rotary)
     if model.parallel:
-        result = feed_forward(b, norm(b, x, "norm2", model.norm), inner, model.activation, bias=model.bias)
+        result = feed_forward(b, norm(b, x, "norm2", model.norm, bias=model.bias), inner, model.activation, bias=model.bias)
         return add(b, result, add(b, attended, x, "add1"), "add2")
     assert isinstance(model, MoeModel)
     x = add(b, attended, x, "add1")
-    result = mixture_of_experts(b, norm(b, x, "norm2", model.norm), model.experts, model.active, inner,
+    result = mixture_of_experts(b, norm(b, x, "norm2", model.norm, bias=model.bias), model.experts, model.active, inner,
                                 model.activation, bias=model.bias, capacity_factor=model.capacity_factor)
     return add(b, result, x, "add2")
