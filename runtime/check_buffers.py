@@ -99,19 +99,18 @@ class _Proof:
     def require_pairs(self, rank: int) -> None:
         """With every peer, messages start in the order of the program, and both ends agree on each."""
         events: dict[int, list[tuple[int, int, Work, Layout, bool]]] = defaultdict(list)
+        length = len(self.program.ranks[rank])
         for landing in self.tables[rank].receives:
             events[landing.peer].append((landing.posted, landing.step, landing.what, landing.layout, False))
         for send in self.tables[rank].sends:  # a posting before step s comes before a SEND at s
-            events[send.peer].append((send.step, send.step + len(self.program.ranks[rank]), send.what, send.layout,
-                                      True))
+            events[send.peer].append((send.step, send.step + length, send.what, send.layout, True))
         for peer, started in events.items():
-            mine = [(what, layout, sends) for _, _, what, layout, sends in sorted(started, key=lambda e: e[:2])]
+            mine = sorted(started, key=lambda e: e[:2])
             others: list[Landing | Staging] = [*self.tables[peer].receives, *self.tables[peer].sends]
             theirs = [(e.what, e.layout, isinstance(e, Landing)) for e in sorted(others, key=lambda e: e.step)
                       if e.peer == rank]
-            for (what, layout, sends), (other, other_layout, also) in zip(mine, theirs, strict=False):
-                step = next(s for s, i in enumerate(self.program.ranks[rank])
-                            if isinstance(i, Send if sends else Recv) and i.what == what and i.peer == peer)
+            for (_, key, what, layout, sends), (other, other_layout, also) in zip(mine, theirs, strict=False):
+                step = key - length if sends else key
                 if (what, sends) != (other, also):
                     self._refuse(rank, step, f"rank {rank} starts the message of {what} where rank {peer} expects that "
                                              f"of {other}")
