@@ -125,6 +125,7 @@ def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.Captu
     assert main(["estimate", str(path), "--shape", "v", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["shape"] == "v" and len(found["stages"]) == 8 and found["fits"]
+    assert found["origin"]["parameters"] == "counted" and found["origin"]["transfer"] == "measured"
     path.write_text(gpt("6 GiB"))
     assert main(["estimate", str(path)]) == 1
     assert "lacks" in capsys.readouterr().out

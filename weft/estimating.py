@@ -34,10 +34,11 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """All numbers: sizes in bytes, times in seconds; ``origin`` says of each kind where it comes from."""
         found = self.estimate
+        counted = "counted" if found.memory_origin == "modelled" else found.memory_origin
         return {
             "name": found.name, "shape": found.shape, "backward": found.backward, "fits": found.fits,
             "micro_batches": found.micro_batches,
-            "origin": {"forward, backward": "time_origin of each stage", "parameters": found.memory_origin,
+            "origin": {"forward, backward": "time_origin of each stage", "parameters": counted,
                        "weights, gradients, optimizer": "parameters x bytes that the spec says",
                        "activation, workspace, sent": found.memory_origin, "transfer": found.transfer_origin},
             "stages": [asdict(stage) for stage in found.stages],

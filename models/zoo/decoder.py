@@ -45,7 +45,8 @@ def _layer(b: Builder, x: Tensor, model: GptModel, index: int) -> Tensor:
     attended = attention(b, norm(b, x, "norm1", model.norm, bias=model.bias), model.heads, head_size=model.head_size,
                          kv_heads=model.kv_heads, bias=projections, out_bias=model.bias, fused=fused, rotary=rotary)
     if model.parallel:
-        result = feed_forward(b, norm(b, x, "norm2", model.norm, bias=model.bias), inner, model.activation, bias=model.bias)
+        beside = norm(b, x, "norm2", model.norm, bias=model.bias)
+        result = feed_forward(b, beside, inner, model.activation, bias=model.bias)
         return add(b, result, add(b, attended, x, "add1"), "add2")
     assert isinstance(model, MoeModel)
     x = add(b, attended, x, "add1")
