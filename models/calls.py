@@ -24,6 +24,9 @@ __all__ = ["Call", "Run", "follow"]
 
 _TARGET = re.compile(r"torch\.ops\.(?P<space>[A-Za-z]\w*)\.(?P<name>[A-Za-z_]\w*)\.(?P<overload>[A-Za-z]\w*)")
 
+#: Operators of torch that do something outside its tensors.
+_TOUCHES_FILES = {"from_file"}
+
 
 def follow(exported: Exported, *, trusted: bool = False) -> Run:
     """Run ``exported`` on fake tensors. With ``trusted``, operators of other libraries loaded here run too."""
@@ -180,6 +183,8 @@ def _resolve(target: str, trusted: bool) -> tuple[Any, str]:
         return None, "it is no plain operator"
     if found["space"] != "aten" and not trusted:
         return None, "it is not torch's own, and no code but torch's runs for a file"
+    if found["name"] in _TOUCHES_FILES and not trusted:
+        return None, "it reads or writes files"
     try:
         function = getattr(getattr(getattr(torch.ops, found["space"]), found["name"]), found["overload"])
     except (AttributeError, RuntimeError):

@@ -5,7 +5,9 @@ call reads, keeps and gives is seen in a run on fake tensors (:mod:`models.calls
 :mod:`models.operator_costs`. A view of a parameter is the parameter. An operator that reads a tensor after it was
 changed in place also reads what changed it. Only linear layers of ``torch.nn`` say what their weight gradient needs
 later: they are what the executor defers. Saved tensors are those of a CPU: other devices choose other kernels, mostly
-for attention and dropout, and a note says so.
+for attention and dropout, and a note says so. Recomputation that the model's own code asks for
+(``torch.utils.checkpoint``) is not followed: export writes its operators like any others, and what to recompute is for
+the placement to decide.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from models.operator_costs import CallCost, call_cost, mutated, storage
 from solver.operators import Operator, OperatorGraph, Parameter, Tensor, Work
 
 __all__ = ["capture_file", "capture_module", "operator_graph", "save_exported", "signature"]
+
+#: Operators that multiply inside, in kernels that torch.utils.flop_counter has no formula for.
+_UNCOUNTED = ("lstm", "gru", "rnn_", "cdist", "fft_", "linalg_")
 
 
 def capture_file(path: str | os.PathLike[str]) -> OperatorGraph:
@@ -201,6 +206,11 @@ class _Builder:
         for (kind, problem), count in self.guessed.items():
             yield (f"{kind} ({count} operator{'s' * (count > 1)}) could not be followed ({problem}): counted as "
                    "1 operation per element of its results, all its tensors moved once and all of them kept")
+        uncounted = [kind for kind in self.without_formula if kind.startswith(_UNCOUNTED)]
+        for kind in uncounted:
+            del self.without_formula[kind]
+            yield (f"{kind}: 0 operations, which is too few: its products have no formula; and what a device keeps of "
+                   "it depends on its library")
         if self.without_formula:
             yield ("0 operations, as in torch.utils.flop_counter, only memory traffic: "
                    + ", ".join(sorted(self.without_formula)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 __all__ = ["MODELS", "Attention", "Residual", "Tied"]
 
@@ -110,6 +111,23 @@ class Written(nn.Module):
         return z
 
 
+class Applied(nn.Module):
+    """``function(parts, *inputs)`` as a module."""
+
+    def __init__(self, function: Callable[..., Tensor], *parts: nn.Module) -> None:
+        super().__init__()
+        self.function, self.parts = function, nn.ModuleList(parts)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.function(self.parts, *inputs)
+
+
+def _written(p: nn.ModuleList, x: Tensor) -> Tensor:
+    zero: Tensor = torch.zeros(6, 4) + p[0](x)
+    zero.narrow(0, 0, 2).copy_(p[0](x)[:2])
+    return zero.cos()
+
+
 def _encoder() -> nn.Module:
     return nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.1), 2,
                                  enable_nested_tensor=False)
@@ -131,5 +149,25 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[Any, ...]]]]
     "tied": (Tied, lambda: (_text(2, 12), _text(2, 12))),
     "tied by view": (TiedByView, lambda: (_text(3, 5),)),
     "towers": (Towers, lambda: (torch.randn(4, 6), torch.randn(4, 5))),
+    "masked attention": (
+        lambda: Applied(lambda p, x, m: functional.scaled_dot_product_attention(p[0](x), x, x, attn_mask=m),
+                        nn.Linear(8, 8)),
+        lambda: (torch.randn(2, 4, 6, 8), torch.ones(6, 6).tril().bool())),
+    "attention of torch": (lambda: Applied(lambda p, x: p[0](x, x, x)[0], nn.MultiheadAttention(8, 2)),
+                           lambda: (torch.randn(2, 5, 8),)),
+    "groups": (lambda: Applied(lambda p, x: functional.silu(p[1](p[0](x))), nn.Conv2d(4, 8, 3, groups=2),
+                               nn.GroupNorm(2, 8)), lambda: (torch.randn(2, 4, 8, 8),)),
+    "transposed": (lambda: Applied(lambda p, x: functional.leaky_relu(p[0](x), 0.1, inplace=True).mean((2, 3)),
+                                   nn.ConvTranspose2d(4, 8, 3, stride=2)), lambda: (torch.randn(2, 4, 8, 8),)),
+    "two types": (lambda: Applied(lambda p, x: p[0](x.bfloat16()).float().softmax(-1), nn.Linear(4, 4).bfloat16()),
+                  lambda: (torch.randn(3, 4),)),
+    "indices": (lambda: Applied(lambda p, x, i: p[0](x)[i] * p[0](x).gather(1, i[:, None]).exp(), nn.Linear(6, 6)),
+                lambda: (torch.randn(6, 6), torch.tensor([1, 0, 2, 5, 5, 1]))),
+    "bag": (lambda: Applied(lambda p, i: p[0](i).topk(2)[0].relu(), nn.EmbeddingBag(9, 4, mode="sum")),
+            lambda: (torch.randint(9, (3, 5)),)),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), lambda: (torch.randn(6, 4),)),
+    "sum of products": (lambda: Applied(lambda p, x: torch.einsum("bij,bkj->bik", p[0](x), p[1](x)), nn.Linear(4, 6),
+                                        nn.Linear(4, 6)), lambda: (torch.randn(2, 5, 4),)),
+    "written by copy": (lambda: Applied(_written, nn.Linear(4, 4)), lambda: (torch.randn(6, 4),)),
     "written in place": (Written, lambda: (torch.randn(4, 6),)),
 }

@@ -146,6 +146,11 @@ def test_dynamic_sizes_are_those_of_the_example(tmp_path: Path) -> None:
     assert any("dynamic sizes" in note for note in graph.notes)
 
 
+def test_products_without_a_formula_are_said() -> None:
+    notes = capture_module(nn.LSTM(4, 5), (torch.randn(2, 3, 4),)).notes
+    assert any(note.startswith("lstm: 0 operations, which is too few") for note in notes)
+
+
 # -- files that are something else -----------------------------------------------------------------------------------
 
 
@@ -189,6 +194,19 @@ def test_an_unknown_operator_is_filled_in_and_said(saved: Path, tmp_path: Path) 
     assert unknown.input_grad is not None
     assert any(note.startswith("mylib.smooth_relu (1 operator) could not be followed (it is not torch's own")
                for note in graph.notes)
+
+
+def test_an_operator_that_touches_files_does_not_run(saved: Path, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        node = next(n for n in program["graph_module"]["graph"]["nodes"] if "relu" in n["target"])
+        node["target"] = "torch.ops.aten.from_file.default"
+        node["inputs"] = [{"name": name, "arg": value, "kind": 1} for name, value in (
+            ("filename", {"as_string": str(tmp_path / "made")}), ("shared", {"as_bool": True}),
+            ("size", {"as_int": 80}))]
+
+    notes = capture_file(rewritten(saved, tmp_path / "m.pt2", change)).notes
+    assert any("from_file" in note and "reads or writes files" in note for note in notes)
+    assert not (tmp_path / "made").exists()
 
 
 def test_an_operator_that_this_torch_lacks_is_said(saved: Path, tmp_path: Path) -> None:
