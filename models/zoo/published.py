@@ -1,7 +1,4 @@
-"""Published models by name: the sizes of their papers and code.
-
-``tests/test_zoo_parameters.py`` counts their parameters and names where each number was published.
-"""
+"""Published models by name: the sizes of their papers and code, and how many parameters were published, and where."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from models.families import (
 )
 from models.section import Section
 
-__all__ = ["PUBLISHED"]
+__all__ = ["CRITEO_TABLES", "EXACT", "PUBLISHED", "ROUNDED"]
 
 
 def _gpt(layers: int, hidden: int, heads: int, sequence: int) -> GptModel:
@@ -95,4 +92,39 @@ PUBLISHED: Mapping[str, Section] = {
     "graphpipe-dlrm": DlrmModel(family="dlrm", tables=(1_000_000,) * 7, dimension=64, bag=100, dense=4096,
                                 dense_branches=7, bottom=(4096,) * 4, top=(4096,) * 4, interaction="concat"),
     "graphpipe-uno": UnoModel(family="uno", features=(4096,) * 7, tower=(4096,) * 4, joint=(4096,) * 4),
+}
+
+#: Counts published to the last parameter, and where.
+EXACT: Mapping[str, int] = {
+    # KerasHub's presets gpt2_base_en, gpt2_medium_en, gpt2_large_en and gpt2_extra_large_en
+    "gpt2": 124_439_808, "gpt2-medium": 354_823_168, "gpt2-large": 774_030_080, "gpt2-xl": 1_557_611_200,
+    # model card of EleutherAI/gpt-neox-20b (its table's n_parameters)
+    "gpt-neox-20b": 20_554_567_680,
+    # safetensors metadata on the model pages of huggyllama/llama-7b, meta-llama/Llama-2-13b-hf and Llama-2-70b-hf,
+    # meta-llama/Meta-Llama-3-8B and mistralai/Mistral-7B-v0.1
+    "llama-7b": 6_738_415_616, "llama-2-13b": 13_015_864_320, "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248, "mistral-7b": 7_241_732_096,
+    # KerasHub's preset mixtral_8_7b_en
+    "mixtral-8x7b": 46_702_792_704,
+    # KerasHub's presets t5_small ... t5_11b
+    "t5-small": 60_506_624, "t5-base": 222_903_552, "t5-large": 737_668_096, "t5-3b": 2_851_598_336,
+    "t5-11b": 11_307_321_344,
+    # num_params in torchvision's documentation of each
+    "swin-t": 28_288_354, "swin-s": 49_606_258, "swin-b": 87_768_224,
+    "resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160,
+    "resnet152": 60_192_808, "wide-resnet50-2": 68_883_240, "wide-resnet101-2": 126_886_696,
+    # ECP-CANDLE/Benchmarks, Pilot1/Uno/README.AUC.md: "Total params: 16,224,001"
+    "uno-auc": 16_224_001,
+}
+
+#: Counts published rounded: (number, half a unit of its last digit), and where.
+ROUNDED: Mapping[str, tuple[float, float]] = {
+    # Brown et al. 2020, table 2.1; its 1.3B, 2.7B, 6.7B and 13B. (Its 125M, 350M, 760M and 175.0B are looser.)
+    "gpt3-small": (125e6, 0.5e6), "gpt3-medium": (350e6, 10e6), "gpt3-large": (760e6, 5e6), "gpt3-xl": (1.3e9, 0.05e9),
+    "gpt3-2.7b": (2.7e9, 0.05e9), "gpt3-6.7b": (6.7e9, 0.05e9), "gpt3-13b": (13e9, 0.5e9), "gpt3-175b": (175e9, 0.5e9),
+    # Xue et al. 2021, section 3: 300M, 580M, 1.2B, 3.7B, 13B
+    "mt5-small": (300e6, 5e6), "mt5-base": (580e6, 5e6), "mt5-large": (1.2e9, 0.05e9), "mt5-xl": (3.7e9, 0.05e9),
+    "mt5-xxl": (13e9, 0.5e9),
+    # microsoft/Swin-Transformer, MODELHUB.md: 197M
+    "swin-l": (197e6, 0.5e6),
 }
