@@ -196,6 +196,16 @@ def test_an_unknown_operator_is_filled_in_and_said(saved: Path, tmp_path: Path) 
                for note in graph.notes)
 
 
+def test_what_was_exported_for_a_gpu_is_counted_as_on_a_cpu_and_said(saved: Path, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        for meta in program["graph_module"]["graph"]["tensor_values"].values():
+            meta["device"] = {"type": "cuda", "index": 0}
+
+    graph = capture_file(rewritten(saved, tmp_path / "m.pt2", change))
+    assert graph.operators == capture_file(saved).operators
+    assert any(note.startswith("exported for cuda, counted as on a CPU") for note in graph.notes)
+
+
 def test_an_operator_that_touches_files_does_not_run(saved: Path, tmp_path: Path) -> None:
     def change(program: Any) -> None:
         node = next(n for n in program["graph_module"]["graph"]["nodes"] if "relu" in n["target"])
