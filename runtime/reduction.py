@@ -54,6 +54,7 @@ class Reduction:
                                 if p.requires_grad}.values())
         self._require_masters()
         everywhere = range(session.world)
+        self._require_plain_ties()
         spans = [self._span(tie) for tie in training.ties]
         session.add_groups([everywhere, *(ranks for ranks, split in spans if split)])
         self.counterparts = session.counterparts() if session.replicas > 1 else None
@@ -108,11 +109,21 @@ class Reduction:
 
     # -- ties ----------------------------------------------------------------------------------------------------------
 
+    def _require_plain_ties(self) -> None:
+        seen: set[tuple[int, str]] = set()
+        for tie in self.training.ties:
+            if len(tie) < 2:
+                raise SessionError(f"the tie {dict(tie)} must name a parameter of at least two stages")
+            for stage, name in tie.items():
+                if not 0 <= stage < len(self.groups):
+                    raise SessionError(f"ties name stage {stage}, but there are the stages 0 to "
+                                       f"{len(self.groups) - 1}")
+                if (stage, name) in seen:
+                    raise SessionError(f"two ties name {name!r} of stage {stage}: make them one")
+                seen.add((stage, name))
+
     def _span(self, tie: Mapping[int, str]) -> tuple[tuple[int, ...], bool]:
         """The ranks that hold the parameters of ``tie``, and whether they differ from stage to stage."""
-        for stage in tie:
-            if not 0 <= stage < len(self.groups):
-                raise SessionError(f"ties name stage {stage}, but there are the stages 0 to {len(self.groups) - 1}")
         ranks = {self.groups[stage] for stage in tie}
         return tuple(sorted({rank for group in ranks for rank in group})), len(ranks) > 1
 

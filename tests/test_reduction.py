@@ -110,6 +110,8 @@ def test_a_small_norm_is_left_alone_and_masters_hold_what_is_clipped() -> None:
     ({"ties": [{0: "weight", 7: "weight"}]}, "ties name stage 7, but there are the stages 0 to 2"),
     ({"ties": [{0: "weight", 2: "bias"}]}, "ties name the parameter 'bias' of stage 2, whose module has weight"),
     ({"ties": [{0: "weight", 1: "weight"}]}, "tied parameters begin with different values"),
+    ({"ties": [{1: "weight"}]}, r"the tie \{1: 'weight'\} must name a parameter of at least two stages"),
+    ({"ties": [TIE, {1: "weight", 2: "weight"}]}, "two ties name 'weight' of stage 2: make them one"),
     ({"clip_norm": 0.0}, "clip_norm is 0.0, it must be greater than 0"),
 ])
 def test_ties_and_norms_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
