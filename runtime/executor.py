@@ -10,7 +10,7 @@ which bounds the memory and cannot deadlock, since a checked program runs throug
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -64,19 +64,21 @@ class Executor:
     """Runs rank ``session.rank`` of ``plan`` with ``worker``, any number of times, until it is closed.
 
     All ranks must make theirs together: they agree on their buffers, prove them, and connect. Raises
-    :class:`~runtime.session.SessionError` where that fails.
+    :class:`~runtime.session.SessionError` where that fails. ``connect`` and ``agree`` are for ranks that are no
+    processes among others: threads, or one rank by itself.
     """
 
     def __init__(self, plan: Plan, session: Session, worker: Worker,
-                 connect: Callable[[Session, Sequence[BufferTable]], Transport] = open_transport) -> None:
+                 connect: Callable[[Session, Sequence[BufferTable]], Transport] = open_transport,
+                 agree: Callable[[Plan, Session, Worker, Callable[[Work], Iterable[Work]]],
+                                 Sequence[BufferTable]] = agree_on_buffers) -> None:
         self.plan, self.session, self.worker = plan, session, worker
         self.row = plan.program.ranks[session.rank]
         session.add_groups(plan.groups)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         self.readers = Counter(work for wants in self.wants.values() for work in wants.reads)
         self.readers.update(instruction.what for instruction in self.row if isinstance(instruction, Send))
-        tables = agree_on_buffers(plan, session, worker, lambda work: {*self.wants[work].awaits,
-                                                                       *self.wants[work].reads})
+        tables = agree(plan, session, worker, lambda work: {*self.wants[work].awaits, *self.wants[work].reads})
         self.table: BufferTable = tables[session.rank]
         try:
             self.transport = connect(session, tables)

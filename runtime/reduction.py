@@ -3,13 +3,16 @@
 Each sum is made once a step. Tied parameters are summed over the ranks that hold them, then every parameter over the
 replicas of the plan, in buckets. The norm is that of the whole model's gradient: a parameter counts once, however many
 ranks hold it, and a sharded one with each of its shares.
+
+Under AdamA (:mod:`runtime.optim`) gradients are in the optimizer's moments by then, and the moments are summed over the
+replicas in their place; only gradients of tied parameters are still there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +22,9 @@ from runtime.parallel import is_sharded
 from runtime.plan import Plan
 from runtime.session import Session, SessionError
 from runtime.training import Training
+
+if TYPE_CHECKING:
+    from runtime.accumulation import Folding
 
 __all__ = ["Reduction"]
 
@@ -43,10 +49,12 @@ class Reduction:
     disagree, or begin with different values of what is one parameter.
     """
 
-    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+    def __init__(self, plan: Plan, session: Session, training: Training, folding: Folding | None = None) -> None:
         groups = plan.stage_groups
         assert groups is not None
-        self.session, self.training, self.groups = session, training, groups
+        self.session, self.training, self.groups, self.folding = session, training, groups, folding
+        if folding is not None:
+            folding.optimizer.replicas = session.replicas
         if training.clip_norm is not None and not training.clip_norm > 0:
             raise SessionError(f"clip_norm is {training.clip_norm}, it must be greater than 0")
         session.agree("steps, clip_norm and ties", (training.steps, training.clip_norm, list(map(dict, training.ties))))
@@ -73,15 +81,25 @@ class Reduction:
         """Sum the gradients of what is tied, then over replicas."""
         for tie in self.ties:
             self._sum_tie(tie)
-        if self.counterparts is not None:
+        folding = self.folding
+        if self.session.replicas > 1:
             self.session.watch.doing("summing gradients over the replicas", [
                 replica * self.session.world + self.session.rank for replica in range(self.session.replicas)])
-            for bucket in _buckets([self._gradient(parameter) for parameter in self.parameters]):
-                flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-                dist.all_reduce(flat, group=self.counterparts)
-                for gradient in bucket:
-                    gradient.copy_(flat[:gradient.numel()].view_as(gradient))
-                    flat = flat[gradient.numel():]
+            self._sum_over_replicas([self._gradient(parameter) for parameter in self.parameters
+                                     if folding is None or parameter in folding.tied])
+            if folding is not None:
+                held = [self._holder(p) for p in self.parameters if p not in folding.tied]
+                folding.optimizer.reduce([p for p in held if folding.optimizer.holds(p)], self._sum_over_replicas)
+        if folding is not None:
+            folding.fold_tied()
+
+    def _sum_over_replicas(self, tensors: Iterable[Tensor]) -> None:
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            dist.all_reduce(flat, group=self.counterparts)
+            for tensor in bucket:
+                tensor.copy_(flat[:tensor.numel()].view_as(tensor))
+                flat = flat[tensor.numel():]
 
     def clip(self) -> float | None:
         """Scale gradients so that their norm is at most ``clip_norm``; the norm that they had, on every rank."""
@@ -225,12 +243,12 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Gradients of one type together, up to :data:`BUCKET` bytes."""
+def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors of one type together, up to :data:`BUCKET` bytes."""
     kinds: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
-    for gradient in {id(g): g for g in gradients}.values():
-        kind = kinds[gradient.dtype, gradient.device]
-        kind.append(gradient)
-        if sum(g.nbytes for g in kind) >= BUCKET:
-            yield kinds.pop((gradient.dtype, gradient.device))
+    for tensor in {id(t): t for t in tensors}.values():
+        kind = kinds[tensor.dtype, tensor.device]
+        kind.append(tensor)
+        if sum(t.nbytes for t in kind) >= BUCKET:
+            yield kinds.pop((tensor.dtype, tensor.device))
     yield from kinds.values()

@@ -130,7 +130,8 @@ def run_training(plan: Plan, session: Session, training: Training,
 
     With ``checkpoints``, training is saved, and perhaps taken up where it was left.
 
-    After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas.
+    After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas; with
+    :class:`~runtime.optim.AdamA` it has been folded into the optimizer's moments and freed instead.
     """
     from runtime.executor import Executor
     from runtime.health import require_finite
@@ -145,7 +146,7 @@ def run_training(plan: Plan, session: Session, training: Training,
         raise SessionError(str(error)) from None
     worker = Stages(plan, session, training)
     executor = Executor(plan, session, worker)
-    gradients = Reduction(plan, session, training)
+    gradients = Reduction(plan, session, training, worker.folding)
     measured: list[Measured] = []
     losses: list[float] = []
     norms: list[float] = []

@@ -12,6 +12,7 @@ neither inputs nor outputs itself: what stays in memory is what the stage's oper
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias
@@ -118,7 +119,8 @@ class StageRunner:
     layers' weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
     ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it again on the same random numbers
     (running statistics, as of a batch norm, are then counted twice). With ``offload``, what a forward keeps can be
-    moved to the host. Nothing is shared between runners.
+    moved to the host. ``complete``, if set, is called for a deferred parameter when a micro-batch has given it all that
+    its layers' uses contribute. Nothing is shared between runners.
     """
 
     def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
@@ -126,6 +128,7 @@ class StageRunner:
                  recompute: bool = False, offload: bool = False,
                  add: Callable[[Tensor, Tensor], None] = add_gradient) -> None:
         self.module, self.constant, self.add = module, constant, add
+        self.complete: Callable[[Tensor], None] = lambda parameter: None
         self._function = module if function is None else function
         self._graphs: dict[int, _Graph] = {}
         self._kept: dict[int, list[_Kept]] = {}
@@ -141,6 +144,11 @@ class StageRunner:
         """Give the module its own linear layers back."""
         for layer in self._split:
             layer.__dict__.pop("forward", None)
+
+    @property
+    def deferring(self) -> Sequence[nn.Linear]:
+        """The layers whose weight gradients wait."""
+        return self._split
 
     @property
     def held(self) -> tuple[int, int]:
@@ -205,13 +213,18 @@ class StageRunner:
 
     def weight_grad(self, micro_batch: int) -> None:
         """Add the weight gradients that :meth:`input_grad` deferred, and free what it kept."""
+        kept = self._kept.pop(micro_batch)
+        uses = Counter(parameter for item in kept for parameter in item.layer.parameters(recurse=False))
         with torch.no_grad():
-            for layer, x, gradient in _drain(self._kept.pop(micro_batch)):
+            for layer, x, gradient in _drain(kept):
                 rows = gradient.reshape(-1, gradient.shape[-1])
-                if layer.weight.requires_grad:
-                    self.add(layer.weight, rows.T @ x.reshape(-1, x.shape[-1]).to(rows.dtype))
-                if layer.bias is not None and layer.bias.requires_grad:
-                    self.add(layer.bias, rows.sum(0))
+                for parameter in layer.parameters(recurse=False):
+                    if parameter.requires_grad:
+                        self.add(parameter, rows.T @ x.reshape(-1, x.shape[-1]).to(rows.dtype)
+                                 if parameter is layer.weight else rows.sum(0))
+                    uses[parameter] -= 1
+                    if not uses[parameter]:
+                        self.complete(parameter)
 
     def _forward(self, micro_batch: int, xs: Sequence[Tensor], shelved: bool = True) -> tuple[Tensor, ...]:
         self._micro_batch = micro_batch

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runtime.accumulation import Folding
 from runtime.executor import Parcel
+from runtime.optim import AdamA
 from runtime.plan import Plan
 from runtime.program import StageWork, Work
 from runtime.session import Session, SessionError
@@ -53,6 +55,7 @@ class Stages:
         if training.masters is not None:
             training.masters.move(self.device)
         self.runners = {s: self._runner(s) for s in mine}
+        self.folding = Folding(training, self.runners) if isinstance(training.optimizer, AdamA) else None
 
     def begin(self, step: int) -> None:
         """The micro-batches are those of batch ``step`` from now on."""
@@ -69,6 +72,8 @@ class Stages:
         """Give the modules back as they came."""
         for runner in self.runners.values():
             runner.close()
+        if self.folding is not None:
+            self.folding.close()
 
     # -- what the executor asks ----------------------------------------------------------------------------------------
 
@@ -104,6 +109,16 @@ class Stages:
     def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
         """Run one pass of one stage."""
         stage, letter, micro_batch = _stage(work)
+        if self.folding is None or letter not in "BIW":
+            return self._pass(stage, letter, micro_batch, results)
+        self.folding.enter(stage, letter, micro_batch)
+        result = self._pass(stage, letter, micro_batch, results)
+        self.folding.leave()
+        return result
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+
+    def _pass(self, stage: int, letter: str, micro_batch: int, results: Mapping[Work, Parcel]) -> Parcel:
         runner = self.runners[stage]
         if letter == "F":
             return self._forward(stage, micro_batch, results)
@@ -111,8 +126,6 @@ class Stages:
             return self._backward(stage, letter, micro_batch, results)
         {"W": runner.weight_grad, "R": runner.recompute, "O": runner.offload, "L": runner.load}[letter](micro_batch)
         return {}
-
-    # -- passes --------------------------------------------------------------------------------------------------------
 
     def _forward(self, stage: int, micro_batch: int, results: Mapping[Work, Parcel]) -> Parcel:
         runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
