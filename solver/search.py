@@ -111,8 +111,7 @@ class Search:
         self.budget = budget
         self.on_progress = on_progress
         self.instance = Instance.of(problem)
-        self.bound = makespan_bound(self.instance, micro_batches)
-        self.steady_bound = steady_bound(self.instance)
+        self.bound = makespan_bound(self.instance, micro_batches, self.implied)
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
         self.periods: PeriodSearch | None = None
@@ -124,6 +123,11 @@ class Search:
     def makespan_bound(self) -> float:
         """The proven lower bound on the makespan so far, in the problem's time unit."""
         return self.instance.bound(self.bound)
+
+    @cached_property
+    def steady_bound(self) -> Fraction:
+        """The proven least time per micro-batch of any steady state, in ticks."""
+        return steady_bound(self.instance, self.implied)
 
     def _share(self, most: float, part: float) -> float:
         """A deterministic limit: ``most``, or less where that is more than ``part`` of what is left of the budget."""

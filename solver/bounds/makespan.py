@@ -28,9 +28,10 @@ _LAID_OUT = 4000
 _CROWDED = 2000
 
 
-def makespan_bound(instance: Instance, micro_batches: int) -> Fraction:
-    """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks."""
-    order = implied_order(instance, graph_of(instance), micro_batches)
+def makespan_bound(instance: Instance, micro_batches: int, order: Order | None = None) -> Fraction:
+    """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks. ``order``: the implied one."""
+    if order is None:
+        order = implied_order(instance, graph_of(instance), micro_batches)
     bound = _bound(instance, micro_batches, order)
     common = common_blocks(instance)
     if common:

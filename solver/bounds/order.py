@@ -27,10 +27,10 @@ from solver.instance import Instance
 
 __all__ = ["NEVER", "Order", "implied_order"]
 
-Order = npt.NDArray[np.int64]
+Order = npt.NDArray[np.int32]
 
 #: Distance of two blocks neither of which has to precede the other.
-NEVER = 2**40
+NEVER = 2**29
 
 #: A device with more sets of blocks closed under "must precede" than this takes no part in the memory argument.
 _MOST_STATES = 512
@@ -42,7 +42,7 @@ _MOST_ROUNDS = 4
 def implied_order(instance: Instance, graph: Graph, micro_batches: int) -> Order:
     """The matrix ``order`` over the nodes of ``graph``, for schedules of ``micro_batches`` micro-batches."""
     n = len(graph.durations)
-    order = np.full((n, n), NEVER, dtype=np.int64)
+    order = np.full((n, n), NEVER, dtype=np.int32)
     np.fill_diagonal(order, 1)
     for wait in graph.waits:
         order[wait.source, wait.target] = min(order[wait.source, wait.target], wait.distance)

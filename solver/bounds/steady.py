@@ -28,14 +28,16 @@ class Edge:
     height: int
 
 
-def steady_bound(instance: Instance) -> Fraction:
+def steady_bound(instance: Instance, order: Order | None = None) -> Fraction:
     """A lower bound on the time per micro-batch of any steady state, however many micro-batches a period has.
 
     The largest of: the work of the busiest device or link; per device, memory x time that a micro-batch takes up over
     the capacity; over the cycles of waits and of what memory makes precede what, length over micro-batches
     passed. All of them also with the time cut out in which all devices run one block, which is added again.
+    ``order`` is the implied one, if known (that of few micro-batches holds for more).
     """
-    order = implied_order(instance, graph_of(instance), _MANY)
+    if order is None:
+        order = implied_order(instance, graph_of(instance), _MANY)
     common = common_blocks(instance)
     best = _steady(instance, order)
     if common:
