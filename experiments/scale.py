@@ -1,6 +1,6 @@
 """Periods at scale: random real-duration shapes on 8 to 128 devices, memory from the least that works to twice that.
 
-    python experiments/scale.py [--devices 8,16,32] [--seeds 1] [--seconds 60] [--output scale.json]
+    python experiments/scale.py [--devices 8,16,32] [--seeds 1] [--effort 20] [--output scale.json]
 
 Shapes: V (a chain), M (embedding over all devices), NN (encoder and decoder embeddings), K (two towers), chunked V and
 loops; full and split backward; forward durations 80 to 120 at random, backward twice that. Reports how many periods
@@ -132,12 +132,12 @@ def _best_seed(instance: Instance) -> Periodic:
     return min((periodic_seed(instance, name) for name in BASELINES), key=lambda seed: seed.period)
 
 
-def measure(case: Problem, seconds: float) -> dict[str, Any]:
+def measure(case: Problem, effort: float) -> dict[str, Any]:
     """Search the period of one instance."""
     began, wall = time.process_time(), time.perf_counter()
     instance = Instance.of(case)
     start = _best_seed(instance)
-    search = find_repetend(instance, start, Budget(seconds=seconds))
+    search = find_repetend(instance, start, Budget(deterministic=effort))
     return {"name": case.name, "blocks": len(case.blocks), "period": float(search.best.period),
             "bound": float(search.bound), "proven": search.proven,
             "gap": float(search.best.period / search.bound) - 1,
@@ -150,7 +150,7 @@ def main() -> None:
     arguments.add_argument("--shapes", default=",".join(SHAPES))
     arguments.add_argument("--caps", default=",".join(map(str, CAPS)))
     arguments.add_argument("--seeds", default=1, type=int)
-    arguments.add_argument("--seconds", default=60.0, type=float)
+    arguments.add_argument("--effort", default=20.0, type=float, help="deterministic seconds of CP-SAT an instance")
     arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
     options = arguments.parse_args()
     rows = []
@@ -159,7 +159,7 @@ def main() -> None:
             for split in (False, True):
                 for cap in map(float, options.caps.split(",")):
                     for seed in range(options.seeds):
-                        row = measure(problem(shape, devices, split, cap, seed), options.seconds)
+                        row = measure(problem(shape, devices, split, cap, seed), options.effort)
                         rows.append({"devices": devices, "shape": shape, "split": split, "cap": cap, **row})
                         verdict = "proven" if row["proven"] else f"{row['gap']:.2%}"
                         print(f"{row['name']:32} {row['period']:9.1f} {row['bound']:9.1f} {verdict:>7} "

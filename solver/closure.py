@@ -21,6 +21,7 @@ at the cycle boundary), so a refuted T refutes every shorter one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +66,7 @@ def closure_bound(instance: Instance, upper: int) -> int:
     """
     low, high = instance.heaviest_load, upper  # low - 1 is refuted, high is not
     while low < high:
-        middle = (low + high) // 2
+        middle = isqrt(low * high)
         if closure(instance, middle) is None:
             low = middle + 1
         else:
@@ -99,14 +100,25 @@ def takes_before_giving(instance: Instance) -> bool:
 def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -> Lags | None:
     """Lags implied by the dependencies alone for ``period``; None if they contradict it (a positive cycle)."""
     n = len(instance.durations)
-    lags = np.full((n, n), unrelated, dtype=np.int64)
-    np.fill_diagonal(lags, 0)
+    within: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # per target, of one micro-batch: source and lag
+    across = []
     for arc in instance.arcs:
         lag = instance.durations[arc.source] + arc.lag - arc.distance * period
-        lags[arc.source, arc.target] = max(lags[arc.source, arc.target], lag)
-    for k in range(n):
-        np.maximum(lags, lags[:, k, None] + lags[None, k, :], out=lags)
-        np.maximum(lags, UNRELATED, out=lags)
+        if arc.distance:
+            across.append((arc.source, arc.target, lag))
+        else:
+            within[arc.target].append((arc.source, lag))
+    to = np.full((n, n), UNRELATED, dtype=np.int64)  # to[j, i]: lag from i to j, so that a target's lags lie together
+    np.fill_diagonal(to, 0)
+    for j in instance.problem.topological_order:
+        for i, lag in within[j]:
+            np.maximum(to[j], to[i] + lag, out=to[j])
+    lags = np.ascontiguousarray(to.T)
+    for i, j, lag in across:
+        if not _raise(lags, i, j, lag):
+            return None
+    if unrelated > UNRELATED:  # no path needs two of these jumps: each costs more than all lags together
+        np.maximum(lags, lags.max(axis=1)[:, None] + lags.max(axis=0)[None, :] + unrelated, out=lags)
     return None if np.any(np.diagonal(lags) > 0) else lags
 
 
@@ -116,13 +128,17 @@ def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:
         return True
     if lags[j, i] > UNRELATED // 2 and lag + lags[j, i] > 0:
         return False
-    np.maximum(lags, lags[:, i, None] + (lags[None, j, :] + lag), out=lags)
+    # A path through the new lag helps only from where it improves the way to j, and to where it improves that from i.
+    rows = np.flatnonzero(lags[:, i] + lag > lags[:, j])
+    columns = np.flatnonzero(lag + lags[j] > lags[i])
+    improved = np.ix_(rows, columns)
+    lags[improved] = np.maximum(lags[improved], lags[rows, i, None] + (lags[None, j, columns] + lag))
     return True
 
 
 def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int, int]], lags: Lags) -> bool:
     durations = instance.durations
-    for i, j in pairs:
+    for i, j in sorted(pairs, key=lambda pair: lags[pair]):  # long lags contain short ones: a round sees most of it
         lag = int(lags[i, j])
         if lag < UNRELATED // 2:
             continue
