@@ -19,16 +19,17 @@ lands far below the T that was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import isqrt
 
+import numpy as np
 from ortools.sat.python import cp_model
 
-from solver.closure import Lags, closure, closure_bound, lag_range, takes_before_giving
+from solver.closure import UNRELATED, Lags, closure, closure_bound, lag_range, takes_before_giving
 from solver.contraction import Contraction
-from solver.cpsat import Budget, run
+from solver.cpsat import Budget, Outcome, run
 from solver.cyclic import Periodic, retime
 from solver.instance import Instance
 
@@ -39,6 +40,12 @@ PROOF_TOLERANCE = 1e-6
 
 #: Deterministic seconds of the first try at a period; every later try may take four times as long.
 _FIRST_TRY = 0.25
+
+#: Blocks that fit into the first try; models of more get more time.
+_FEW_BLOCKS = 96
+
+#: Devices from which on parts of them are refuted on their own.
+_PARTED = 16
 
 
 @dataclass
@@ -130,7 +137,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     narrows the gap from both sides, and what stayed open is tried again for longer.
     """
     search.bound = max(search.bound, Fraction(low - 1))
-    each = _FIRST_TRY
+    each = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS)
     while not allowed.spent:
         decided = _bisect(instance, search, low, replace(allowed, each=min(each, allowed.each)), on_change)
         if decided or each >= allowed.each:
@@ -234,31 +241,53 @@ def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic
     model = _Model(instance, period, lags)
     if known is not None:
         model.hint(known)
-    outcome = run(model.model, allowed.budget, workers=1, deterministic=allowed.left, presolve=True, relaxation=False)
-    if outcome.infeasible:
-        # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
-        used = outcome.solver.response_proto.deterministic_time
-        second = run(model.model, allowed.budget, workers=1, deterministic=used + 0.05, relaxation=False)
-        if not second.found:
-            return _REFUTED
-        outcome = second
+    outcome = _decide(model, allowed, allowed.left)
     if outcome.found:
         return retime(instance, period, model.starts(outcome.solver))
+    if outcome.infeasible or any(_decide(_Model(instance, period, lags, part), allowed, allowed.left / 4).infeasible
+                                 for part in _parts(instance)):
+        return _REFUTED
     return _OPEN
 
 
-class _Model:
-    """The CP-SAT model of the module docstring for one fixed period."""
+def _decide(model: _Model, allowed: _Allowance, deterministic: float) -> Outcome:
+    """A solution, or a proof that there is none, on which two configurations agree."""
+    outcome = run(model.model, allowed.budget, workers=1, deterministic=deterministic, presolve=True, relaxation=False)
+    if not outcome.infeasible:
+        return outcome
+    # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
+    used = outcome.solver.response_proto.deterministic_time
+    second = run(model.model, allowed.budget, workers=1, deterministic=used + 0.05, relaxation=False)
+    return second if second.found else outcome
 
-    def __init__(self, instance: Instance, period: int, lags: Lags) -> None:
+
+def _parts(instance: Instance) -> list[range]:
+    """Stretches of half the devices, where there are many.
+
+    A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.
+    Conflicts are local more often than not: half the devices are refuted far sooner than all of them.
+    """
+    count = len(instance.capacity)
+    return [] if count < _PARTED else [range(first, first + count // 2) for first in (0, count // 2, count // 4)]
+
+
+class _Model:
+    """The CP-SAT model of the module docstring for one fixed period.
+
+    With ``devices``, of the blocks that run on those alone: what the others need is left out but for the lags.
+    """
+
+    def __init__(self, instance: Instance, period: int, lags: Lags, devices: Sequence[int] | None = None) -> None:
         self.instance = instance
         self.period = period
         self.lags = lags
+        self.devices = range(len(instance.capacity)) if devices is None else devices
+        self.blocks = sorted({i for device in self.devices for i in instance.blocks_on[device]})
         self.model = cp_model.CpModel()
-        self.offset: list[cp_model.IntVar] = []
-        self.turn: list[cp_model.IntVar] = []  # k
-        self.start: list[cp_model.IntVar] = []
-        self._windows: list[tuple[int, int]] = []  # of the starts
+        self.offset: dict[int, cp_model.IntVar] = {}
+        self.turn: dict[int, cp_model.IntVar] = {}  # k
+        self.start: dict[int, cp_model.IntVar] = {}
+        self._windows: dict[int, tuple[int, int]] = {}  # of the starts
         self._make_starts()
         self._order: dict[tuple[int, int], cp_model.IntVar] = {}
         self._order_devices()
@@ -269,19 +298,16 @@ class _Model:
     def _make_starts(self) -> None:
         # Shifting a periodic schedule in time changes nothing: one block, which says most of the others, starts at 0.
         window = -self.lags - self.lags.T  # how far two starts' difference can vary
-        root = int(window.sum(axis=1).argmin())
-        for i in self.instance.blocks:
+        root = min(self.blocks, key=lambda i: (int(window[i, self.blocks].sum()), i))
+        for i in self.blocks:
             earliest, latest = int(self.lags[root, i]), -int(self.lags[i, root])
             first, last = earliest // self.period, latest // self.period
             name = self.instance.problem.blocks[i].name
-            offset = self.model.new_int_var(0, 0 if i == root else self.period - 1, f"offset {name}")
-            turn = self.model.new_int_var(first, last, f"lag {name}")
-            start = self.model.new_int_var(earliest, latest, f"start {name}")
-            self.model.add(start == offset + self.period * turn)
-            self.offset.append(offset)
-            self.turn.append(turn)
-            self.start.append(start)
-            self._windows.append((earliest, latest))
+            self.offset[i] = self.model.new_int_var(0, 0 if i == root else self.period - 1, f"offset {name}")
+            self.turn[i] = self.model.new_int_var(first, last, f"lag {name}")
+            self.start[i] = self.model.new_int_var(earliest, latest, f"start {name}")
+            self.model.add(self.start[i] == self.offset[i] + self.period * self.turn[i])
+            self._windows[i] = earliest, latest
 
     def before(self, i: int, j: int) -> cp_model.IntVar:
         """Whether block i's offset is before block j's; they share a device."""
@@ -289,29 +315,45 @@ class _Model:
 
     def _order_devices(self) -> None:
         durations, offset, period = self.instance.durations, self.offset, self.period
-        for i, j in self.instance.shared_pairs():
+        rows = sorted({self.instance.blocks_on[device] for device in self.devices})
+        for i, j in sorted({(i, j) for row in rows for i in row for j in row if i < j}):
             literal = self.model.new_bool_var(f"order {i} {j}")
             self._order[i, j] = literal
             for a, b, holds in ((i, j, literal), (j, i, literal.negated())):
                 self.model.add(offset[a] + durations[a] <= offset[b]).only_enforce_if(holds)
                 self.model.add(offset[b] + durations[b] <= offset[a] + period).only_enforce_if(holds)
-        for on in {on for on in self.instance.blocks_on if len(on) > 1}:
-            self.model.add_no_overlap(
-                self.model.new_fixed_size_interval_var(offset[i], durations[i], f"run {i}") for i in on)
+        for row in rows:
+            if len(row) > 1:
+                self.model.add_no_overlap(
+                    self.model.new_fixed_size_interval_var(offset[i], durations[i], f"run {i}") for i in row)
 
     def _chain_blocks(self) -> None:
         for arc in self.instance.arcs:
-            lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
-            self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
-        for i, j in self.instance.shared_pairs():  # redundant, from the closure
+            if arc.source in self.start and arc.target in self.start:
+                lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
+                self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
+        redundant = self._order if len(self.blocks) == len(self.instance.durations) else self._nearest()
+        for i, j in redundant:  # from the closure
             for a, b in ((i, j), (j, i)):
                 self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
+
+    def _nearest(self) -> list[tuple[int, int]]:
+        """Pairs of blocks whose lag does not follow from the lags over a third."""
+        lags = self.lags[np.ix_(self.blocks, self.blocks)]
+        around = lags.copy()
+        np.fill_diagonal(around, UNRELATED)
+        over = np.full_like(lags, UNRELATED)
+        for k in range(len(self.blocks)):
+            np.maximum(over, around[:, k, None] + around[None, k, :], out=over)
+        near = {(min(a, b), max(a, b)) for a, b in np.argwhere((lags > over) & (lags > UNRELATED // 2)).tolist()
+                if a != b}
+        return [(self.blocks[a], self.blocks[b]) for a, b in sorted(near)]
 
     def _carry_transfers(self) -> None:
         instance, period = self.instance, self.period
         carried: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
         for number, arc in enumerate(instance.arcs):
-            if arc.link is None:
+            if arc.link is None or arc.source not in self.start or arc.target not in self.start:
                 continue
             widest = (2 * lag_range(instance, period) + 2) * period
             begin = self.model.new_int_var(-widest, widest, f"transfer {number}")
@@ -331,7 +373,8 @@ class _Model:
             carried[arc.link].append((number, begin))
 
     def _limit_memory(self) -> None:
-        for device, capacity in enumerate(self.instance.capacity):
+        for device in self.devices:
+            capacity = self.instance.capacity[device]
             if capacity is None or not self.instance.limited(device):
                 continue
             take, change = self.instance.take[device], self.instance.change[device]
@@ -344,8 +387,8 @@ class _Model:
 
     def minimise_latency(self) -> None:
         """Objective: from the first start to the last end of one micro-batch."""
-        low = min(earliest for earliest, _ in self._windows)
-        high = max(latest for _, latest in self._windows) + max(self.instance.durations)
+        low = min(earliest for earliest, _ in self._windows.values())
+        high = max(latest for _, latest in self._windows.values()) + max(self.instance.durations)
         first = self.model.new_int_var(low, high, "first start")
         last = self.model.new_int_var(low, high, "last end")
         for i, duration in enumerate(self.instance.durations):
@@ -365,7 +408,7 @@ class _Model:
 
     def starts(self, solver: cp_model.CpSolver) -> list[int]:
         """The solution's absolute starts."""
-        return [solver.value(start) for start in self.start]
+        return [solver.value(self.start[i]) for i in self.instance.blocks]
 
 
 def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:

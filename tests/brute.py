@@ -134,7 +134,7 @@ def _fits(problem: Problem, starts: list[int], period: int) -> bool:
         here = [(block, starts[i]) for i, block in enumerate(problem.blocks) if d in block.devices]
         for block, time in here:
             level = sum((_held(other, d, time, at, period) for other, at in here), Fraction(0))
-            if block.memory_on(d) + block.workspace_on(d) > 0 and level > _exact(device.memory):
+            if max(block.memory_on(d), 0) + block.workspace_on(d) > 0 and level > _exact(device.memory):
                 return False
     return True
 
