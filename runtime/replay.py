@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import torch
 
     from runtime.checkpoint import Checkpoints
+    from runtime.prediction import Prediction
     from runtime.session import Session
     from runtime.training import Training
 
-__all__ = ["Replay", "ReplayError", "load_factory", "replay", "run_emulated", "run_training"]
+__all__ = ["Replay", "ReplayError", "load_factory", "replay", "replay_alone", "run_emulated", "run_training"]
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
@@ -109,6 +110,36 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
             except OSError as error:
                 raise SessionError(f"{os.fspath(timeline_path)}: cannot be written: {error.strerror}") from None
     return result
+
+
+def replay_alone(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None = None, *, stages: str,
+                 device: str | None = None, repeats: int = 3) -> Prediction:
+    """Run ``ranks`` of the plan in ``plan_path`` (default: all), one after another, each alone in this process.
+
+    ``stages`` is as for :func:`replay`; ``device`` is ``"cpu"`` or ``"cuda"``, by default what there is. Medians are
+    over ``repeats`` steps. See :mod:`runtime.alone` for what is run, :mod:`runtime.prediction` for what is made of it.
+    Raises :class:`ReplayError`, :class:`~runtime.session.SessionError` or :class:`~solver.files.FormatError`.
+    """
+    import gc
+
+    import torch
+
+    from runtime.alone import alone, measure_rank
+    from runtime.prediction import predict
+
+    plan = load_plan(plan_path)
+    if device not in (None, "cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise ReplayError(f"--device is {device!r}, it must be cpu, or cuda where torch has one")
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    costs = []
+    for rank in range(len(plan.program.ranks)) if ranks is None else ranks:
+        with alone(plan, rank, where) as session:
+            costs.append(measure_rank(plan, session, _training(stages, plan, session), repeats))
+        gc.collect()  # what this rank held, before the next one is built
+        if where.type == "cuda":
+            torch.cuda.empty_cache()
+    name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a CPU, one thread"
+    return predict(plan, costs, name, _seconds_per_unit(plan))
 
 
 def run_emulated(plan: Plan, session: Session, seconds_per_unit: float) -> Replay | None:

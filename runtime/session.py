@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import time
 import traceback
 from collections.abc import Iterable, Iterator
@@ -152,10 +153,10 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     """Join the ranks that ``torchrun`` started (or whoever set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
 
     Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
-    at once, they would share one stream. ``timeout`` is in seconds, for one instruction or one wait; past it the
-    process ends (:mod:`runtime.watch`), as it does on any error inside. ``transport`` and ``reserve``: see
-    :class:`Session`; by default what suits the device. The ranks are those of ``replicas`` copies of a plan, of which
-    there must be as many in each.
+    at once, they would share one stream. Where ranks share a GPU, which NCCL cannot, collectives are gloo's.
+    ``timeout`` is in seconds, for one instruction or one wait; past it the process ends (:mod:`runtime.watch`), as it
+    does on any error inside. ``transport`` and ``reserve``: see :class:`Session`; by default what suits the device. The
+    ranks are those of ``replicas`` copies of a plan, of which there must be as many in each.
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
@@ -166,7 +167,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     watch_store, _, _ = next(iter(rendezvous("env://", timeout=wait)))
     with Watch(PrefixStore("weft watch", watch_store), rank, world, timeout) as watch:
         # The watch ends a wait before the group's own timeout does, so that there is a sentence.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
                                 store=PrefixStore("weft", main_store), rank=rank, world_size=world,
                                 timeout=2 * wait + datetime.timedelta(seconds=30))
         try:
@@ -189,6 +190,11 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         except Exception as error:
             traceback.print_exc()
             watch.give_up(f"{type(error).__name__} while {watch.text}: {(str(error) or 'no message').splitlines()[0]}")
+
+
+def _share_gpus() -> bool:
+    """Whether this machine has fewer GPUs than ranks."""
+    return torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _meet(group: dist.ProcessGroup | None = None) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["__version__", "capture", "check", "compare", "demo", "draw", "estimate", "explain",
            "export_schedule", "fit", "import_schedule", "place", "plan", "profile", "profile_stages",
-           "replay", "schema", "solve", "sweep", "unroll"]
+           "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 
@@ -314,6 +314,16 @@ def replay(plan: PathLike, **options: Any) -> Any:
     from runtime.replay import replay as run_plan
 
     return run_plan(plan, **options)
+
+
+def replay_alone(plan: PathLike, ranks: Sequence[int] | None = None, *, stages: str, **options: Any) -> Any:
+    """Run ranks of a plan one after another on this process's device, each without the others; needs torch.
+
+    Gives every rank's times and peak memory, and the step they predict. See :func:`runtime.replay.replay_alone`.
+    """
+    from runtime.replay import replay_alone as run_alone
+
+    return run_alone(plan, ranks, stages=stages, **options)
 
 
 def demo(folder: PathLike = "weft-demo", **options: Any) -> Demonstration:

@@ -217,6 +217,10 @@ def _replay(options: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError:
         return _fail(BAD, "replay needs PyTorch: install it with  pip install 'weft[torch]'")
+    if options.rank_alone is not None:
+        return _replay_alone(options)
+    if options.device is not None or options.json:
+        return _fail(BAD, "--device and --json of replay are for --rank-alone")
     found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
                         timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
                         reserve=options.reserve, checkpoint=options.checkpoint,
@@ -224,6 +228,22 @@ def _replay(options: argparse.Namespace) -> int:
                         replicas=options.replicas)
     if found is not None:  # rank 0 has the whole picture
         print(found)
+    return GOOD
+
+
+def _replay_alone(options: argparse.Namespace) -> int:
+    if options.rank_alone != "all" and not options.rank_alone.isdecimal():
+        return _fail(BAD, f"--rank-alone is {options.rank_alone!r}, it must be the number of a rank, or all")
+    if options.stages is None or options.emulate:
+        return _fail(BAD, "--rank-alone runs real stages: give --stages MODULE:FUNCTION, without --emulate")
+    together = {"--timeline": options.timeline, "--transport": options.transport, "--checkpoint": options.checkpoint,
+                "--resume": options.resume, "--replicas": options.replicas > 1}
+    for option, given in together.items():
+        if given:
+            return _fail(BAD, f"{option} is for ranks that run together; --rank-alone runs each by itself")
+    ranks = None if options.rank_alone == "all" else [int(options.rank_alone)]
+    found = weft.replay_alone(options.plan, ranks, stages=options.stages, device=options.device)
+    print(json.dumps(found.to_json()) if options.json else found)
     return GOOD
 
 

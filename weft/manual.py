@@ -126,8 +126,12 @@ _TEXTS = {
         ("Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps "
          "for its planned duration; with --stages it runs modules of yours: a function that returns this "
          "rank's stages. A rank that dies or hangs stops all of them within --timeout seconds and says what it "
-         "waited for.",),
-        "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate"),
+         "waited for.",
+         "With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real "
+         "stages and real memory, with what neighbours would send made here. Told are each rank's times and peak "
+         "memory against the plan, and the step that they would make together.",),
+        "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate\n"
+        "weft replay plan.json --stages my.module:training --rank-alone all"),
     "fit": (
         "turn measured timelines into corrected costs",
         ("PLAN is the plan or schedule that ran, each TIMELINE what `weft replay --timeline` wrote of a run. Told are "
@@ -321,6 +325,10 @@ def _add_replay(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stages", metavar="MODULE:FUNCTION", help="where this rank's stages come from")
     command.add_argument("--timeout", type=_positive, default=60.0, metavar="SECONDS",
                          help="stop everything if a rank makes no progress for so long (default: 60)")
+    command.add_argument("--rank-alone", metavar="R", help="with --stages, without torchrun: run rank R (or all, one "
+                         "after another) by itself on this device, and predict the step")
+    command.add_argument("--device", choices=("cpu", "cuda"), help="with --rank-alone: where (default: what there is)")
+    command.add_argument("--json", action="store_true", help="with --rank-alone: print the result as JSON")
     command.add_argument("--timeline", metavar="FILE", help="write the measured timeline there")
     command.add_argument("--time-scale", type=_positive, default=1.0, metavar="X",
                          help="with --emulate: make everything X times as long (default: 1)")
