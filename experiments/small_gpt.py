@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from runtime.plan import Plan
 from runtime.training import Boundary, Training
 
-__all__ = ["Config", "batch", "cut", "layers", "loss", "training"]
+__all__ = ["Config", "batch", "cut", "layers", "loss", "text", "training"]
 
 #: Long modules that every Python has; their text differs a little from version to version.
 SOURCES = ("argparse.py", "ast.py", "datetime.py", "decimal.py", "difflib.py", "doctest.py", "inspect.py", "pickle.py",
@@ -99,7 +99,8 @@ def cut(config: Config, stages: int) -> list[range]:
 
 
 @cache
-def _text() -> Tensor:
+def text() -> Tensor:
+    """The sources as bytes."""
     library = Path(sysconfig.get_paths()["stdlib"])
     data = b"".join((library / name).read_bytes() for name in SOURCES if (library / name).is_file())
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
@@ -108,10 +109,10 @@ def _text() -> Tensor:
 def batch(config: Config, step: int, micro_batch: int) -> tuple[Tensor, Tensor]:
     """Text and its next bytes, each of shape (sequences, length); the same for the same arguments."""
     chance = torch.Generator().manual_seed(config.seed + 1_000_003 * step + micro_batch)
-    text = _text()
-    starts = torch.randint(len(text) - config.length - 1, (config.sequences, 1), generator=chance)
+    source = text()
+    starts = torch.randint(len(source) - config.length - 1, (config.sequences, 1), generator=chance)
     places = starts + torch.arange(config.length)
-    return text[places], text[places + 1]
+    return source[places], source[places + 1]
 
 
 def loss(scores: Tensor, target: Tensor) -> Tensor:

@@ -9,13 +9,13 @@ arrive earlier belong to the cluster's ``reserve``. Transfers are lags between s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
 from models.cluster import ClusterModel, Link, model_cluster
-from models.costs import LayerCost, explicit_layers
+from models.costs import LayerCost, accumulated, explicit_layers
 from models.family_costs import family_costs, uses_measured_gpt
 from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
@@ -24,7 +24,8 @@ from models.stages import Backward, StageCost, static_bytes
 from models.zoo.gpt import gpt_layers
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Candidate", "InFlight", "StageRow", "bytes_per_parameter", "candidates", "layer_costs"]
+__all__ = ["Candidate", "InFlight", "StageRow", "bytes_per_parameter", "candidates", "layer_costs",
+           "under_optimizer"]
 
 #: For how many micro-batches in flight a split leaves room: one, or as many as 1F1B holds.
 InFlight = Literal["least", "1f1b"]
@@ -48,8 +49,8 @@ class Candidate:
     """A placement of the spec's model as a block problem.
 
     ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
-    no longer have. ``in_flight``: what the split left room for. ``notes``: where modelled costs come from, and what a
-    reader should know of them.
+    no longer have. ``freed``: what more of gradients Adam would hold, where the optimizer is AdamA. ``in_flight``: what
+    the split left room for. ``notes``: where modelled costs come from, and what a reader should know of them.
     """
 
     shape: Shape
@@ -61,6 +62,7 @@ class Candidate:
     stage_device: tuple[int, ...]
     stages: tuple[StageRow, ...]
     notes: tuple[str, ...] = ()
+    freed: tuple[int, ...] = ()
 
 
 def layer_costs(spec: Spec) -> list[LayerCost]:
@@ -72,22 +74,32 @@ def layer_costs(spec: Spec) -> list[LayerCost]:
     return _costed(spec)[0]
 
 
+def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
+    """``layers`` with what their gradients take under the spec's optimizer, beyond :func:`bytes_per_parameter`."""
+    run = spec.run
+    if not isinstance(run, Training) or run.optimizer == "adam":
+        return list(layers)
+    return [accumulated(layer, run.gradient_bytes) for layer in layers]
+
+
 def _costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
     if isinstance(spec.model, ExplicitModel):
         run = spec.run
-        return explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
-                               recompute=isinstance(run, Training) and run.recompute), ()
+        return under_optimizer(spec, explicit_layers(
+            spec.model, run.parameter_bytes, training=isinstance(run, Training),
+            recompute=isinstance(run, Training) and run.recompute)), ()
     if uses_measured_gpt(spec):
-        return gpt_layers(spec), ()
+        return under_optimizer(spec, gpt_layers(spec)), ()
     family = family_costs(spec)
-    return list(family.layers), family.notes
+    return under_optimizer(spec, family.layers), family.notes
 
 
 def bytes_per_parameter(spec: Spec) -> int:
     """What a GPU holds of each of its parameters: the parameter and, in training, gradient and optimizer state."""
     run = spec.run
     if isinstance(run, Training):
-        return run.parameter_bytes + run.gradient_bytes + run.optimizer_bytes_per_parameter
+        gradient = run.gradient_bytes if run.optimizer == "adam" else 0
+        return run.parameter_bytes + gradient + run.optimizer_bytes_per_parameter
     return run.parameter_bytes
 
 
@@ -179,7 +191,18 @@ def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight
         for s, (stage, device) in enumerate(zip(split.stages, split.devices, strict=True)))
     problem = Problem(f"{spec.name} ({_title(split.shape, backward)})", devices,
                       tuple(_blocks(split, backward, cluster.link)), time_unit="s", memory_unit="B")
-    return Candidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows)
+    return Candidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows,
+                     freed=_freed(spec, split))
+
+
+def _freed(spec: Spec, split: Split) -> tuple[int, ...]:
+    """Per GPU, the bytes of gradients that Adam holds through the step and the spec's optimizer does not."""
+    run = spec.run
+    if not isinstance(run, Training) or run.optimizer == "adam":
+        return ()
+    return tuple(sum(stage.parameters * run.gradient_bytes - stage.held_gradients
+                     for stage, device in zip(split.stages, split.devices, strict=True) if device == gpu)
+                 for gpu in range(spec.cluster.gpus))
 
 
 def _title(shape: Shape, backward: Backward) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from models.sections import ExplicitModel, LayerSpec
 
-__all__ = ["LayerCost", "explicit_layers", "recomputed"]
+__all__ = ["LayerCost", "accumulated", "explicit_layers", "recomputed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,10 @@ class LayerCost:
     shared_inputs: tuple[tuple[str, int], ...] = ()
     #: Of ``parameters``, what other layers hold too: names and numbers. A stage with several of them has it once.
     shared_parameters: tuple[tuple[str, int], ...] = ()
+    #: Of ``parameters``, what is tied to other layers' but held as a copy: names and numbers.
+    copied_parameters: tuple[tuple[str, int], ...] = ()
+    #: Gradients that are held through the step although others are not: names and bytes. A stage has each once.
+    held_gradients: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_split(self) -> bool:
@@ -68,6 +72,25 @@ def recomputed(layer: LayerCost) -> LayerCost:
         workspace_forward=max(0, layer.working_set - layer.input_bytes),
         workspace_backward=max(0, layer.working_set - layer.input_bytes,
                                layer.activation_bytes + layer.workspace_backward - layer.input_bytes),
+    )
+
+
+def accumulated(layer: LayerCost, gradient_bytes: int) -> LayerCost:
+    """The same layer under AdamA, which frees each gradient as soon as it is complete.
+
+    While a block computes gradients, those of one layer live at once at most, beside what autograd needs. A tied
+    parameter's gradient is complete when all its layers have run, so it is held through the step. (See
+    ``runtime/accumulation.py``.)
+    """
+    if not layer.backward:
+        return layer
+    tied = (*layer.shared_parameters, *layer.copied_parameters)
+    passing = gradient_bytes * (layer.parameters - sum(count for _, count in tied))
+    return replace(
+        layer,
+        workspace_backward=layer.workspace_backward + passing,
+        workspace_weight_grad=layer.workspace_weight_grad + passing,
+        held_gradients=tuple((f"gradient of {name}", gradient_bytes * count) for name, count in tied),
     )
 
 

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from models.build import bytes_per_parameter, layer_costs
+from models.build import bytes_per_parameter, layer_costs, under_optimizer
 from models.cluster import ClusterModel, model_cluster
 from models.costs import LayerCost
 from models.family_costs import FamilyCosts, family_costs, uses_measured_gpt
 from models.operator_times import Origin
+from models.quantities import format_bytes
 from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
 from models.split import NoSplit, Shape, Split, split_layers, stage_device
@@ -112,7 +113,7 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     """
     shape = shape or spec.placement.shapes[0]
     family = None if isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec) else family_costs(spec)
-    layers = list(family.layers) if family else layer_costs(spec)
+    layers = under_optimizer(spec, family.layers) if family else layer_costs(spec)
     cluster = model_cluster(spec.cluster)
     stage_count = len(stage_device(shape, spec.cluster.gpus))
     if len(layers) < stage_count:
@@ -126,6 +127,8 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     notes = _notes(spec, family)
     if training and in_flight != wanted:
         notes.insert(0, f"{' '.join(map(str, wanted))} micro-batches in flight (1F1B) do not fit; this is for one")
+    if isinstance(spec.run, Training) and spec.run.optimizer == "adama":
+        notes.insert(0, _adama_note(spec.run, split))
     return Estimate(
         spec.name, shape, backward, spec.micro_batches,
         tuple(_stages(spec, split, in_flight, layers, family, cluster)),
@@ -150,7 +153,8 @@ def _split(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[LayerC
 def _per_parameter(spec: Spec) -> tuple[int, int, int]:
     run = spec.run
     if isinstance(run, Training):
-        return run.parameter_bytes, run.gradient_bytes, run.optimizer_bytes_per_parameter
+        gradients = run.gradient_bytes if run.optimizer == "adam" else 0  # held ones are counted by the stages
+        return run.parameter_bytes, gradients, run.optimizer_bytes_per_parameter
     return run.parameter_bytes, 0, 0
 
 
@@ -166,8 +170,8 @@ def _stages(spec: Spec, split: Split, in_flight: Sequence[int], layers: Sequence
         workspace = (max(stage.workspace_forward, stage.workspace_backward) if training else stage.working_set)
         rows.append(StageEstimate(
             s, device, tuple(layer.name for layer in layers[first:last]), stage.parameters,
-            stage.parameters * weights, stage.parameters * gradients, stage.parameters * optimizer,
-            stage.activation if training else 0, in_flight[s], workspace, sent,
+            stage.parameters * weights, stage.parameters * gradients + stage.held_gradients,
+            stage.parameters * optimizer, stage.activation if training else 0, in_flight[s], workspace, sent,
             cluster.link.seconds(sent) if leaves else 0.0, round(stage.forward * 1e-9, 9),
             round(stage.backward * 1e-9, 9), _time_origin(spec, layers[first:last], family)))
     return rows
@@ -199,9 +203,18 @@ def _devices(spec: Spec, split: Split, in_flight: Sequence[int], backward: Backw
         parameters = sum(stage.parameters for stage in stages)
         kept = 0 if backward == "none" else sum(stage.activation * count for stage, count in own)
         peak = peak_bytes(stages, counts, backward)
-        rows.append(DeviceEstimate(gpu, memory, cluster.reserve, parameters * weights, parameters * gradients,
+        held = sum(stage.held_gradients for stage in stages)
+        rows.append(DeviceEstimate(gpu, memory, cluster.reserve, parameters * weights, parameters * gradients + held,
                                    parameters * optimizer, min(kept, peak), peak - min(kept, peak)))
     return rows
+
+
+def _adama_note(run: Training, split: Split) -> str:
+    whole = sum(stage.parameters * run.gradient_bytes for stage in split.stages)
+    held = sum(stage.held_gradients for stage in split.stages)
+    return (f"AdamA folds gradients into the moments layer by layer: {format_bytes(whole - held)} less in all than "
+            "with Adam; the largest layer's count as workspace" + (
+                f", and {format_bytes(held)} of tied parameters' are held" if held else ""))
 
 
 def _notes(spec: Spec, family: FamilyCosts | None) -> list[str]:

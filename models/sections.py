@@ -227,6 +227,9 @@ class Training(_Run):
     recompute: bool = Field(
         default=False, description="Keep only each layer's input and run its forward again in the backward (for a "
         "family, all layers but embeddings and losses). Default false.")
+    optimizer: Literal["adam", "adama"] = Field(
+        default="adam", description="adam: gradients are added up over the step. adama: each is folded into Adam's "
+        "moments as it comes and freed (Adam accumulation; no clipping by norm). Default adam.")
     gradient_bytes: int = Field(default=2, ge=0, le=16, description="Bytes of one parameter's gradient. Default 2.")
     optimizer_bytes_per_parameter: int = Field(
         default=12, ge=0, le=64, description="Optimizer state for one parameter. Default 12: mixed-precision Adam, an "

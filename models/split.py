@@ -133,7 +133,8 @@ def _no_split(search: _Search, memory: Sequence[int]) -> NoSplit:
 def _shared(layer: LayerCost, bytes_per_parameter: int, backward: Backward) -> int:
     """What a layer needs that a stage may have already, in bytes."""
     activations = 0 if backward == "none" else sum(size for _, size in layer.shared_activations)
-    return activations + bytes_per_parameter * sum(count for _, count in layer.shared_parameters)
+    gradients = sum(size for _, size in layer.held_gradients)
+    return activations + gradients + bytes_per_parameter * sum(count for _, count in layer.shared_parameters)
 
 
 class _Measure(NamedTuple):

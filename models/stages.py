@@ -42,6 +42,8 @@ class StageCost:
     working_set: int
     #: Names of what is kept or held by several layers of the model and already counted here.
     counted: frozenset[str] = frozenset()
+    #: Gradients held through the step where others are not, in bytes.
+    held_gradients: int = 0
 
     @property
     def load(self) -> int:
@@ -87,7 +89,9 @@ def _extended(stage: StageCost | None, layer: LayerCost, at: int) -> StageCost:
         max(before.workspace_backward, layer.workspace_backward),
         max(before.workspace_weight_grad, layer.workspace_weight_grad),
         max(before.working_set, layer.working_set),
-        before.counted.union(name for name, _ in (*layer.shared_parameters, *layer.shared_activations)),
+        before.counted.union(name for name, _ in (*layer.shared_parameters, *layer.shared_activations,
+                                                  *layer.held_gradients)),
+        before.held_gradients + sum(size for _, size in layer.held_gradients) - _again(before, layer.held_gradients),
     )
 
 
@@ -102,7 +106,7 @@ def _ns(seconds: float) -> int:
 
 def static_bytes(stages: Sequence[StageCost], bytes_per_parameter: int) -> int:
     """What the stages of one GPU always hold: parameters, gradients, optimizer state."""
-    return sum(stage.parameters for stage in stages) * bytes_per_parameter
+    return sum(stage.parameters * bytes_per_parameter + stage.held_gradients for stage in stages)
 
 
 def peak_bytes(stages: Sequence[StageCost], in_flight: Sequence[int], backward: Backward) -> int:

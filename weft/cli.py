@@ -387,6 +387,10 @@ def _summary(schedule: Schedule) -> str:
     lines.append("memory    " + ", ".join(
         f"{device.name} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
         for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)))
+    if "gradients_freed" in schedule.solver:
+        freed = (" ".join(memory_text(amount, schedule.problem.memory_unit))
+                 for amount in schedule.solver["gradients_freed"])
+        lines.append(f"AdamA     no whole gradients are held; with Adam they would take {', '.join(freed)} more")
     notes = schedule.solver.get("notes")
     lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
     return "\n".join(lines)

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from solver.baselines import BASELINES, NotApplicable, baseline
-from solver.problem import Number
+from solver.problem import Number, Problem
 from solver.schedule import Schedule
-from solver.search import Progress
+from solver.search import Infeasible, Progress
 from solver.validate import violations
-from weft.planning import Case, case_of, solve_case
+from weft.planning import Case, case_of, read_source, solve_case, solve_source
 from weft.units import memory_text, time_text
 
 if TYPE_CHECKING:
@@ -50,12 +50,14 @@ class Row:
 @dataclass(frozen=True)
 class Comparison:
     """What :func:`weft.compare` found. ``schedules`` holds every row's schedule, by the row's name; ``left_out`` says
-    why a known schedule is missing. ``str()`` is the table."""
+    why a known schedule is missing. ``with_adam``: for a spec with AdamA, weft's schedule for the same with Adam, or
+    why nothing fits then. ``str()`` is the table."""
 
     case: Case
     rows: tuple[Row, ...]
     schedules: Mapping[str, Schedule]
     left_out: Mapping[str, str]
+    with_adam: Schedule | str | None = None
 
     @property
     def weft(self) -> Schedule:
@@ -71,9 +73,12 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The numbers as plain data."""
         problem = self.weft.problem
+        adam = self.with_adam
         return {"name": self.case.name, "micro_batches": self.case.micro_batches, "time_unit": problem.time_unit,
                 "memory_unit": problem.memory_unit, "rows": [asdict(row) for row in self.rows],
-                "left_out": dict(self.left_out)}
+                "left_out": dict(self.left_out),
+                **({} if adam is None else {"with_adam": {"infeasible": adam} if isinstance(adam, str) else
+                                            asdict(_row("weft", adam))})}
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -126,6 +131,12 @@ class Comparison:
         for what, rival in rivals:
             change = own.makespan / rival.makespan - 1
             lines.append(f"against {what}: " + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
+        if isinstance(self.with_adam, str):
+            lines.append(f"with Adam in place of AdamA nothing fits: {self.with_adam}")
+        elif self.with_adam is not None:
+            change, step = own.makespan / self.with_adam.makespan - 1, time_text(self.with_adam.makespan, unit)
+            lines.append(f"against weft with Adam in place of AdamA ({' '.join(step)}): "
+                         + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
         alike: dict[str, list[str]] = {}
         for name, reason in self.left_out.items():
             alike.setdefault(reason, []).append(BASELINES[name].title)
@@ -144,11 +155,22 @@ def compare_source(
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Comparison:
     """See :func:`weft.compare`."""
+    source = read_source(source)
     case = case_of(source, micro_batches)
     known, left_out = known_schedules(case)
     own = solve_case(case, time_limit=time_limit, effort=effort, seed=seed, workers=workers, on_progress=on_progress)
     schedules = {**known, "weft": own}
-    return Comparison(case, tuple(_row(name, schedule) for name, schedule in schedules.items()), schedules, left_out)
+    adam: Schedule | str | None = None
+    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem):
+        assert source.training is not None
+        twin = source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
+        try:
+            adam = solve_source(twin, micro_batches=micro_batches, time_limit=time_limit, effort=effort, seed=seed,
+                                workers=workers)
+        except Infeasible as refusal:
+            adam = str(refusal)
+    return Comparison(case, tuple(_row(name, schedule) for name, schedule in schedules.items()), schedules, left_out,
+                      adam)
 
 
 def known_schedules(case: Case) -> tuple[dict[str, Schedule], dict[str, str]]:

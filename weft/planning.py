@@ -33,7 +33,7 @@ class Placement:
 
     ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
     all the time (weights, gradients, optimizer state), ``gpu_memory``, what it has for that and the blocks, and
-    ``notes`` on modelled costs.
+    ``notes`` on modelled costs; under AdamA ``gradients_freed``, what more it would hold with Adam.
     """
 
     title: str
@@ -102,6 +102,7 @@ def _placement(candidate: Candidate) -> Placement:
         "gpu_memory": memory,
         "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
         **({"notes": list(candidate.notes)} if candidate.notes else {}),
+        **({"optimizer": "adama", "gradients_freed": list(candidate.freed)} if candidate.freed else {}),
     })
 
 

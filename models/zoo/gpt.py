@@ -151,6 +151,8 @@ def _layers(operators: Mapping[str, Operator], sizes: GptSizes, count: int, *, r
     head = layer("head", _HEAD, state, 0, held=state + logits)
     if recompute:
         block = recomputed(block)
+    tied = (("word embedding", sizes.vocabulary * sizes.hidden),)
+    embedding, head = (replace(end, copied_parameters=tied) for end in (embedding, head))
     return [embedding, *(replace(block, name=f"layer{i}") for i in range(count)), head]
 
 

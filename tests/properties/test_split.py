@@ -26,7 +26,8 @@ def layer(draw: st.DrawFn) -> LayerCost:
         "layer", draw(st.integers(1, 9)) * 1e-9, round(input_grad + weight_grad, 9), input_grad, weight_grad,
         parameters=draw(sizes), weights_bytes=0, activation_bytes=draw(sizes), weight_grad_bytes=draw(sizes),
         output_bytes=0, workspace_forward=draw(small), workspace_backward=draw(small),
-        workspace_weight_grad=draw(small), working_set=draw(sizes))
+        workspace_weight_grad=draw(small), working_set=draw(sizes),
+        held_gradients=tuple((name, draw(sizes)) for name in draw(st.sets(st.sampled_from("ab"), max_size=2))))
 
 
 @st.composite
