@@ -1,10 +1,10 @@
 """What AdamA buys and what it costs: memory in the plan, memory measured, and a language model trained with both.
 
 *Planned*, on GPT-1.3B with the costs measured on V100s: the least memory per GPU with which a placement exists, and
-time per step under several caps, with Adam and with AdamA. *Measured*: the executor's peak on one stage-parallel rank.
-*Trained*: a small GPT on the standard library's sources, through the executor, with 3 seeds and both optimizers at one
-learning rate; the loss is on text that is held out. Writes ``adama.json``; exits with 1 if a seed's losses differ by
-more than 2 %, or if no cap shows a gain.
+time per step under several caps, with Adam and with AdamA. *Measured*: the executor's peak with each, all stages on one
+rank. *Trained*: a small GPT on the standard library's sources, through the executor, with 3 seeds and both optimizers
+at one learning rate, which rises and falls again; the loss is on text that is held out. Writes ``adama.json``; exits
+with 1 if a seed's losses differ by more than 2 %, or if no cap shows a gain.
 
     python -m experiments.adama [--steps N] [--seeds N] [--effort SECONDS]
 """
@@ -43,9 +43,9 @@ from weft.planning import solve_source
 GIB = 1024**3
 SPEC = Path(__file__).resolve().parent / "specs" / "gpt-1.3b-v100x4.yaml"
 CAPS = (14, 17, 20, 24)  # GiB
-MICRO_BATCHES = 8
+PLANNED_MICRO_BATCHES, MICRO_BATCHES = 8, 4  # of the plans, and of what is trained
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adama": AdamA}
-RATE, TOLERANCE = 1e-3, 0.02
+RATE, TOLERANCE = 3e-3, 0.02
 CONFIG = Config(width=64, blocks=3, length=64, sequences=2)
 CPU = torch.device("cpu")
 
@@ -58,7 +58,8 @@ def variant(spec: Spec, optimizer: str, memory: int) -> Spec:
     assert spec.training is not None
     return spec.model_copy(update={
         "cluster": spec.cluster.model_copy(update={"memory": (memory,)}),
-        "training": spec.training.model_copy(update={"optimizer": optimizer, "micro_batches": MICRO_BATCHES})})
+        "training": spec.training.model_copy(update={"optimizer": optimizer,
+                                                         "micro_batches": PLANNED_MICRO_BATCHES})})
 
 
 def least_memory(spec: Spec, optimizer: str) -> int:
@@ -96,7 +97,7 @@ def planned(effort: float) -> dict[str, Any]:
         print(f"{cap / GIB:6.2f} GiB  " + "  ".join(
             f"{name} {'nothing fits' if row[name]['ms'] is None else format(row[name]['ms'], '.1f') + ' ms'}"
             for name in OPTIMIZERS), flush=True)
-    return {"least_memory": least, "micro_batches": MICRO_BATCHES, "rows": rows}
+    return {"least_memory": least, "micro_batches": PLANNED_MICRO_BATCHES, "rows": rows}
 
 
 # -- trained -----------------------------------------------------------------------------------------------------------

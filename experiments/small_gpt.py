@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from runtime.plan import Plan
 from runtime.training import Boundary, Training
 
-__all__ = ["Config", "batch", "cut", "layers", "loss", "text", "training"]
+__all__ = ["Config", "batch", "cut", "layer", "layers", "loss", "text", "training"]
 
 #: Long modules that every Python has; their text differs a little from version to version.
 SOURCES = ("argparse.py", "ast.py", "datetime.py", "decimal.py", "difflib.py", "doctest.py", "inspect.py", "pickle.py",
@@ -35,6 +35,7 @@ class Config:
     length: int = 64
     sequences: int = 2
     seed: int = 20
+    vocabulary: int = 256  # scores; the text is bytes
 
 
 class Embedding(nn.Module):
@@ -42,7 +43,7 @@ class Embedding(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.byte = nn.Embedding(256, config.width)
+        self.byte = nn.Embedding(config.vocabulary, config.width)
         self.place = nn.Embedding(config.length, config.width)
 
     def forward(self, text: Tensor) -> Tensor:
@@ -76,7 +77,7 @@ class Head(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.norm, self.score = nn.LayerNorm(config.width), nn.Linear(config.width, 256)
+        self.norm, self.score = nn.LayerNorm(config.width), nn.Linear(config.width, config.vocabulary)
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.score(self.norm(x))
@@ -86,8 +87,12 @@ class Head(nn.Module):
 def layers(config: Config, dtype: torch.dtype) -> list[nn.Module]:
     """Embedding, blocks, head; the same weights for the same ``config`` up to rounding to ``dtype``."""
     torch.manual_seed(config.seed)
-    made = [Embedding(config), *(Block(config) for _ in range(config.blocks)), Head(config)]
-    return [layer.to(dtype) for layer in made]
+    return [layer(config, i).to(dtype) for i in range(config.blocks + 2)]
+
+
+def layer(config: Config, number: int) -> nn.Module:
+    """One of the layers, with weights of its own."""
+    return Embedding(config) if number == 0 else Head(config) if number == config.blocks + 1 else Block(config)
 
 
 def cut(config: Config, stages: int) -> list[range]:

@@ -98,7 +98,8 @@ def alone(plan: Plan, rank: int, device: torch.device) -> Iterator[Session]:
     try:
         session = _Alone(rank, world, device, cast(Watch, _Unwatched()), 0.0)
         session.add_groups(plan.groups)
-        yield session
+        with single_threaded():
+            yield session
     finally:
         dist.destroy_process_group()
 
@@ -150,8 +151,7 @@ def measure_rank(plan: Plan, session: Session, training: Training, repeats: int 
     Raises :class:`~runtime.session.SessionError` if ``training`` does not fit the plan, or the device is too small.
     """
     try:
-        with single_threaded():
-            return _Run(plan, session, training).measured(repeats)
+        return _Run(plan, session, training).measured(repeats)
     except torch.OutOfMemoryError as error:
         raise SessionError(f"rank {session.rank} ran out of memory on {session.device} while {session.watch.text}: "
                            f"{str(error).splitlines()[0]}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from experiments.stage_graphs import case, training, varied
 from runtime.alone import RankCost, alone, measure_rank
+from runtime.launch import launch_local
 from runtime.measure_stages import measure_stages
 from runtime.plan import Plan, plan_of, save_plan
 from runtime.prediction import predict
@@ -22,6 +24,7 @@ from runtime.session import SessionError
 from runtime.stage_costs import measured_problem, static_bytes
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from tests.builders import chain, pipeline, v
 from tests.test_measure import gpt
 from weft.cli import main
@@ -138,6 +141,35 @@ def test_a_plan_without_a_unit_of_time_predicts_no_step() -> None:
     found = predict(plan, [as_planned(plan, 0)], "", None)
     assert (found.step, found.planned, found.rows[0].planned_busy, found.rows[0].planned_peak) == (None,) * 4
     assert "predicted" not in str(found)
+
+
+def test_gradients_count_from_the_first_one_on() -> None:
+    """One stage, two forwards before the first backward: 7 each, 3 while a backward runs, 100 always, 20 of it late."""
+    blocks = (Block("F", BlockKind.FORWARD, (0,), 1, (7,)), Block("B", BlockKind.BACKWARD, (0,), 1, (-7,), (3,),
+                                                                  (Dependency("F"),)))
+    plan = plan_of(baseline("gpipe", Problem("one", (Device("0"),), blocks, memory_unit="B"), 2))
+
+    def peak(**says: object) -> int | None:
+        made = dataclasses.replace(plan, solver=says)
+        return predict(made, [as_planned(made, 0)], "", None).rows[0].planned_peak
+
+    assert peak() is None
+    assert peak(static_memory=[100]) == 100 + 14 + 3
+    assert peak(static_memory=[100], gradient_memory=[20]) == 100 + 14 + 3  # the backward makes them
+    late = dataclasses.replace(plan.problem.blocks[1], workspace=(0,))
+    plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, blocks=(
+        dataclasses.replace(blocks[0], workspace=(50,)), late)))
+    assert peak(static_memory=[100]) == 100 + 14 + 50
+    assert peak(static_memory=[100], gradient_memory=[20]) == 80 + 14 + 50  # the last forward comes before them
+
+
+@pytest.mark.slow
+def test_ranks_share_one_device_over_shared_memory(plan_path: str) -> None:
+    root = str(Path(__file__).resolve().parent.parent)
+    ended = launch_local(2, [sys.executable, "-m", "weft", "replay", plan_path, "--stages", "tests.test_alone:stages",
+                             "--transport", "shared"], timeout=120, environment={"PYTHONPATH": root})
+    assert [end.code for end in ended] == [0, 0], ended
+    assert "loss per batch" in ended[0].output
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
