@@ -4,4 +4,8 @@
 finds one. ``groups``, ``reduce`` and ``coarsen`` make graphs smaller (the first two provably without loss), ``slicing``
 is the start, ``threshold`` the encoding that objectives build on, ``exact`` and ``latency`` two of them, ``refine``
 works near the cuts of graphs too large for proof.
+
+Pipelines that are graphs of stages (GraphPipe) have memory by depth: ``in_flight`` is the rule, ``stage_dag`` such a
+graph with its costs, ``graph_search`` finds one (``levels`` by dynamic programming, ``depth`` in the threshold
+encoding), and ``stage_blocks`` makes it a block problem with a schedule.
 """
