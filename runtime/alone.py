@@ -49,8 +49,8 @@ class RankCost:
     ``durations``: per block, the median in seconds over all micro-batches of all timed steps. ``span``: the median time
     from the start of the row's first block to the end of its last, with nothing to wait for; ``own``: what of it no
     block accounts for, the executor's own. ``update``: seconds from the last block to the end of the optimizer's step.
-    Bytes: ``held`` between steps (weights, optimizer state, buffers for messages), ``peak`` the most at once in the
-    row, with what is held; ``peak_update`` the same after it, until the end of the step.
+    Bytes: ``held`` between steps (weights, gradients, optimizer state, buffers for messages), ``peak`` the most at once
+    in the row, with what is held; ``peak_update`` the same after it, until the end of the step.
     """
 
     rank: int
@@ -209,6 +209,7 @@ class _Run:
         if device.type == "cuda":
             return int(torch.cuda.memory_allocated(device))
         found: list[Tensor] = [tensor for parcel in self.executor.slots.values() for tensor in parcel.values()]
+        found += self.gradients.kept
         for module in self.training.stages.values():
             found += [*module.parameters(), *module.buffers()]
         if self.training.masters is not None:

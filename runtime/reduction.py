@@ -1,5 +1,8 @@
 """What happens to gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
 
+Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
+nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer leaves it alone.
+
 Each sum is made once a step. Tied parameters are summed over the ranks that hold them, then every parameter over the
 replicas of the plan, in buckets. The norm is that of the whole model's gradient: a parameter counts once, however many
 ranks hold it, and a sharded one with each of its shares.
@@ -69,16 +72,29 @@ class Reduction:
         self.ties = [self._tie(tie, *span) for tie, span in zip(training.ties, spans, strict=True)
                      if session.rank in span[0]]
         self.counted = list(self._counted())
+        self._kept: dict[nn.Parameter, tuple[Tensor, int]] = {}  # by holder: the gradient, its version when cleared
         self._require_equal_starts()
 
+    @property
+    def kept(self) -> list[Tensor]:
+        """The gradients that stay allocated between steps."""
+        return [gradient for gradient, _ in self._kept.values()]
+
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Begin a batch: gradients that are there become zero (those that go into AdamA's moments are dropped)."""
         for parameter in self.parameters:
-            parameter.grad = None
-            self._holder(parameter).grad = None
+            holder = self._holder(parameter)
+            gradient = self._kept[holder][0] if holder in self._kept and holder.grad is None else holder.grad
+            parameter.grad = holder.grad = None
+            if gradient is not None and self.folding is None:
+                holder.grad = gradient.zero_()
+                self._kept[holder] = gradient, gradient._version
 
     def reduce(self) -> None:
         """Sum the gradients of what is tied, then over replicas."""
+        for holder, (gradient, version) in self._kept.items():
+            if holder.grad is gradient and gradient._version == version:  # nothing was added to it
+                holder.grad = None
         for tie in self.ties:
             self._sum_tie(tie)
         folding = self.folding
@@ -183,7 +199,7 @@ class Reduction:
     def _gradient(self, parameter: nn.Parameter) -> Tensor:
         holder = self._holder(parameter)
         if holder.grad is None:
-            holder.grad = torch.zeros_like(holder)
+            holder.grad = self._kept[holder][0] if holder in self._kept else torch.zeros_like(holder)
         return holder.grad
 
     # -- what counts, and what must be equal ---------------------------------------------------------------------------

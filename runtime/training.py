@@ -55,10 +55,10 @@ class Training:
     ``ties`` lists parameters that are one: each entry names, by stage, a parameter of its module. Their gradients are
     summed once a step. After the last backward of a step, and after ties and replicas have been summed,
     ``after_backward(step)`` is called; then gradients are clipped so that their norm over all ranks is at most
-    ``clip_norm``; then ``optimizer`` steps. Gradients are cleared before each of ``steps`` batches. With ``masters``,
-    gradients are theirs, and ``optimizer`` must be over ``masters.parameters()``. With
-    :class:`~runtime.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its moments and freed
-    as soon as they are complete: ``after_backward`` finds none, and ``clip_norm`` is refused.
+    ``clip_norm``; then ``optimizer`` steps. Before each of ``steps`` batches gradients become zero (in place: copy what
+    is to be kept). With ``masters``, gradients are theirs, and ``optimizer`` must be over ``masters.parameters()``.
+    With :class:`~runtime.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its moments and
+    freed as soon as they are complete: ``after_backward`` finds none, and ``clip_norm`` is refused.
 
     In inference, and for values that nobody takes, ``collect(step, micro_batch, output)`` gets what comes out: the last
     stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may

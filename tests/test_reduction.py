@@ -80,8 +80,29 @@ def test_tied_gradients_are_summed_and_counted_once() -> None:
     norm = found.clip()
     assert norm is not None and norm == pytest.approx((9 * (4.0**2 + 2.0**2)) ** 0.5)
     assert torch.allclose(gradient(made[2]), torch.full((3, 3), 4 / norm))
+    before = [gradient(module) for module in made.values()]
     found.clear()
-    assert all(module.weight.grad is None for module in made.values())
+    assert all(gradient(module) is grad and not grad.any() for module, grad in zip(made.values(), before, strict=True))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_gradients_stay_allocated_and_what_a_batch_does_not_use_has_none(mixed: bool) -> None:
+    made = layers()
+    masters = MasterWeights([p for module in made.values() for p in module.to(torch.bfloat16).parameters()]
+                            ) if mixed else None
+    found = reduction(made, masters=masters)
+    holders = [module.weight if masters is None else masters.of(cast(nn.Parameter, module.weight))
+               for module in made.values()]
+    seen: list[list[Tensor | None]] = []
+    for used in ((0, 1), (1, 2), (0, 1)):
+        found.clear()
+        for s in used:
+            torch.autograd.backward(made[s](torch.ones(1, 3, dtype=made[s].weight.dtype)).sum())
+        found.reduce()
+        assert [s for s in range(3) if holders[s].grad is not None] == list(used)
+        assert all(torch.equal(holder.grad, torch.ones(3, 3)) for holder in holders if holder.grad is not None)
+        seen.append([holder.grad for holder in holders])
+    assert seen[2][0] is seen[0][0] and seen[2][1] is seen[1][1] is seen[0][1]
 
 
 def test_a_parameter_object_that_stages_share_is_counted_and_scaled_once() -> None:
