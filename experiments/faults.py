@@ -17,14 +17,14 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from runtime.launch import launch_local
+from runtime.launch import Ended, launch_local
 from runtime.plan import Plan, plan_of, save_plan
 from runtime.signature import signed
 from runtime.training import Boundary, Training
@@ -148,7 +148,7 @@ def rank_main(folder: Path) -> None:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def provoke(fault: Fault, transport: str) -> Outcome:
+def provoke(fault: Fault, transport: str, launch: Callable[..., Sequence[Ended]] = launch_local) -> Outcome:
     """Run into ``fault`` and see what happens."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -158,9 +158,8 @@ def provoke(fault: Fault, transport: str) -> Outcome:
         save_plan(plan, folder / "plan.json")
         save_plan(chain(micro_batches=MICRO_BATCHES + 1), folder / "other.json")
         begun = time.time()
-        ended = launch_local(RANKS - (fault.name == "world"), [sys.executable, "-m", "experiments.faults", name],
-                             timeout=90, environment={"WEFT_FAULT": fault.name, "WEFT_FAULT_FOLDER": name,
-                                                      "WEFT_TRANSPORT": transport})
+        ended = launch(RANKS - (fault.name == "world"), [sys.executable, "-m", "experiments.faults", name], timeout=90,
+                       environment={"WEFT_FAULT": fault.name, "WEFT_FAULT_FOLDER": name, "WEFT_TRANSPORT": transport})
         moment = folder / "moment"
         last = begun + max(end.seconds for end in ended)
         seconds = last - float(moment.read_text()) if fault.stops and moment.exists() else None

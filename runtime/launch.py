@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-__all__ = ["Ended", "launch_local"]
+__all__ = ["Ended", "free_port", "launch_local"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def launch_local(ranks: int, command: Sequence[str], *, timeout: float, environm
         written = [(files.enter_context(tempfile.TemporaryFile()), files.enter_context(tempfile.TemporaryFile()))
                    for _ in range(ranks)]
         common = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                  "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1", **(environment or {})}
+                  "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1", **(environment or {})}
         running = [subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors,
                                     env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
                    for rank, (output, errors) in enumerate(written)]
@@ -65,7 +65,7 @@ def launch_local(ranks: int, command: Sequence[str], *, timeout: float, environm
         return ended
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

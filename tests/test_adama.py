@@ -9,7 +9,6 @@ import copy
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 
 from runtime.accumulation import tied_parameters
 from runtime.alone import alone, measure_rank
-from runtime.launch import launch_local
 from runtime.optim import AdamA
 from runtime.plan import Plan, plan_of
 from runtime.precision import MasterWeights
@@ -26,6 +24,7 @@ from runtime.session import Session, SessionError, join
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
 from tests.builders import chain, pipeline, v
+from tests.ranks import launch_forked
 
 WIDTH, WORDS, BATCH, BETAS, STEPS = 6, 11, 3, (0.8, 0.9), 3
 RATE = 0.05
@@ -362,11 +361,9 @@ def test_a_gradient_that_comes_in_parts_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_pipelines_and_replicas_are_one_process(tmp_path: Path) -> None:
-    root = str(Path(__file__).resolve().parent.parent)
+def test_pipelines_and_replicas_are_one_process() -> None:
     for case in ("pipelines", "replicas"):
-        ended = launch_local(2, [sys.executable, "-m", "tests.test_adama", case], timeout=150,
-                             environment={"PYTHONPATH": root})
+        ended = launch_forked(2, [sys.executable, "-m", "tests.test_adama", case], timeout=150)
         assert [end.code for end in ended] == [0, 0], ended
         for end in ended:
             assert max(json.loads(end.output).values()) < 1e-12, end.output

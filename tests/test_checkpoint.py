@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from runtime import checkpoint
 from runtime.checkpoint import Checkpoints, latest
 from runtime.health import RunError, require_finite
-from runtime.launch import Ended, launch_local
+from runtime.launch import Ended
 from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.precision import MasterWeights
 from runtime.replay import Replay, replay, run_training
@@ -30,9 +30,9 @@ from runtime.timeline import Timeline
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
 from tests.builders import chain, pipeline
+from tests.ranks import launch_forked
 
 WIDTH, STEPS = 6, 6
-ROOT = str(Path(__file__).resolve().parent.parent)
 
 
 class Noisy(nn.Module):
@@ -149,8 +149,8 @@ def test_signatures_see_names_shapes_types_and_boundaries_but_no_values() -> Non
 
 
 def launch(folder: Path, *arguments: str, **environment: str) -> list[Ended]:
-    return launch_local(2, [sys.executable, "-m", "tests.test_checkpoint", str(folder), *arguments], timeout=100,
-                        environment={"PYTHONPATH": ROOT, **environment})
+    return launch_forked(2, [sys.executable, "-m", "tests.test_checkpoint", str(folder), *arguments], timeout=100,
+                         environment=environment)
 
 
 def weights(folder: Path) -> list[dict[str, Tensor]]:

@@ -32,6 +32,7 @@ from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders
 from tests.builders import chain, pipeline, v
+from tests.ranks import launch_forked
 
 WIDTH, BATCH = 6, 3
 
@@ -180,11 +181,9 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
 # -- real ranks --------------------------------------------------------------------------------------------------------
 
 
-def launch(case: str, ranks: int, folder: Path, timeout: float = 120,
-           beside: Callable[..., None] | None = None) -> list[Ended]:
-    root = str(Path(__file__).resolve().parent.parent)
-    return launch_local(ranks, [sys.executable, "-m", "tests.test_executor", case, str(folder)], timeout=timeout,
-                        environment={"PYTHONPATH": root}, beside=beside)
+def launch(case: str, ranks: int, folder: Path, **environment: str) -> list[Ended]:
+    return launch_forked(ranks, [sys.executable, "-m", "tests.test_executor", case, str(folder)], timeout=120,
+                         environment=environment)
 
 
 def inputs(step: int, micro_batch: int) -> Tensor:
@@ -243,8 +242,9 @@ def training_plans() -> dict[str, Plan]:
 
 
 @pytest.mark.slow
-def test_pipelined_training_is_single_process_training(tmp_path: Path) -> None:
-    ended = launch("train", 2, tmp_path)
+def test_pipelined_training_is_single_process_training() -> None:
+    ended = launch_local(2, [sys.executable, "-m", "tests.test_executor", "train"], timeout=120,
+                         environment={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)})
     assert [end.code for end in ended] == [0, 0], ended
     found = [json.loads(end.output) for end in ended]
     assert found[0].keys() == found[1].keys() == training_plans().keys()
@@ -384,10 +384,9 @@ def faulty(plan: Plan, rank: int) -> Training:
         r"rank 2: .*ZeroDivisionError while running 1F2 \(micro-batch 2\): no such luck"]),
 ])
 def test_when_a_rank_fails_every_rank_stops_and_says_where(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, codes: list[int], sentences: list[str]) -> None:
-    monkeypatch.setenv("WEFT_FAULT", fault)
+        tmp_path: Path, fault: str, codes: list[int], sentences: list[str]) -> None:
     plan_file(tmp_path, 3)
-    ended = launch("fault", 3, tmp_path)
+    ended = launch("fault", 3, tmp_path, WEFT_FAULT=fault)
     assert not any(end.late for end in ended), ended
     assert [end.code for end in ended] == codes, ended
     for end, sentence in zip(ended, sentences, strict=True):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from experiments.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
 from experiments.stage_graphs import LENGTH, MODES, SHAPES, VOCABULARY, WIDTH, Embed, Mix, alone, case, training, varied
 from models.zoo.shapes import shape
-from runtime.launch import Ended, launch_local
+from runtime.launch import Ended
 from runtime.plan import Plan, plan_of
 from runtime.replay import run_training
 from runtime.requests import Requests
@@ -28,12 +27,12 @@ from runtime.training import Boundary, Training
 from solver.baselines import baseline
 from solver.schedule import Schedule
 from solver.timing import time_orders
+from tests.ranks import launch_forked
 
 
 def launch(name: str, ranks: int, replicas: int = 1) -> list[Ended]:
-    root = str(Path(__file__).resolve().parent.parent)
-    return launch_local(ranks * replicas, [sys.executable, "-m", "tests.test_graph_training", name, str(replicas)],
-                        timeout=240, environment={"PYTHONPATH": root})
+    return launch_forked(ranks * replicas, [sys.executable, "-m", "tests.test_graph_training", name, str(replicas)],
+                         timeout=240)
 
 
 def results(ended: list[Ended]) -> Any:

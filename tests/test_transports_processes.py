@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from runtime.executor import Executor
-from runtime.launch import launch_local
 from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.session import join
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders
 from tests.builders import pipeline
+from tests.ranks import launch_forked
 from tests.threads import Tracer, expected
 
 RANKS, PLANS, STEPS = 3, 5, 3
@@ -52,8 +52,7 @@ def random_plan(seed: int) -> Plan:
 def test_random_schedules_run_right_over_every_transport(tmp_path: Path) -> None:
     for seed in range(PLANS):
         save_plan(random_plan(seed), tmp_path / f"{seed}.json")
-    ended = launch_local(RANKS, [sys.executable, "-m", "tests.test_transports_processes", str(tmp_path)], timeout=150,
-                         environment={"PYTHONPATH": str(Path(__file__).resolve().parent.parent)})
+    ended = launch_forked(RANKS, [sys.executable, "-m", "tests.test_transports_processes", str(tmp_path)], timeout=150)
     assert [end.code for end in ended] == [0] * RANKS, ended
     assert [end.output for end in ended] == [f"{PLANS * STEPS * len(TRANSPORTS)} steps\n"] * RANKS
 
