@@ -1,16 +1,18 @@
-"""More (or fewer) micro-batches for a solved schedule: whole periods put in or taken out, no search."""
+"""More (or fewer) micro-batches for a solved schedule: whole periods put in or taken out, no search; and a periodic
+schedule run for some micro-batches."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from solver.bounds import makespan_bound
+from solver.cyclic import Periodic
 from solver.instance import Instance
-from solver.schedule import Schedule
+from solver.schedule import Operation, Repetend, Schedule
 from solver.timing import time_orders
 from solver.validate import validate
 
-__all__ = ["first_repeat", "unroll"]
+__all__ = ["at_its_times", "first_repeat", "unroll"]
 
 
 def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
@@ -47,6 +49,29 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     )
     validate(result)
     return result
+
+
+def at_its_times(found: Periodic, micro_batches: int) -> Schedule:
+    """``found`` for micro-batches 0 .. N-1, each block when its period has it, from 0 on.
+
+    No block runs earlier than that, as it would in a schedule that is timed by its order: every micro-batch has the
+    latency of ``found``. ``found`` has one micro-batch per period.
+    """
+    instance, problem = found.instance, found.instance.problem
+    first = min(found.starts)
+
+    def operation(block: int, micro_batch: int) -> Operation:
+        start = instance.time(found.starts[block] - first + micro_batch * found.period)
+        return Operation(block, micro_batch, start, start + problem.blocks[block].duration)
+
+    whole = micro_batches - found.depth
+    return Schedule(
+        problem, micro_batches,
+        tuple(operation(block, m) for block in instance.blocks for m in range(micro_batches)),
+        makespan_bound=instance.bound(makespan_bound(instance, micro_batches)),
+        period=instance.time(found.period) if whole > 0 else None,
+        repetend=Repetend(found.depth, whole) if whole > 0 else None,
+        solver={"name": "weft"})
 
 
 def _stretched(row: list[tuple[int, int]], length: int, count: int, periods: int, step: int) -> list[tuple[int, int]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
 from solver.problem import Block, Number, Problem
 
-__all__ = ["least_makespan", "least_whole_period"]
+__all__ = ["least_latency_on_grid", "least_makespan", "least_whole_period"]
 
 
 def _exact(value: Number) -> Fraction:
@@ -145,3 +146,50 @@ def _held(block: Block, device: int, time: int, start: int, period: int) -> Frac
     ended = math.floor((time - start - block.duration) / period) + 1
     change, workspace = _exact(block.memory_on(device)), _exact(block.workspace_on(device))
     return max(change, Fraction(0)) * begun + min(change, Fraction(0)) * ended + workspace * (begun - ended)
+
+
+def least_latency_on_grid(problem: Problem, longest: Fraction, step: Fraction) -> tuple[Fraction, Fraction] | None:
+    """``(period, latency)`` of the least latency, and then the least period, with one micro-batch per period of at most
+    ``longest``, over all periods and starts that are multiples of ``step``; None if there is none.
+
+    All durations and lags are whole numbers, no links, 1 / ``step`` is whole: then all starts that a period on the grid
+    needs are on it.
+    """
+    fine = int(1 / step)
+    scaled = replace(problem, blocks=tuple(
+        replace(block, duration=block.duration * fine,
+                after=tuple(replace(wait, lag=wait.lag * fine) for wait in block.after)) for block in problem.blocks))
+    blocks = scaled.blocks
+    best: tuple[int, int] | None = None  # latency, period
+
+    def place(starts: list[int], period: int) -> None:
+        nonlocal best
+        begin, end = min(starts, default=0), max((s + int(b.duration) for s, b in zip(starts, blocks, strict=False)),
+                                                 default=0)
+        if best is not None and (end - begin, period) >= best:
+            return
+        if len(starts) == len(blocks):
+            if _fits(scaled, starts, period):
+                best = end - begin, period
+            return
+        duration = int(blocks[len(starts)].duration)
+        widest = (span if best is None else best[0]) - duration
+        for start in range(end - (span if best is None else best[0]), begin + widest + 1) if starts else (0,):
+            placed = [*starts, start]
+            if _free(scaled, placed, period) and _waits(scaled, placed, period):
+                place(placed, period)
+
+    span = 2 * sum(int(b.duration) + sum(int(wait.lag) for wait in b.after) for b in blocks)
+    for period in range(1, math.floor(longest * fine) + 1):
+        place([], period)
+    return None if best is None else (best[1] * step, best[0] * step)
+
+
+def _free(problem: Problem, starts: list[int], period: int) -> bool:
+    """Whether the last of the first ``len(starts)`` blocks meets none of the others on a device."""
+    last = len(starts) - 1
+    block, start = problem.blocks[last], starts[last]
+    if block.duration > period:
+        return False
+    return all(other.duration <= (start - starts[i]) % period <= period - block.duration
+               for i, other in enumerate(problem.blocks[:last]) if set(other.devices) & set(block.devices))

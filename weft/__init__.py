@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from weft.estimating import Report
     from weft.explanation import Explanation
     from weft.fitting import Fitted
+    from weft.latencies import Serving
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
 __all__ = ["__version__", "capture", "check", "compare", "demo", "draw", "estimate", "explain",
-           "export_schedule", "fit", "import_schedule", "place", "plan", "profile", "profile_stages",
+           "export_schedule", "fit", "import_schedule", "latency", "place", "plan", "profile", "profile_stages",
            "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
@@ -157,6 +158,36 @@ def sweep(
     axes = Axes(memory, micro_batches, micro_batch_sizes, recompute, shapes, chunks)
     return sweep_source(source, axes, executor=executor, workers=workers, cache=cache, refine=refine,
                         time_limit=time_limit, effort=effort, seed=seed, on_progress=on_progress)
+
+
+def latency(
+    source: Source,
+    *,
+    throughput: Number | str | None = None,
+    period: Number | str | None = None,
+    points: int = 8,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Serving], None] = lambda _: None,
+) -> Serving:
+    """How long one micro-batch takes, first start to last end, when another one starts every period.
+
+    At a floor, ``throughput`` (micro-batches per time unit, or ``"12.5/s"``) or a longest ``period`` (in the time unit,
+    or ``"80 ms"``), the least latency; without one the front of latency against throughput, from the best throughput
+    to the least latency, about ``points`` of it. Each point has a proven lower bound over all placements, and a judged
+    schedule of ``micro_batches`` (default: what a spec says). The other arguments are those of :func:`solve`; Ctrl-C
+    returns what was found. One micro-batch a period is searched.
+
+    Raises :class:`solver.search.Infeasible` where no schedule fits or the floor cannot be met (it says what can), and
+    ``ValueError`` (``SpecError``, ``FormatError``) for a source or a floor that means nothing.
+    """
+    from weft.serving import serve_source
+
+    return serve_source(source, throughput=throughput, period=period, points=points, micro_batches=micro_batches,
+                        time_limit=time_limit, effort=effort, seed=seed, workers=workers, on_progress=on_progress)
 
 
 def estimate(source: PathLike | Spec, *, shape: str | None = None) -> Report:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.comparison import Comparison
     from weft.fitting import Fitted
+    from weft.latencies import Serving
     from weft.tradeoff import Sweep
 
 __all__ = ["main"]
@@ -95,9 +96,10 @@ def _compare(options: argparse.Namespace) -> int:
 def _sweep(options: argparse.Namespace) -> int:
     from weft.progress import SweepLines
     from weft.sweeping import dask_executor
+    from weft.tradeoff import OUTPUTS as SWEEP_OUTPUTS
 
     for output in options.output or ():
-        _require_sweep_output(output)
+        _require_output(output, "a sweep", SWEEP_OUTPUTS)
     with contextlib.ExitStack() as stack:
         executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
         found = weft.sweep(
@@ -112,6 +114,24 @@ def _sweep(options: argparse.Namespace) -> int:
         if not options.json:
             print(f"written to {output}")
     return INTERRUPTED if found.interrupted else GOOD
+
+
+def _latency(options: argparse.Namespace) -> int:
+    from weft.latencies import OUTPUTS
+    from weft.serving import PointLines
+
+    for output in options.output or ():
+        _require_output(output, "a latency", OUTPUTS)
+    found = weft.latency(
+        options.spec, throughput=options.throughput, period=options.period, points=options.points,
+        micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
+        workers=options.workers, on_progress=PointLines(quiet=options.quiet))
+    _show(found, options.json)
+    for output in options.output or ():
+        found.save(output)
+        if not options.json:
+            print(f"written to {output}")
+    return GOOD
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -339,8 +359,8 @@ def _schema(options: argparse.Namespace) -> int:
     return GOOD
 
 
-_COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "estimate": _estimate, "check": _check,
-             "explain": _explain, "draw": _draw, "place": _place, "plan": _plan, "export": _export,
+_COMMANDS = {"solve": _solve, "compare": _compare, "sweep": _sweep, "latency": _latency, "estimate": _estimate,
+             "check": _check, "explain": _explain, "draw": _draw, "place": _place, "plan": _plan, "export": _export,
              "import": _import, "fit": _fit, "capture": _capture, "profile": _profile, "replay": _replay,
              "demo": _demo, "schema": _schema}
 
@@ -396,7 +416,7 @@ def _summary(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _show(found: Comparison | Sweep | Fitted, as_json: bool) -> None:
+def _show(found: Comparison | Sweep | Serving | Fitted, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found.to_json()))
         return
@@ -420,12 +440,10 @@ def _save(schedule: Schedule, path: str) -> None:
         raise OSError(error.errno, f"{error.strerror}; the schedule was saved to {rescue} instead", path) from None
 
 
-def _require_sweep_output(path: str) -> None:
-    from weft.tradeoff import OUTPUTS
-
-    if Path(path).suffix.lower() not in OUTPUTS:
-        raise ValueError(f"{path}: the ending is {Path(path).suffix or 'missing'}, a sweep is written as "
-                         f"{', '.join(OUTPUTS)}")
+def _require_output(path: str, what: str, endings: Sequence[str]) -> None:
+    if Path(path).suffix.lower() not in endings:
+        raise ValueError(f"{path}: the ending is {Path(path).suffix or 'missing'}, {what} is written as "
+                         f"{', '.join(endings)}")
     _require_writable(path)
 
 

@@ -57,6 +57,20 @@ _TEXTS = {
          "disk: after Ctrl-C, or with more values, the same command solves only what is missing.",),
         "weft sweep gpt.yaml --memory 16GiB,20GiB,24GiB --micro-batches 8,16 --recompute both -o front.html\n"
         "weft sweep problem.json --memory 1x,1.5x,2x --micro-batches 16 --json"),
+    "latency": (
+        "show how long one micro-batch takes at a throughput, or at every one",
+        (_SPEC,
+         "Latency is the time from a micro-batch's first start to its last end while another one starts every period. "
+         "With --throughput (micro-batches per time) or --period (the longest allowed) the least latency at that floor "
+         "is searched; without, the whole trade-off from the best throughput to the least latency. Every point "
+         "carries a lower bound that holds over all placements and every schedule of one micro-batch a period. A floor "
+         "that cannot be met is refused with the best throughput (exit status 1). Ctrl-C keeps what was found.",
+         "-o writes, at a floor, the schedule (.json) or its picture (.html, .svg, .png); of the trade-off its numbers "
+         "or its picture. The schedule's blocks wait for their time in the period: run by order alone, micro-batches "
+         "that come too early would queue.",),
+        "weft latency inference.yaml -o front.html\n"
+        "weft latency inference.yaml --throughput 12.5/s -o schedule.json\n"
+        "weft latency problem.json --period 80 --json"),
     "estimate": (
         "say what each stage of a model holds and costs, before any search",
         ("SPEC is a model spec in YAML: a family of the zoo, a Hugging Face config.json, or layers with their costs.",
@@ -194,6 +208,7 @@ def parser() -> argparse.ArgumentParser:
     for name in ("solve", "compare"):
         _add_search(commands[name], time_limit=60.0)
     _add_sweep(commands["sweep"])
+    _add_latency(commands["latency"])
     commands["estimate"].add_argument("spec", metavar="SPEC", help="a model spec (.yaml)")
     commands["estimate"].add_argument("--shape", choices=("chain", "v", "loop"),
                                       help="how stages lie on the GPUs (default: the first that SPEC allows)")
@@ -279,6 +294,18 @@ def _add_sweep(command: argparse.ArgumentParser) -> None:
     cache.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor keep solved points")
     command.add_argument("--quiet", action="store_true", help="do not show progress")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _add_latency(command: argparse.ArgumentParser) -> None:
+    _add_spec(command)
+    floor = command.add_mutually_exclusive_group()
+    floor.add_argument("--throughput", metavar="RATE", help="at least so many micro-batches per time, as 12.5/s")
+    floor.add_argument("--period", metavar="TIME", help="one micro-batch at least every so often, as 80ms")
+    command.add_argument("--points", type=_count, default=8, metavar="N",
+                         help="points of the trade-off, its two ends among them (default: 8)")
+    command.add_argument("-o", "--output", metavar="FILE", action="append",
+                         help="where to (.json, .html, .svg, .png); may be given several times")
+    _add_search(command, time_limit=60.0)
 
 
 def _add_explain(command: argparse.ArgumentParser) -> None:

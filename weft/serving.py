@@ -1,0 +1,323 @@
+"""Latency of one micro-batch against throughput: the best at a floor, or the whole front, over all placements."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from math import isqrt
+from typing import TYPE_CHECKING
+
+from solver.closure import takes_before_giving
+from solver.cpsat import Budget
+from solver.cyclic import Periodic
+from solver.explain import Infeasible
+from solver.instance import Instance
+from solver.latency import critical_path, least_latency, slowest_useful_period
+from solver.problem import Number, Problem
+from solver.repetend import PROOF_TOLERANCE, PeriodSearch, find_repetend
+from solver.schedule import Schedule
+from solver.search import Search
+from solver.seeds import periodic_seed
+from solver.unroll import at_its_times
+from solver.validate import validate
+from weft.latencies import Point, Serving, exact, parse_period, parse_throughput
+from weft.planning import Case, Placement, case_of, read_source
+
+if TYPE_CHECKING:
+    from weft import Source
+
+__all__ = ["PointLines", "serve_source"]
+
+#: Deterministic seconds for the least period of one placement, and for one latency, at most.
+_PERIOD, _LATENCY = 20.0, 20.0
+#: Two points whose periods, or latencies, are closer than this share are one.
+_APART = Fraction(1, 200)
+
+
+class PointLines:
+    """A listener: one line on standard error for each point that is found."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._seen: set[tuple[float, float]] = set()
+
+    def __call__(self, serving: Serving) -> None:
+        """Show the points that are new."""
+        for point in serving.points:
+            if not self.quiet and (point.period, point.latency) not in self._seen:
+                self._seen.add((point.period, point.latency))
+                print(f"{serving.seconds:6.1f} s  {serving.point_text(point)}", file=sys.stderr, flush=True)
+
+
+def serve_source(
+    source: Source,
+    *,
+    throughput: Number | str | None = None,
+    period: Number | str | None = None,
+    points: int = 8,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Serving], None] = lambda _: None,
+) -> Serving:
+    """See :func:`weft.latency`."""
+    if throughput is not None and period is not None:
+        raise ValueError("throughput and period say the same: give one of them")
+    if points < 2:
+        raise ValueError(f"points is {points}, a trade-off has at least its two ends")
+    source = read_source(source)
+    size = None if isinstance(source, Problem) else source.run.micro_batch_size
+    case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
+    unit = case.placements[0].problem.time_unit
+    floor = (parse_period(period, unit) if period is not None
+             else None if throughput is None else 1 / parse_throughput(throughput, unit))
+    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    count = case.micro_batches if micro_batches is not None or size is not None else None
+    hunt = _Hunt(case, size, count, floor, budget, on_progress)
+    try:
+        if floor is None:
+            hunt.trace(points)
+        else:
+            hunt.meet(floor)
+    except KeyboardInterrupt:
+        budget.interrupted = True
+        if not hunt.points:
+            raise
+    return hunt.result()
+
+
+@dataclass
+class _Placed:
+    """What is known of one placement. Times are in ticks of its instance.
+
+    ``bounds`` are ``(period, latency)``: at most so long a period, at least so long a latency.
+    """
+
+    placement: Placement
+    instance: Instance
+    known: list[Periodic]
+    least_period: Fraction
+    bounds: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+
+    @property
+    def fastest(self) -> Periodic:
+        return min(self.known, key=lambda found: (found.period, found.latency))
+
+    def limit(self, period: Fraction) -> Fraction:
+        """A period in the problem's unit as ticks."""
+        return period / self.instance.tick
+
+    def best_within(self, period: Fraction) -> Periodic | None:
+        """The known schedule of least latency with a period of at most ``period`` (the problem's unit)."""
+        fast = [found for found in self.known if found.period <= self.limit(period)]
+        return min(fast, key=lambda found: (found.latency, found.period), default=None)
+
+    def bound_within(self, period: Fraction) -> Fraction | None:
+        """A proven bound on the latency at a period of at most ``period``, both in the problem's unit; None where no
+        schedule is so fast."""
+        instance, limit = self.instance, self.limit(period)
+        if self.least_period > limit * instance.inflation:
+            return None
+        path = critical_path(instance, min(limit, Fraction(slowest_useful_period(instance))) * instance.inflation)
+        if path is None:
+            return None
+        best = max([Fraction(path), *(bound for at, bound in self.bounds if at >= limit)])
+        return best * instance.tick / instance.inflation
+
+
+class _Hunt:
+    """The search for latencies over the placements of a case."""
+
+    def __init__(self, case: Case, size: int | None, count: int | None, floor: Fraction | None, budget: Budget,
+                 on_progress: Callable[[Serving], None]) -> None:
+        self.case, self.size, self.count, self.floor = case, size, count, floor
+        self.budget, self.on_progress = budget, on_progress
+        self.points: dict[tuple[Fraction, Fraction], tuple[_Placed, Periodic]] = {}  # by period and latency
+        self.placed: list[_Placed] = []
+        self._built: dict[tuple[Fraction, Fraction], tuple[Schedule, tuple[Number, ...]]] = {}
+        refused: list[Infeasible] = []
+        for number, placement in enumerate(case.placements):
+            try:
+                self.placed.append(self._start(placement, len(case.placements) - number))
+            except Infeasible as refusal:
+                refused.append(refusal)
+        if not self.placed:
+            raise refused[0]
+
+    # -- the two ways to search ---------------------------------------------------------------------------------
+
+    def meet(self, floor: Fraction) -> None:
+        """The least latency at a period of at most ``floor``. Raises :class:`Infeasible` where none is so short."""
+        if all(placed.best_within(floor) is None for placed in self.placed):
+            raise Infeasible(self._refusal(floor))
+        self._probe(floor, 1)
+
+    def trace(self, points: int) -> None:
+        """The front from the best throughput to the least latency, ``points`` of it, the widest gaps first."""
+        longest = max(slowest_useful_period(placed.instance) * placed.instance.tick for placed in self.placed)
+        longest = max(longest, *(max(found.period for found in placed.known) * placed.instance.tick
+                                 for placed in self.placed))
+        self._probe(longest, points)
+        shortest = min(placed.fastest.period * placed.instance.tick for placed in self.placed)
+        self._probe(shortest, points - 1)
+        reach = {shortest: shortest}  # up to which period a point is known to be the best
+        for turn in range(3 * points):
+            front = self.front()
+            if len(front) >= points or self.budget.spent:
+                return
+            gaps = [(longer / max(shorter, reach.get(shorter, shorter)) - 1, high / low - 1, shorter, longer)
+                    for (shorter, high), (longer, low) in pairwise(front)]
+            open_gaps = [gap for gap in gaps if gap[0] > _APART and gap[1] > _APART]
+            if not open_gaps:
+                return
+            _, _, shorter, longer = max(open_gaps, key=lambda gap: gap[0] * gap[1])
+            middle = _between(max(shorter, reach.get(shorter, shorter)), longer)
+            self._probe(middle, max(2, 2 * points - turn))
+            reach[max(period for period, _ in self.front() if period <= middle)] = middle
+
+    def front(self) -> list[tuple[Fraction, Fraction]]:
+        """``(period, latency)`` of the points that no other beats, by rising period."""
+        front: list[tuple[Fraction, Fraction]] = []
+        for period, latency in sorted(self.points):
+            if not front or latency < front[-1][1]:
+                front.append((period, latency))
+        return front
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _share(self, most: float, parts: int) -> float:
+        """A deterministic limit: ``most``, or what is left of the budget for one of ``parts``."""
+        left = self.budget.left if self.budget.deterministic is None else self.budget.deterministic_left
+        return min(most, left / parts)
+
+    def _start(self, placement: Placement, parts: int) -> _Placed:
+        """One micro-batch after another, and, unless that is fast enough, the least period."""
+        problem, instance = placement.problem, Instance.of(placement.problem)
+        search = Search(problem, 1, self.budget)
+        next(search.steps())  # raises Infeasible where one micro-batch alone does not fit
+        if not instance.balanced or not takes_before_giving(instance):
+            raise Infeasible(f"{problem.name}: there is no steady state, so no throughput to hold: every micro-batch "
+                             "must give back the memory it takes, each part after it was taken")
+        name = None if search.best is None else str(search.best.solver.get("name"))
+        placed = _Placed(placement, instance, list({id(one): one for one in (
+            periodic_seed(instance, None), periodic_seed(instance, name))}.values()),
+            Fraction(instance.heaviest_load))
+
+        def changed(search: PeriodSearch) -> None:
+            placed.least_period = max(placed.least_period, search.bound)
+            if search.best.period < placed.fastest.period:
+                placed.known.append(search.best)
+            if self._fast_enough(placed):
+                raise _FastEnough
+
+        if not self._fast_enough(placed):
+            with contextlib.suppress(_FastEnough):
+                changed(find_repetend(instance, placed.fastest, self.budget, changed,
+                                      deterministic=self._share(_PERIOD, parts + 1)))
+        return placed
+
+    def _fast_enough(self, placed: _Placed) -> bool:
+        return self.floor is not None and placed.fastest.period <= placed.limit(self.floor)
+
+    def _probe(self, period: Fraction, parts: int) -> None:
+        """Search every placement for the least latency at a period of at most ``period``; ``parts`` probes are left."""
+        def rank(placed: _Placed) -> Fraction:
+            return placed.bound_within(period) or Fraction(0)
+
+        for number, placed in enumerate(sorted(self.placed, key=rank)):
+            start, bound = placed.best_within(period), placed.bound_within(period)
+            if start is None or bound is None:
+                continue
+            self._add(placed, start)
+            best = min(latency for at, latency in self.points if at <= period)
+            if bound >= best:
+                continue
+            found = least_latency(
+                placed.instance, placed.limit(period), start, self.budget, least_period=placed.least_period,
+                deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+            placed.bounds.append((placed.limit(period), found.bound))
+            placed.known.append(found.best)
+            self._add(placed, found.best)
+        self.on_progress(self.result())
+
+    def _add(self, placed: _Placed, found: Periodic) -> None:
+        tick = placed.instance.tick
+        self.points.setdefault((found.period * tick, found.latency * tick), (placed, found))
+
+    # -- what is known ----------------------------------------------------------------------------------------------
+
+    def _bound(self, period: Fraction) -> Fraction:
+        """A proven bound on the latency at a period of at most ``period``, over all placements."""
+        bounds = [bound for placed in self.placed if (bound := placed.bound_within(period)) is not None]
+        return min(bounds)
+
+    def _refusal(self, floor: Fraction) -> str:
+        first = self.placed[0].placement.problem
+        unit = first.time_unit
+        best = min(placed.fastest.period * placed.instance.tick for placed in self.placed)
+        bound = min(placed.instance.tick * placed.least_period / placed.instance.inflation for placed in self.placed)
+        proof = ("proven the best with one micro-batch a period" if best <= bound * (1 + Fraction(PROOF_TOLERANCE))
+                 else f"and no more than {_rate(bound)}/{unit} is possible with one micro-batch a period")
+        return (f"{self.case.name}: {_rate(floor)} micro-batches/{unit} cannot be met: the best found is "
+                f"{_rate(best)}/{unit} (a period of {float(best):.6g} {unit}), {proof}")
+
+    def result(self) -> Serving:
+        """The front so far, or the one point at the floor."""
+        first = self.placed[0].placement.problem
+        front = self.front()
+        if self.floor is not None:
+            front = front[-1:]
+        return Serving(
+            self.case.name, len(first.devices), first.time_unit, first.memory_unit, self.size,
+            tuple(self._point(period, latency) for period, latency in front),
+            floor=self.floor, placements=len(self.case.placements),
+            least_period=float(min(p.fastest.period * p.instance.tick for p in self.placed)),
+            least_period_bound=float(min(p.least_period * p.instance.tick / p.instance.inflation for p in self.placed)),
+            seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted)
+
+    def _point(self, period: Fraction, latency: Fraction) -> Point:
+        placed, _ = self.points[period, latency]
+        limit = max(period, self.floor or period)
+        bound = min(float(latency), float(self._bound(limit)))
+        schedule, peak = self._build(period, latency)
+        schedule = placed.placement.label(schedule).with_solver(
+            latency=float(latency), latency_bound=bound, latency_period=float(limit), seed=self.budget.seed,
+            seconds=round(self.budget.elapsed, 3))
+        return Point(placed.placement.title, float(period), float(latency), bound, peak, schedule)
+
+    def _build(self, period: Fraction, latency: Fraction) -> tuple[Schedule, tuple[Number, ...]]:
+        """The schedule of a point for its micro-batches, judged, and every device's peak in the steady state."""
+        if (period, latency) not in self._built:
+            placed, found = self.points[period, latency]
+            schedule = at_its_times(found, self.count or found.depth + 4)
+            steady = at_its_times(found, found.depth + 2)
+            for judged in (schedule, steady):
+                validate(judged)
+            static = placed.placement.details.get("static_memory") or [0] * len(steady.peak_memory)
+            self._built[period, latency] = schedule, tuple(
+                base + peak for base, peak in zip(static, steady.peak_memory, strict=True))
+        return self._built[period, latency]
+
+
+class _FastEnough(Exception):
+    """Ends the search for a shorter period."""
+
+
+def _between(low: Fraction, high: Fraction) -> Fraction:
+    """About the geometric mean, a fraction of few digits where that is between the two."""
+    mean = Fraction(isqrt(int(low * high * 10**24)), 10**12)
+    for digits in (10**3, 10**6, 10**9):
+        rounded = Fraction(round(mean * digits), digits)
+        if low < rounded < high:
+            return rounded
+    return exact(float(low + high) / 2)
+
+
+def _rate(period: Fraction) -> str:
+    return f"{float(1 / period):.6g}"
