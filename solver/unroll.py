@@ -18,6 +18,9 @@ __all__ = ["at_its_times", "first_repeat", "unroll"]
 def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     """``schedule`` for another number of micro-batches, re-timed, with its bound, and checked by the judge.
 
+    Blocks start as early as their order allows; what ``weft latency`` stated of a schedule whose blocks wait for their
+    time (:func:`at_its_times`) is taken out, as it no longer holds.
+
     Raises ``ValueError`` if the schedule has no repetend, or fewer micro-batches are asked for than leave one period.
     """
     repetend = schedule.repetend
@@ -46,6 +49,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
         operations=time_orders(problem, micro_batches, orders),
         makespan_bound=instance.bound(makespan_bound(instance, micro_batches)),
         repetend=replace(repetend, count=repetend.count + periods),
+        solver={key: value for key, value in schedule.solver.items() if not key.startswith("latency")},
     )
     validate(result)
     return result

@@ -85,6 +85,21 @@ def test_two_rounds_over_two_devices_are_either_fast_or_frequent(limit: Fraction
     judged(found.best)
 
 
+def test_the_best_period_can_be_a_fraction() -> None:
+    """Blocks 1, 3, 3, 1 on A, B, A, B, transfers 2, 2, 0. At most every 5, A's second block starts after the next but
+    one's first, at 1 + 2 P, so the latency is 5 + 2 P; B's second starts 8 after its first, before the next but one's,
+    hence 8 <= 2 P - 1: best is P = 9/2. Whole periods allow no less than 15."""
+    problem = Problem("A B A B", (Device("A"), Device("B")), tuple(
+        Block(f"f{s}", BlockKind.FORWARD, (s % 2,), duration, (), (), (Dependency(f"f{s - 1}", lag),) if s else ())
+        for s, (duration, lag) in enumerate(((1, 0), (3, 2), (3, 2), (1, 0)))))
+    found = search(problem, 5)
+    assert found.proven and found.bound == found.best.latency == 14
+    assert found.best.period == Fraction(9, 2)
+    judged(found.best)
+    whole = least_latency_on_grid(problem, Fraction(5), Fraction(1))
+    assert whole is not None and whole[1] == 15
+
+
 def test_memory_makes_a_frequent_micro_batch_wait() -> None:
     """V on two devices, F = 1, B = 2, three activations: 12 alone, but longer at one every 7."""
     alone, often = search(pipeline(v(2), memory=3), 12), search(pipeline(v(2), memory=3))
