@@ -1,0 +1,180 @@
+"""Memory as a decision, against planners that follow a rule: the largest micro-batch that trains, and how fast.
+
+    python experiments/memory_plan.py [--only TEXT] [--output memory_plan.json]
+
+Every planner gets the same chain of operators, the same devices and the same counting of memory, at micro-batches of
+1, 2, 4, ... samples. *Trainable* is a micro-batch whose throughput is at least 0.9 of the planner's own best; without
+such a limit offloading makes any batch trainable, however slow. Throughput is the micro-batch over the period of the
+busiest resource: pipelines with many micro-batches, fill and drain left out.
+
+Costs: GPT-1.3B and T5-770M are V100 measurements (beyond micro-batches of 8 on the line through 4 and 8); GPT-2.6B-like
+is GPT-1.3B's profile with a hidden size of 2560 by arithmetic; the others are modelled (roofline, V100). BERT's costs
+are those of a GPT of its sizes. Copies to the host at 12 GB/s, links at 40 GB/s (where the shipped NVLink curve levels
+off), 8 bytes of weights, gradients and Adam state for each byte of fp16 weight.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.amoebanet import amoebanet_like
+from models.devices import DEVICES
+from models.families import GptModel, T5Model
+from models.memory_chains import graph_chain, profile_chain, profile_rows, wider_gpt
+from models.roofline import Roofline
+from models.zoo.graphs import model_graph
+from solver.files import write_atomically
+from solver.operators import OperatorGraph
+from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Rules
+from solver.placement.memory_plan import NoMemoryPlan, plan_memory
+from solver.placement.memory_rivals import balanced, between_layers, keeping, whole_layers, within_windows
+
+SLOWEST = 0.9
+_LIMIT = 20.0
+_GAP = 1e-3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model at any micro-batch size, GiB of each device, and the largest size to try."""
+
+    chain: Callable[[int], list[ChainOperator]]
+    memory: int
+    largest: int
+
+
+def _modelled(graph: OperatorGraph) -> list[ChainOperator]:
+    return graph_chain(graph, Roofline(DEVICES["v100"]).times(graph))
+
+
+def _gpt(size: int, *, layers: int, hidden: int, heads: int, vocabulary: int, sequence: int) -> list[ChainOperator]:
+    return _modelled(model_graph(GptModel(family="gpt", layers=layers, hidden=hidden, heads=heads,
+                                          vocabulary=vocabulary, sequence=sequence), size))
+
+
+def _t5(size: int) -> list[ChainOperator]:
+    return _modelled(model_graph(T5Model(
+        family="t5", encoder_layers=24, decoder_layers=24, hidden=1024, heads=16, feed_forward=4096, vocabulary=32128,
+        sequence=512), size))
+
+
+def _wide(size: int) -> list[ChainOperator]:
+    rows = wider_gpt(profile_rows("gpt-1.3b-v100", size), 1.25)
+    return profile_chain("gpt-1.3b-v100", size, rows=rows, layers=(32, 0))
+
+
+CASES = {
+    "GPT-1.3B (profile)": Case(lambda b: profile_chain("gpt-1.3b-v100", b), 32, 64),
+    "GPT-2.6B-like (profile, scaled)": Case(_wide, 32, 64),
+    "T5-770M (profile)": Case(lambda b: profile_chain("t5-770m-v100", b), 32, 64),
+    "BERT-large (roofline)": Case(lambda b: _gpt(b, layers=24, hidden=1024, heads=16, vocabulary=30522, sequence=512),
+                                  16, 512),
+    "GPT-2 XL (roofline)": Case(lambda b: _gpt(b, layers=48, hidden=1600, heads=25, vocabulary=50257, sequence=1024),
+                                16, 64),
+    "T5-large (roofline)": Case(_t5, 16, 256),
+    "AmoebaNet-like (roofline)": Case(lambda b: _modelled(amoebanet_like(b)), 16, 1024),
+}
+
+PLANNERS: dict[str, tuple[Rules, Callable[[MemoryProblem], MemoryPlan]]] = {
+    "balanced": ("published", balanced),
+    "PipeDream-like": ("published", lambda problem: keeping(problem, versions=True)),
+    "vPipe-like": ("published", whole_layers),
+    "joint, layer cuts": ("published", lambda problem: _best(between_layers(problem))),
+    "joint, windows": ("published", within_windows),
+    "weft": ("published", lambda problem: _best(problem)),
+    "vPipe-like, strict": ("strict", whole_layers),
+    "weft, strict": ("strict", lambda problem: _best(problem)),
+}
+
+
+def _best(problem: MemoryProblem) -> MemoryPlan:
+    return plan_memory(problem, gap=_GAP, time_limit=_LIMIT)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    arguments.add_argument("--only", default="", help="models whose name contains this")
+    arguments.add_argument("--devices", type=int, nargs="+", default=[4, 8])
+    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    options = arguments.parse_args()
+    rows: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
+    for name, case in CASES.items():
+        for devices in options.devices if options.only in name else ():
+            row = {planner: _series(case, devices, planner) for planner in PLANNERS}
+            rows[f"{name}, {devices} x {case.memory} GB"] = row
+            write_atomically(options.output, json.dumps(rows, indent=1) + "\n")
+            print(name, devices, {planner: found["trainable"] for planner, found in row.items()}, flush=True)
+    Console(width=190).print(_table(rows))
+
+
+def _series(case: Case, devices: int, planner: str) -> dict[str, Any]:
+    """The planner at every micro-batch size: samples a second, the gap to its bound, CPU seconds."""
+    sizes: dict[int, dict[str, float]] = {}
+    size = 1
+    while size <= case.largest:
+        rules, plan = PLANNERS[planner]
+        problem = MemoryProblem(_chain(case, size), devices, case.memory * 2**30, 12e9, link_bandwidth=40e9,
+                                rules=rules)
+        began = time.process_time()
+        try:
+            found = plan(problem)
+        except NoMemoryPlan:
+            if size > 8 * max(sizes, default=1):
+                break
+        else:
+            sizes[size] = {"samples_per_second": round(size / found.time * 1e9, 4), "ms": found.time / 1e6,
+                           "bound_ms": found.bound / 1e6, "cpu_seconds": round(time.process_time() - began, 2)}
+        size *= 2
+    best = max((entry["samples_per_second"] for entry in sizes.values()), default=0.0)
+    fast = [size for size, entry in sizes.items() if entry["samples_per_second"] >= SLOWEST * best]
+    return {"best": best, "trainable": max(fast, default=0), "sizes": sizes}
+
+
+@cache
+def _chain(case: Case, size: int) -> tuple[ChainOperator, ...]:
+    return tuple(case.chain(size))
+
+
+def _table(rows: dict[str, Any]) -> Table:
+    table = Table(title="Largest micro-batch within 0.9 of a planner's best @ samples a second with it")
+    table.add_column("model")
+    for planner in PLANNERS:
+        table.add_column(planner, justify="right")
+    table.add_column("x PipeDream", justify="right")
+    table.add_column("x vPipe", justify="right")
+    table.add_column("speed", justify="right")
+    for name, row in rows.items():
+        cells = []
+        for planner in PLANNERS:
+            found = row[planner]
+            size = found["trainable"]
+            cells.append(f"{size} @ {_speed(found, size):.4g}" if size else "-")
+        ours, vpipe, pipedream = row["weft"], row["vPipe-like"], row["PipeDream-like"]
+        equal = [entry["samples_per_second"] / _speed(vpipe, int(size)) for size, entry in ours["sizes"].items()
+                 if _speed(vpipe, int(size))]
+        table.add_row(name, *cells, _ratio(ours["trainable"], pipedream["trainable"]),
+                      _ratio(ours["trainable"], vpipe["trainable"]), f"{max(equal):.2f}" if equal else "-")
+    return table
+
+
+def _speed(found: dict[str, Any], size: int) -> float:
+    sizes = {int(key): value for key, value in found["sizes"].items()}
+    return float(sizes[size]["samples_per_second"]) if size in sizes else 0.0
+
+
+def _ratio(ours: int, theirs: int) -> str:
+    return f"{ours / theirs:.4g}" if theirs else "-"
+
+
+if __name__ == "__main__":
+    main()

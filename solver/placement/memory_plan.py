@@ -1,0 +1,200 @@
+"""The best memory plan of a chain: cuts at any operator, and for each operator keep, recompute or offload, to proof.
+
+The answer is found by asking, for one limit T after another: is there a plan whose busiest resource takes no more than
+T? A question about one stage from one cut to another is a small knapsack (:mod:`solver.placement.memory_stage`). What
+makes few such questions enough:
+
+* Dropping the last operator of a stage never hurts it, so from a start the ends that fit are all up to a furthest one,
+  found by bisection.
+* Of two starts, the later one that receives no more reaches at least as far: its stage, less some operators and with a
+  smaller input, fits wherever the other does. So the furthest ends of a stage come from few starts, those after
+  which every start receives more (a residual network has a handful of sizes). If the last stage cannot reach the end
+  this way, no plan within T exists.
+* Otherwise the cuts are found from the end back, and every stage of them is a fit that was shown.
+
+No window between compute- and memory-balanced cuts is assumed: the best cut can lie outside it once memory is decided
+together with the cuts (:func:`solver.placement.memory_rivals.balance_windows`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import replace
+from itertools import pairwise
+from math import inf
+
+from solver.cpsat import Budget
+from solver.placement.memory import MemoryPlan, MemoryProblem, Mode
+from solver.placement.memory_stage import StageOracle, modes_of
+
+__all__ = ["NoMemoryPlan", "plan_memory"]
+
+#: The first step above the lower bound, as a share of it; doubled until a plan exists.
+_STEP = 0.01
+
+
+class NoMemoryPlan(ValueError):
+    """No plan fits into memory, however slow: the message says so and what could be changed."""
+
+
+def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float = inf, seed: int = 0) -> MemoryPlan:
+    """The plan of least bottleneck, and the bound that proves it; among those, least recomputed time, stage by stage.
+
+    ``gap``: how far from the optimum the answer may be, as a share of it; the plan's ``bound`` says how far it is.
+    ``time_limit``: seconds, after which the best plan so far is returned. Raises :class:`NoMemoryPlan` if none fits,
+    or none was found in time.
+    """
+    search = _Search(problem, Budget(seconds=time_limit, seed=seed))
+    lower, cuts = search.narrow(gap)
+    if cuts is None:
+        raise NoMemoryPlan(search.refusal())
+    return replace(search.plan(cuts), bound=lower)
+
+
+class _Search:
+    def __init__(self, problem: MemoryProblem, budget: Budget) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.oracle = StageOracle(problem, budget)
+        self.count = len(problem.operators)
+        self.stages = problem.stages
+        every = range(1, self.count)
+        self.starts = [[0], *(sorted(k for k in every if problem.windows is None or k in problem.windows[s])
+                              for s in range(self.stages - 1))]
+        #: The limit of the best cuts so far.
+        self.limit = 0
+        #: (stage, start) -> ends with the limit at which they were shown to fit, or not to.
+        self._fits: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._fails: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    # -- the limit -------------------------------------------------------------------------------------------------
+
+    def narrow(self, gap: float) -> tuple[int, tuple[int, ...] | None]:
+        """A lower bound of the least limit, and cuts within a limit close to it."""
+        total, kept = self.problem.totals[0][-1], self.problem.totals[1][-1]
+        single = max(op.forward + op.backward for op in self.problem.operators)
+        bound = failed = max(-(-total // self.stages), single) - 1
+        links = max((self.problem.link_time(k) for k in range(1, self.count)), default=0)
+        most = max(total + sum(op.forward for op in self.problem.operators), links, bound + 1,
+                   self.problem.copy_time(kept + max(op.output for op in self.problem.operators)))
+        best: tuple[int, ...] | None = None
+        step, limit = _STEP, bound + 1
+        while not self.budget.spent:
+            found, proven = self.cuts(limit)
+            if found is not None:
+                best, self.limit = found, limit
+            elif not self.budget.spent:
+                failed = limit
+                bound = limit if proven else bound
+            if best is None:
+                if failed >= most:
+                    break
+                limit, step = min(most, int(limit * (1 + step)) + 1), 2 * step
+            elif self.limit - failed <= max(1, gap * failed):
+                break
+            else:
+                limit = (failed + self.limit) // 2
+        return bound + 1, best
+
+    def refusal(self) -> str:
+        """Why there is no plan, a sentence."""
+        problem = self.problem
+        if self.budget.spent:
+            return "no memory plan was found in the time given; give more time"
+        least = max(op.resident for op in problem.operators)
+        allowed = " and ".join(sorted(problem.modes)) or "nothing but keeping"
+        return (f"no plan of {self.count} operators in {self.stages} stages fits into {problem.memory} bytes with "
+                f"{allowed}: all weights with their state are {problem.totals[2][-1]} bytes, the largest of one "
+                f"operator {least}; use smaller micro-batches, more stages or more memory")
+
+    # -- one limit -------------------------------------------------------------------------------------------------
+
+    def cuts(self, limit: int) -> tuple[tuple[int, ...] | None, bool]:
+        """Cuts of a plan within ``limit``; or ``None``, and whether it is proven that there is none."""
+        open_before = self.oracle.unknown
+        reach: list[int] = []
+        for stage in range(self.stages):
+            furthest = max((self._furthest(stage, start, limit) for start in self._leaders(stage, reach, limit)),
+                           default=0)
+            if furthest <= stage or self.budget.spent:
+                return None, self.oracle.unknown == open_before
+            reach.append(furthest)
+        if reach[-1] < self.count:
+            return None, self.oracle.unknown == open_before
+        found = self._back(self.stages - 1, self.count, reach, limit, set())
+        return found, self.oracle.unknown == open_before
+
+    def _leaders(self, stage: int, reach: list[int], limit: int) -> list[int]:
+        """Starts of ``stage`` within reach of which no later one receives as little."""
+        if not stage:
+            return [0]
+        starts, leaders, least = self.starts[stage], [], inf
+        behind = self.stages - stage
+        for start in reversed(starts[:bisect_right(starts, min(reach[-1], self.count - behind))]):
+            received = self.problem.input_bytes(start)
+            if received < least and start >= stage and self.problem.link_time(start) <= limit:
+                leaders.append(start)
+                least = received
+        return leaders
+
+    def _furthest(self, stage: int, start: int, limit: int) -> int:
+        """The last end up to which operators from ``start`` on fit as ``stage``; ``start`` if none does."""
+        low, high = start, self.count - (self.stages - 1 - stage)
+        for end, at in self._fits.get((stage, start), ()):
+            if at <= limit:
+                low = max(low, end)
+        for end, at in self._fails.get((stage, start), ()):
+            if at >= limit:
+                high = min(high, end - 1)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.fits(stage, start, middle, limit):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def fits(self, stage: int, start: int, end: int, limit: int) -> bool:
+        """Whether the stage fits, remembered."""
+        if any(e >= end and at <= limit for e, at in self._fits.get((stage, start), ())):
+            return True
+        if any(e <= end and at >= limit for e, at in self._fails.get((stage, start), ())):
+            return False
+        open_before = self.oracle.unknown
+        answer = self.oracle.fits(stage, start, end, limit)
+        if self.oracle.unknown == open_before and not self.budget.spent:
+            (self._fits if answer else self._fails).setdefault((stage, start), []).append((end, limit))
+        return answer
+
+    def _back(self, stage: int, end: int, reach: list[int], limit: int,
+              dead: set[tuple[int, int]]) -> tuple[int, ...] | None:
+        """Cuts up to ``end`` with ``stage`` the last; starts from the latest on, without those that cannot help."""
+        if stage == 0:
+            return (0, end) if self.fits(0, 0, end, limit) else None
+        if (stage, end) in dead:
+            return None
+        starts, failed = self.starts[stage], inf
+        for start in reversed(starts[:bisect_right(starts, min(reach[stage - 1], end - 1))]):
+            received = self.problem.input_bytes(start)
+            if received >= failed:  # a later start with no more to receive did not fit
+                continue
+            if not self.fits(stage, start, end, limit):
+                failed = received
+                continue
+            before = self._back(stage - 1, start, reach, limit, dead)
+            if before is not None:
+                return (*before, end)
+        dead.add((stage, end))
+        return None
+
+    # -- the plan --------------------------------------------------------------------------------------------------
+
+    def plan(self, cuts: tuple[int, ...]) -> MemoryPlan:
+        """The cuts with the modes of least work within the limit that they were found for."""
+        modes: list[Mode] = []
+        inputs: list[Mode] = []
+        for stage, (first, last) in enumerate(pairwise(cuts)):
+            choice = self.oracle.lightest(stage, first, last, self.limit)
+            modes += modes_of(self.oracle, first, last, choice)
+            inputs.append("offload" if choice.input_offloaded else "keep")
+        return MemoryPlan(self.problem, cuts, tuple(modes), tuple(inputs))
