@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from solver.bounds.graph import common_blocks
 from solver.cyclic import Periodic, retime
 from solver.instance import Arc, Instance
 
@@ -43,8 +44,8 @@ class Contraction:
     @classmethod
     def of(cls, instance: Instance) -> Contraction | None:
         """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
-        blocks, used = instance.problem.blocks, {device for device, on in enumerate(instance.blocks_on) if on}
-        spans = tuple(i for i in instance.problem.topological_order if used.issubset(blocks[i].devices))
+        common = common_blocks(instance)
+        spans = tuple(i for i in instance.problem.topological_order if i in common)
         if not spans or len(spans) == len(instance.durations):
             return None
         length = sum(instance.durations[i] for i in spans)

@@ -77,13 +77,15 @@ def run(
     workers: int | None = None,
     presolve: bool = False,
     relaxation: bool = True,
+    disjunctive: bool = False,
 ) -> Outcome:
     """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
 
     The solve runs in a thread of its own: Python delivers Ctrl-C to the main thread only between bytecodes, and a
     solve is one long native call. On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the
     incumbent returned. Presolve is off by default: on the models of finite schedules it costs more than it saves.
-    Without ``relaxation`` no linear relaxation is kept, which pays where there is no objective.
+    Without ``relaxation`` no linear relaxation is kept, which pays where there is no objective. ``disjunctive``
+    propagates precedences among the blocks of a device more strongly.
     """
     solver = cp_model.CpSolver()
     parameters = solver.parameters
@@ -93,6 +95,9 @@ def run(
     parameters.cp_model_probing_level = 0
     if not relaxation:
         parameters.linearization_level = 0
+    if disjunctive:
+        parameters.use_strong_propagation_in_disjunctive = True
+        parameters.use_dynamic_precedence_in_disjunctive = True
     parameters.catch_sigint_signal = False
     if budget.left < float("inf"):
         parameters.max_time_in_seconds = budget.left

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from math import isqrt
 
 import numpy as np
@@ -133,41 +134,52 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
             on_change: Callable[[PeriodSearch], None]) -> None:
     """Close the gap to one tick. All below ``low`` is refuted.
 
-    The shortest periods are the hardest to decide: solves are cut short at first, which finds good schedules and
-    narrows the gap from both sides, and what stayed open is tried again for longer.
+    Periods near the optimum are the hardest to decide: solves are cut short at first, which finds good schedules and
+    narrows the gap from both sides, and what stayed open is tried again, more closely and for longer.
     """
     search.bound = max(search.bound, Fraction(low - 1))
-    each = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS)
-    while not allowed.spent:
-        decided = _bisect(instance, search, low, replace(allowed, each=min(each, allowed.each)), on_change)
-        if decided or each >= allowed.each:
+    each, spacing = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS), 1 / 64
+    first = low  # the closure's bound often is the optimum
+    while not allowed.spent and search.bound < _ceil(search.best.period) - 1:
+        _close_in(instance, search, first, spacing, replace(allowed, each=min(each, allowed.each)), on_change)
+        if each >= allowed.each:
             return
-        low = max(low, int(search.bound) + 1)
-        each *= 4
+        first, each, spacing = 0, 4 * each, spacing / 4
 
 
-def _bisect(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
-            on_change: Callable[[PeriodSearch], None]) -> bool:
-    """One pass over the whole periods from ``low`` to the best; whether all were decided."""
-    decided = True
-    period = low
-    while low < search.best.period:
-        if allowed.spent:
-            return False
+def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: _Allowance,
+              on_change: Callable[[PeriodSearch], None]) -> None:
+    """One pass over the whole periods that are not decided: ``first``, then the middle of the widest untried stretch.
+
+    Periods that stay open are passed over, until they lie no further apart than ``spacing`` of a period.
+    """
+    undecided: list[int] = []
+    while not allowed.spent:
+        low, high = int(search.bound) + 1, _ceil(search.best.period) - 1
+        if low > high:
+            return
+        period = first if low <= first <= high and not undecided else _widest(low, high, undecided, spacing * high)
+        if period is None:
+            return
         outcome = _solve(instance, period, allowed, search.best)
         if isinstance(outcome, Periodic):
             found = replace(outcome, copies=search.best.copies)
             search.best = min(search.best, found, key=lambda known: known.period)
+        elif outcome is _REFUTED:  # and with it every shorter period
+            search.bound = max(search.bound, Fraction(period))
         else:
-            if outcome is _REFUTED:  # and with it every shorter period
-                search.bound = max(search.bound, Fraction(period))
-            decided = decided and outcome is _REFUTED
-            low = period + 1
+            undecided.append(period)
         on_change(search)
-        high = _ceil(search.best.period) - 1
+
+
+def _widest(low: int, high: int, undecided: Sequence[int], spacing: float) -> int | None:
+    """A period from ``low`` to ``high`` to try next; ``None`` if all lie near undecided ones."""
+    known = [period for period in undecided if low <= period <= high]
+    if not known:
         # Halve the gap while it is wide; once narrow, the best is probably optimal: refute the tick below it.
-        period = isqrt(low * high) if high - low > high // 500 else high
-    return decided or search.bound >= _ceil(search.best.period) - 1
+        return isqrt(low * high) if high - low > high // 500 else high
+    gap, left = max((right - left, left) for left, right in pairwise(sorted([low - 1, *known, high + 1])))
+    return left + gap // 2 if gap > max(1.0, spacing) else None
 
 
 def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: _Allowance,
@@ -242,6 +254,8 @@ def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic
     if known is not None:
         model.hint(known)
     outcome = _decide(model, allowed, allowed.left)
+    if not outcome.found and not outcome.infeasible:
+        outcome = _decide(model, allowed, allowed.left, disjunctive=True)
     if outcome.found:
         return retime(instance, period, model.starts(outcome.solver))
     if outcome.infeasible or any(_decide(_Model(instance, period, lags, part), allowed, allowed.left / 4).infeasible
@@ -250,14 +264,19 @@ def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic
     return _OPEN
 
 
-def _decide(model: _Model, allowed: _Allowance, deterministic: float) -> Outcome:
-    """A solution, or a proof that there is none, on which two configurations agree."""
-    outcome = run(model.model, allowed.budget, workers=1, deterministic=deterministic, presolve=True, relaxation=False)
+def _decide(model: _Model, allowed: _Allowance, deterministic: float, *, disjunctive: bool = False) -> Outcome:
+    """A solution, or a proof that there is none, on which two configurations agree.
+
+    Presolve refutes sooner; without it, ``disjunctive`` propagation finds schedules that it does not.
+    """
+    outcome = run(model.model, allowed.budget, workers=1, deterministic=deterministic, presolve=not disjunctive,
+                  relaxation=False, disjunctive=disjunctive)
     if not outcome.infeasible:
         return outcome
     # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
     used = outcome.solver.response_proto.deterministic_time
-    second = run(model.model, allowed.budget, workers=1, deterministic=used + 0.05, relaxation=False)
+    second = run(model.model, allowed.budget, workers=1, deterministic=used + 0.05, presolve=disjunctive,
+                 relaxation=False)
     return second if second.found else outcome
 
 
