@@ -14,7 +14,7 @@ from solver.problem import Number, is_finite_number
 from solver.schedule import Schedule
 from weft.units import memory_text, time_text
 
-__all__ = ["LATENCY_FORMAT", "OUTPUTS", "Point", "Serving", "exact", "parse_period", "parse_throughput"]
+__all__ = ["LATENCY_FORMAT", "OUTPUTS", "Point", "Serving", "parse_period", "parse_throughput"]
 
 LATENCY_FORMAT = "weft.latency/1"
 #: The endings :meth:`Serving.save` understands.
@@ -168,7 +168,7 @@ class Serving:
         return "\n".join(lines)
 
 
-def exact(value: Number) -> Fraction:
+def _exact(value: Number) -> Fraction:
     """The decimal number that was written: 0.1 is one tenth, not the binary float next to it."""
     return Fraction(str(value))
 
@@ -207,13 +207,13 @@ def parse_throughput(value: Number | str, unit: str) -> Fraction:
     if not is_finite_number(amount) or amount <= 0 or (per.strip() or unit) not in scales:
         raise ValueError(f"throughput is {value!r}, it must be micro-batches per time, greater than 0, "
                          f"like 12.5/{unit}")
-    return exact(amount) * scales[per.strip() or unit]
+    return _exact(amount) * scales[per.strip() or unit]
 
 
 def _positive(number: float, value: Number | str) -> Fraction:
     if not is_finite_number(number) or number <= 0:
         raise ValueError(f"period is {value!r}, it must be finite and greater than 0")
-    return exact(number)
+    return _exact(number)
 
 
 def _proof(point: Point) -> str:

@@ -24,7 +24,7 @@ from solver.search import Search
 from solver.seeds import periodic_seed
 from solver.unroll import at_its_times
 from solver.validate import validate
-from weft.latencies import Point, Serving, exact, parse_period, parse_throughput
+from weft.latencies import Point, Serving, parse_period, parse_throughput
 from weft.planning import Case, Placement, case_of, read_source
 
 if TYPE_CHECKING:
@@ -310,13 +310,13 @@ class _FastEnough(Exception):
 
 
 def _between(low: Fraction, high: Fraction) -> Fraction:
-    """About the geometric mean, a fraction of few digits where that is between the two."""
+    """About the geometric mean, with as few digits as fit in between: large denominators make proofs harder."""
     mean = Fraction(isqrt(int(low * high * 10**24)), 10**12)
-    for digits in (10**3, 10**6, 10**9):
+    for digits in (1, 2, 5, 10, 20, 50, *(10**power for power in range(2, 13))):
         rounded = Fraction(round(mean * digits), digits)
         if low < rounded < high:
             return rounded
-    return exact(float(low + high) / 2)
+    return (low + high) / 2
 
 
 def _rate(period: Fraction) -> str:
