@@ -29,6 +29,7 @@ from runtime.plan import Plan
 from runtime.program import Work
 from runtime.reduction import Reduction
 from runtime.session import Session, SessionError
+from runtime.signature import SignatureError, require_signature
 from runtime.stages import Stages
 from runtime.timeline import Measured
 from runtime.training import Training
@@ -159,6 +160,10 @@ def measure_rank(plan: Plan, session: Session, training: Training, repeats: int 
 
 class _Run:
     def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+        try:
+            require_signature(plan, training)
+        except SignatureError as error:
+            raise SessionError(str(error)) from None
         self.session, self.training = session, training
         self.worker = Stages(plan, session, training)
         self.executor = Executor(plan, session, self.worker, _Neighbours, _own_table)

@@ -69,8 +69,9 @@ def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: i
                  micro_batches: int | None = None) -> int:
     """What the executor holds of a stage all the time, beside what the passes take and give back.
 
-    Weights, their gradients, ``optimizer_copies`` further values for each weight (Adam: 2), buffers, and results whose
-    transfers may still be under way: up to :data:`~runtime.buffers.OPEN_SENDS` of them, or what ``micro_batches`` send.
+    Weights, their gradients, ``optimizer_copies`` further values for each weight (Adam: 2; AdamA: 1, as it holds two
+    and no gradients), buffers, and results whose transfers may still be under way: up to
+    :data:`~runtime.buffers.OPEN_SENDS` of them, or what ``micro_batches`` send.
     """
     cost = costs[stage]
     sends = [cost.output_bytes, costs[stage - 1].output_bytes if stage else 0]  # an activation, an input gradient

@@ -90,6 +90,12 @@ def test_a_rank_that_is_not_there_is_refused() -> None:
         pass
 
 
+def test_stages_of_another_model_are_refused() -> None:
+    plan = dataclasses.replace(plan_of(baseline("1f1b", pipeline(chain(2)), 2)), signatures={"1": "0123456789abcdef"})
+    with alone(plan, 1, CPU) as session, pytest.raises(SessionError, match="the plan was made for another model"):
+        measure_rank(plan, session, stages(plan, 1))
+
+
 def test_a_device_that_is_too_small_is_told_with_the_rank() -> None:
     plan = plan_of(baseline("1f1b", pipeline(chain(2)), 2))
     with alone(plan, 1, CPU) as session:
