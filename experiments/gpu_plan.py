@@ -109,8 +109,7 @@ def plans(costs: Sequence[StageCosts], preset: str, optimizer: str, micro_batche
     """1F1B, and the best schedule, with full or split backwards, in the memory that 1F1B takes where most is taken."""
     copies = COPIES[optimizer]
     static = [static_bytes(costs, s, optimizer_copies=copies, micro_batches=micro_batches) for s in range(RANKS)]
-    gradients = [0 if optimizer == "adama" else cost.parameter_bytes * 4 // DTYPE.itemsize for cost in costs]
-    says = {"static_memory": static, "gradient_memory": gradients, "preset": preset, "optimizer": optimizer}
+    says = {"static_memory": static, "preset": preset, "optimizer": optimizer}
     known = baseline("1f1b", measured_problem(costs, backward="full", optimizer_copies=copies), micro_batches)
     cap = max(int(held + peak) for held, peak in zip(static, known.peak_memory, strict=True))
     found = []

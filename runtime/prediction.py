@@ -109,26 +109,11 @@ def _row(plan: Plan, schedule: Schedule, cost: RankCost, seconds_per_unit: float
 
 
 def _planned_peak(plan: Plan, schedule: Schedule, rank: int) -> int | None:
-    """The peak of the row as planned: what blocks hold and what is always held. Of the latter, a stage's gradients
-    (``gradient_memory`` of the plan's ``solver``, by stage, if it says) are there once its first gradient is made."""
+    """The peak of the row as planned: what blocks hold and what is always held."""
     static: Sequence[int] | None = plan.solver.get("static_memory")
-    graph, problem = plan.vocabulary.graph, plan.problem
-    if problem.memory_unit != "B" or static is None:
+    if plan.problem.memory_unit != "B" or static is None:
         return None
-    level = static[rank]
-    missing: dict[int, int] = {}
-    if graph is not None and (gradients := plan.solver.get("gradient_memory")) is not None:
-        missing = {s: gradients[s] for s, stage in enumerate(graph.stages) if rank in stage.ranks}
-        level -= sum(missing.values())
-    peak = level
-    for operation in schedule.device_orders[rank]:
-        block = problem.blocks[operation.block]
-        if missing and graph is not None and block.kind.letter in "BW":
-            level += missing.pop(graph.places[operation.block][0], 0)
-        change = block.memory_on(rank)
-        peak = max(peak, int(level + max(change, 0) + block.workspace_on(rank)))
-        level += int(change)
-    return peak
+    return int(static[rank] + schedule.peak_memory[rank])
 
 
 def _or_dash(value: float | None, scale: float, digits: int = 2) -> str:

@@ -149,24 +149,13 @@ def test_a_plan_without_a_unit_of_time_predicts_no_step() -> None:
     assert "predicted" not in str(found)
 
 
-def test_gradients_count_from_the_first_one_on() -> None:
-    """One stage, two forwards before the first backward: 7 each, 3 while a backward runs, 100 always, 20 of it late."""
+def test_a_planned_peak_needs_bytes_and_what_is_always_held() -> None:
     blocks = (Block("F", BlockKind.FORWARD, (0,), 1, (7,)), Block("B", BlockKind.BACKWARD, (0,), 1, (-7,), (3,),
                                                                   (Dependency("F"),)))
     plan = plan_of(baseline("gpipe", Problem("one", (Device("0"),), blocks, memory_unit="B"), 2))
-
-    def peak(**says: object) -> int | None:
-        made = dataclasses.replace(plan, solver=says)
-        return predict(made, [as_planned(made, 0)], "", None).rows[0].planned_peak
-
-    assert peak() is None
-    assert peak(static_memory=[100]) == 100 + 14 + 3
-    assert peak(static_memory=[100], gradient_memory=[20]) == 100 + 14 + 3  # the backward makes them
-    late = dataclasses.replace(plan.problem.blocks[1], workspace=(0,))
-    plan = dataclasses.replace(plan, problem=dataclasses.replace(plan.problem, blocks=(
-        dataclasses.replace(blocks[0], workspace=(50,)), late)))
-    assert peak(static_memory=[100]) == 100 + 14 + 50
-    assert peak(static_memory=[100], gradient_memory=[20]) == 80 + 14 + 50  # the last forward comes before them
+    assert predict(plan, [as_planned(plan, 0)], "", None).rows[0].planned_peak is None
+    held = dataclasses.replace(plan, solver={"static_memory": [100]})
+    assert predict(held, [as_planned(held, 0)], "", None).rows[0].planned_peak == 100 + 14 + 3
 
 
 @pytest.mark.slow
