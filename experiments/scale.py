@@ -127,7 +127,7 @@ def problem(shape: str, devices: int, split: bool, cap: float, seed: int) -> Pro
     return Problem(name, gpus, tuple(build.blocks), (), "tick", "half")
 
 
-def _best_seed(instance: Instance) -> Periodic:
+def best_seed(instance: Instance) -> Periodic:
     """The shortest period that a baseline shows, as the search would start from."""
     return min((periodic_seed(instance, name) for name in BASELINES), key=lambda seed: seed.period)
 
@@ -136,7 +136,7 @@ def measure(case: Problem, effort: float) -> dict[str, Any]:
     """Search the period of one instance."""
     began, wall = time.process_time(), time.perf_counter()
     instance = Instance.of(case)
-    start = _best_seed(instance)
+    start = best_seed(instance)
     search = find_repetend(instance, start, Budget(deterministic=effort))
     return {"name": case.name, "blocks": len(case.blocks), "period": float(search.best.period),
             "bound": float(search.bound), "proven": search.proven,

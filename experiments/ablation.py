@@ -1,0 +1,108 @@
+"""What helps the period search: each idea left out in turn, on the same instances in one run.
+
+    python -m experiments.ablation [--effort 6] [--output ablation.json]
+
+Each row is one instance of :mod:`experiments.scale`; a column is the search without one idea. Shown are CPU seconds as
+a multiple of the whole search's, and the gap that was left where the search did not end within ``--effort``
+deterministic seconds of CP-SAT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from experiments.scale import best_seed, problem
+from solver import closure as closure_module
+from solver import repetend
+from solver.contraction import Contraction
+from solver.cpsat import Budget
+from solver.cpsat import run as run_cpsat
+from solver.cyclic import Periodic
+from solver.files import write_atomically
+from solver.instance import Instance
+from solver.seeds import one_at_a_time
+
+INSTANCES = [("V", 16, False, 1.5), ("M", 16, True, 1.5), ("NN", 8, True, 1.5), ("K", 16, True, 1.25),
+             ("V2", 16, False, 1.5), ("V2", 16, True, 1.25), ("loop2", 16, True, 1.25), ("loop2", 16, True, 2.0)]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    arguments.add_argument("--effort", default=6.0, type=float)
+    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    options = arguments.parse_args()
+    rows = []
+    for shape, devices, split, cap in INSTANCES:
+        case = problem(shape, devices, split, cap, seed=0)
+        row: dict[str, Any] = {"name": case.name, "blocks": len(case.blocks)}
+        for name in VARIANTS:
+            with without(name):
+                row[name] = _measure(Instance.of(case), name, options.effort)
+        rows.append(row)
+        whole = row["whole"]["cpu_seconds"]
+        print(f"{case.name:28} {whole:6.2f} s" + "".join(
+            f"  {name} x{row[name]['cpu_seconds'] / whole:.1f}"
+            + ("" if row[name]["proven"] else f" ({row[name]['gap']:.1%})") for name in VARIANTS[1:]), flush=True)
+    write_atomically(options.output, json.dumps({"effort": options.effort, "rows": rows}, indent=1) + "\n")
+
+
+VARIANTS = ("whole", "no contraction", "no closure", "no presolve", "relaxation", "first configuration only", "no seed")
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """The search without one idea."""
+    def configured(*args: Any, **options: Any) -> Any:
+        if name == "no presolve":
+            options["presolve"] = False
+        if name == "relaxation":
+            options["relaxation"] = True
+        return run_cpsat(*args, **options)
+
+    def dependencies_only(instance: Instance, period: int) -> Any:
+        if period < instance.heaviest_load:
+            return None
+        widest = -(closure_module.lag_range(instance, period) + 1) * period
+        return closure_module.longest_paths(instance, period, widest)
+
+    decide = repetend._decide
+
+    def first_only(*args: Any, disjunctive: bool = False, **options: Any) -> Any:
+        return decide(*args, disjunctive=False, **options)
+
+    replaced: dict[str, tuple[Any, str, Any]] = {
+        "no contraction": (Contraction, "of", classmethod(lambda cls, instance: None)),
+        "no closure": (repetend, "closure", dependencies_only),
+        "no presolve": (repetend, "run", configured),
+        "relaxation": (repetend, "run", configured),
+        "first configuration only": (repetend, "_decide", first_only),
+    }
+    if name not in replaced:
+        yield
+        return
+    target, attribute, value = replaced[name]
+    with patch.object(target, attribute, value):
+        if name == "no closure":
+            with patch.object(closure_module, "closure", value):
+                yield
+        else:
+            yield
+
+
+def _measure(instance: Instance, name: str, effort: float) -> dict[str, Any]:
+    began = time.process_time()
+    start: Periodic = one_at_a_time(instance) if name == "no seed" else best_seed(instance)
+    found = repetend.find_repetend(instance, start, Budget(deterministic=effort))
+    return {"period": float(found.best.period), "bound": float(found.bound), "proven": found.proven,
+            "gap": float(found.best.period / found.bound) - 1, "cpu_seconds": round(time.process_time() - began, 3)}
+
+
+if __name__ == "__main__":
+    main()
