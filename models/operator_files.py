@@ -46,7 +46,7 @@ from typing import Any
 from solver.files import Entry, FormatError, read_json, require_format, write_atomically
 from solver.operators import Layout, Operator, OperatorError, OperatorGraph, Parameter, Split, Tensor, Work
 
-__all__ = ["graph_from_json", "graph_to_json", "load_graph", "save_graph"]
+__all__ = ["OPERATORS_FORMAT", "graph_from_json", "graph_to_json", "load_graph", "save_graph"]
 
 OPERATORS_FORMAT = "weft.operators/1"
 

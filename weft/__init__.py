@@ -365,11 +365,14 @@ def demo(folder: PathLike = "weft-demo", **options: Any) -> Demonstration:
 
 
 def place(
-    graph: PathLike | PlacementProblem,
+    graph: PathLike | PlacementProblem | OperatorGraph | Spec,
     *,
     devices: Mapping[str, tuple[int, float | None]] | None = None,
     recompute: bool = False,
     latency: bool = False,
+    stage_graph: bool = False,
+    slack: float = 0.0,
+    whole_layers: bool = True,
     time_limit: float = 60.0,
     effort: float | None = None,
     seed: int = 0,
@@ -378,18 +381,24 @@ def place(
 ) -> Placement:
     """An operator graph cut into stages on devices so that the largest load is least, with a proven bound.
 
-    ``graph`` is a :class:`~solver.placement.problem.PlacementProblem`, or a file in the dnn-partitioning or Piper JSON
-    format. ``devices`` overrides how many there are of a kind and, unless ``None``, the memory of each, by the kind's
-    name. ``recompute`` takes, of a Piper graph's alternatives, those that keep least. ``latency`` then minimises, at
-    that largest load, the time one micro-batch takes. ``effort``, ``seed``, ``workers`` and Ctrl-C as in :func:`solve`.
+    ``graph`` is a :class:`~solver.placement.problem.PlacementProblem`, a model spec, an operator graph, or a file: a
+    spec, ``weft.operators/1``, or the dnn-partitioning or Piper JSON format. ``devices`` overrides how many there are
+    of a kind and, unless ``None``, the memory of each, by the kind's name; an operator graph knows none, so its are
+    named by type (``{"a100-80gb": (4, None)}``). Layers of a spec or operator graph stay whole if ``whole_layers``.
+    ``recompute`` takes, of a Piper graph's alternatives, those that keep least. ``latency`` then minimises, at that
+    largest load, the time one micro-batch takes. With ``stage_graph`` independent stages run at once and hold as many
+    micro-batches as they are deep (a :class:`~solver.placement.stage_dag.GraphPlacement`); then the depth is minimised,
+    among largest loads up to ``slack`` above the least. ``effort``, ``seed``, ``workers`` and Ctrl-C as in
+    :func:`solve`.
 
     Raises :class:`solver.placement.hopeless.NoPlacement` (an ``Infeasible``) where nothing fits, and ``ValueError``
     (``FormatError``, ``PlacementError``) for a graph that means nothing.
     """
     from weft.placing import place_source
 
-    return place_source(graph, devices=devices, recompute=recompute, latency=latency, time_limit=time_limit,
-                        effort=effort, seed=seed, workers=workers, on_step=on_step)
+    return place_source(graph, devices=devices, recompute=recompute, latency=latency, stage_graph=stage_graph,
+                        slack=slack, whole_layers=whole_layers, time_limit=time_limit, effort=effort, seed=seed,
+                        workers=workers, on_step=on_step)
 
 
 def capture(source: PathLike | Module, inputs: tuple[Any, ...] | None = None,

@@ -170,6 +170,7 @@ def _place(options: argparse.Namespace) -> int:
 
     _require_writable(options.output)
     found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
+                       stage_graph=options.stage_graph, slack=options.slack, whole_layers=not options.operators,
                        time_limit=options.time_limit, effort=options.effort, seed=options.seed,
                        workers=options.workers, on_step=StepLines(quiet=options.quiet))
     answer = json.dumps(found.to_json())

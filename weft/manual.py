@@ -106,7 +106,11 @@ _TEXTS = {
     "place": (
         "cut an operator graph into stages on devices",
         ("GRAPH is a JSON file in the format of msr-fiddle/dnn-partitioning or of Piper: operators with their times on "
-         "each kind of device and their memory, what they send each other, and how many devices there are.",
+         "each kind of device and their memory, what they send each other, and how many devices there are. Or it is a "
+         "model spec with its cluster (.yaml), or an operator graph (weft.operators/1, as `weft capture` writes it) "
+         "with the types of devices to model in --devices, such as a100-80gb=4.",
+         "With --stage-graph independent stages run at once, and a stage holds as many micro-batches as it is deep; "
+         "of the placements with the least largest load the shallowest is found.",
          "The largest load of a stage, with its transfers, is made as small as possible under each device's memory; "
          "then, with --latency, the time one micro-batch takes. The answer carries a bound that holds for the graph as "
          "given. Graphs of many thousands of operators are coarsened first, which the answer says. Where nothing fits, "
@@ -254,13 +258,21 @@ def _add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
 
 
 def _add_place(command: argparse.ArgumentParser) -> None:
-    command.add_argument("graph", metavar="GRAPH", help="an operator graph (dnn-partitioning or Piper JSON)")
+    command.add_argument("graph", metavar="GRAPH",
+                         help="an operator graph (weft.operators/1, dnn-partitioning or Piper JSON) or a model spec "
+                         "(.yaml)")
     command.add_argument("--devices", type=_devices, metavar="KIND=N[:MEMORY],...",
                          help="so many devices of a kind, with so much memory (default: what GRAPH says)")
     command.add_argument("--recompute", action="store_true",
                          help="Piper graphs: of an operator's alternatives take the one that keeps least")
     command.add_argument("--latency", action="store_true",
                          help="then minimise the time one micro-batch takes through the stages")
+    command.add_argument("--stage-graph", action="store_true",
+                         help="stages form a graph: memory by depth, and the least depth at the least load")
+    command.add_argument("--slack", type=_share, default=0.0, metavar="FRACTION",
+                         help="with --stage-graph: let the load rise by so much for a shallower graph (default: 0)")
+    command.add_argument("--operators", action="store_true",
+                         help="specs and operator graphs: cut between any two operators, not between layers only")
     command.add_argument("-o", "--output", metavar="FILE", help="write {objective, bound, status, stages} there")
     _add_search(command, time_limit=60.0)
 
@@ -426,6 +438,13 @@ def _positive(text: str) -> float:
     value = _number(text, float)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"is {text}, it must be a number greater than 0")
+    return value
+
+
+def _share(text: str) -> float:
+    value = _number(text, float)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a number of 0 or more")
     return value
 
 

@@ -7,10 +7,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
+from solver.operators import OperatorGraph
 from solver.placement.placement import Placement
 from solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
 from solver.placement.search import Step, place
+from solver.placement.stage_dag import GraphPlacement
+
+if TYPE_CHECKING:
+    from models.sections import Spec
 
 __all__ = ["StepLines", "parse_devices", "place_source", "placement_text", "with_devices"]
 
@@ -18,18 +24,55 @@ __all__ = ["StepLines", "parse_devices", "place_source", "placement_text", "with
 Wish = tuple[int, float | None]
 
 
-def place_source(source: str | os.PathLike[str] | PlacementProblem, *, devices: Mapping[str, Wish] | None = None,
-                 recompute: bool = False, latency: bool = False, time_limit: float = 60.0, effort: float | None = None,
-                 seed: int = 0, workers: int = 1, on_step: Callable[[Step], None] = lambda _: None) -> Placement:
+def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, *,
+                 devices: Mapping[str, Wish] | None = None, recompute: bool = False, latency: bool = False,
+                 stage_graph: bool = False, slack: float = 0.0, whole_layers: bool = True, time_limit: float = 60.0,
+                 effort: float | None = None, seed: int = 0, workers: int = 1,
+                 on_step: Callable[[Step], None] = lambda _: None) -> Placement:
     """See :func:`weft.place`."""
-    if isinstance(source, str | os.PathLike):
-        from models.formats import load_profiled_graph
+    if latency and stage_graph:
+        raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
+                             "leave one of them out")
+    if slack and not stage_graph:
+        raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for one")
+    source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers)
+    if stage_graph:
+        from solver.placement.graph_search import place_graph
 
-        source = load_profiled_graph(source, recompute=recompute)
-    if devices:
-        source = with_devices(source, devices)
+        return place_graph(source, slack=slack, time_limit=time_limit, effort=effort, seed=seed, workers=workers,
+                           on_step=on_step)
     return place(source, time_limit=time_limit, effort=effort, seed=seed, workers=workers, latency=latency,
                  on_step=on_step)
+
+
+def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, devices: Mapping[str, Wish],
+                *, recompute: bool, whole_layers: bool) -> PlacementProblem:
+    """``source`` as a placement problem: files are told apart by their endings and fields."""
+    if isinstance(source, PlacementProblem):
+        return with_devices(source, devices)
+    if isinstance(source, str | os.PathLike):
+        from models.operator_files import OPERATORS_FORMAT, graph_from_json
+        from solver.files import read_json
+
+        name = os.fspath(source)
+        if name.endswith((".yaml", ".yml")):
+            from models.spec import load_spec
+
+            source = load_spec(name)
+        else:
+            value = read_json(name)
+            if not isinstance(value, dict) or value.get("format") != OPERATORS_FORMAT:
+                from models.formats import load_profiled_graph
+
+                return with_devices(load_profiled_graph(name, recompute=recompute), devices)
+            source = graph_from_json(value, name)
+    if recompute:
+        raise PlacementError("recompute chooses among the alternatives of a Piper graph; leave it out")
+    from models.placement_sources import graph_problem, spec_problem
+
+    if isinstance(source, OperatorGraph):
+        return graph_problem(source, devices, whole_layers=whole_layers)
+    return with_devices(spec_problem(source, whole_layers=whole_layers), devices)
 
 
 def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> PlacementProblem:
@@ -92,16 +135,27 @@ def placement_text(placement: Placement) -> str:
             "" if placement.latency_bound is None else f", lower bound {placement.latency_bound:.6g} {unit} at this "
                                                        "bottleneck"),
     ]
+    if isinstance(placement, GraphPlacement):
+        lines.append(f"depth       {placement.depth} stages, lower bound {placement.depth_bound} with loads up to "
+                     f"{placement.limit:.6g} {unit}")
     for number, stage in enumerate(placement.stages):
         kind = problem.kinds[stage.kind]
         limit = "" if kind.memory is None else f" of {_memory(kind.memory, problem)}"
         names = [problem.nodes[stage.nodes[0]].name, problem.nodes[stage.nodes[-1]].name]
         lines.append(f"  stage {number:<2} {kind.name}: load {stage.load:.6g} {unit} ({stage.compute:.6g} compute, "
                      f"{stage.transfers:.6g} transfers), {_memory(stage.memory, problem)}{limit}, "
-                     f"{len(stage.nodes)} operators, {' ... '.join(dict.fromkeys(names))}")
+                     f"{len(stage.nodes)} operators, {' ... '.join(dict.fromkeys(names))}"
+                     f"{_place_in_graph(placement, number)}")
     if placement.solver.get("coarsening"):
         lines.append(str(placement.solver["coarsening"]))
     return "\n".join(lines)
+
+
+def _place_in_graph(placement: Placement, stage: int) -> str:
+    if not isinstance(placement, GraphPlacement):
+        return ""
+    after = ", ".join(map(str, placement.after[stage]))
+    return f"; depth {placement.depths[stage]}" + (f", then {after}" if after else "")
 
 
 def _memory(amount: float, problem: PlacementProblem) -> str:

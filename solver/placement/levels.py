@@ -37,6 +37,8 @@ __all__ = ["LevelSolved", "TooWide", "levels"]
 Ideal: TypeAlias = tuple[int, ...]
 #: Bisection stops at this fraction between limits; the last run then proves the rest.
 _CLOSE = 2e-3
+#: So many different times, the longest, are counted in the bound on how many stages a rest needs.
+_CLASSES = 4
 
 
 class TooWide(Exception):
@@ -66,6 +68,7 @@ def levels(groups: Groups, budget: Budget, *, least: float, most: float = math.i
     """
     program = _Program(groups, budget, in_a_row, max_steps, twins)
     top = min(most, float(groups.least.sum()) + sum(net.cost for net in groups.nets) * program.factor) * (1 + 1e-9)
+    least = max(least, program.crowded())
     low, found, more = least, None, _CLOSE
     limit = -1.0
     while found is None and limit < top:  # small limits leave little to look at: upwards, in growing steps
@@ -74,10 +77,11 @@ def levels(groups: Groups, budget: Budget, *, least: float, most: float = math.i
         low, more = (limit, more * 4) if found is None else (low, more)
     if found is None:
         return LevelSolved(None, math.inf, 0, math.inf, program.steps)
+    just_below = True  # often what was found is the best there is
     while found.value > low * (1 + 1e-9):
-        close = found.value <= low * (1 + _CLOSE)
-        limit = found.value * (1 - 1e-9) if close else (low + found.value) / 2
-        better = program.run(limit)
+        just_below = just_below or found.value <= low * (1 + _CLOSE)
+        limit = found.value * (1 - 1e-9) if just_below else (low + found.value) / 2
+        better, just_below = program.run(limit), False
         low, found = (limit, found) if better is None else (low, better)
     limit = found.value * (1 + slack + 1e-9)
     shallow = program.run(limit, shallowest=True)
@@ -104,6 +108,9 @@ class _Program:
         self.steps = 0
         self.depth = 0
         self.everything = sum(self.times)
+        # Numbers of groups that take at least so long, for the longest that several groups take.
+        self.heavy = [(time, [[0, *itertools.accumulate(int(self.times[g] >= time) for g in path)]
+                              for path in self.paths]) for time in sorted({t for t in self.times if t > 0})[-_CLASSES:]]
         self.left = [[0.0, *itertools.accumulate(self.times[group] for group in path)] for path in self.paths]
 
     def _find_paths(self, twins: bool) -> None:
@@ -242,7 +249,17 @@ class _Program:
     def _needed(self, ideal: Ideal, limit: float) -> int:
         """Stages that what is left needs at least."""
         work = sum(sums[count] for sums, count in zip(self.left, ideal, strict=True))
-        return math.ceil(work / limit * (1 - 1e-9)) if work else int(any(ideal))
+        least = math.ceil(work / limit * (1 - 1e-9)) if work else int(any(ideal))
+        for time, counts in self.heavy:
+            each = math.floor(limit / time * (1 + 1e-9))  # no stage holds more of those
+            if each:
+                least = max(least, -(-sum(sums[count] for sums, count in zip(counts, ideal, strict=True)) // each))
+        return least
+
+    def crowded(self) -> float:
+        """Some device has its share of the groups that take at least as long as each."""
+        return max((time * -(-sum(sums[-1] for sums in counts) // self.count) for time, counts in self.heavy),
+                   default=0.0)
 
     def _canonical(self, ideal: Sequence[int]) -> Ideal:
         return tuple(count for family in self.families

@@ -1,0 +1,116 @@
+"""`weft place` on model specs and operator graphs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import weft
+from models.families import UnoModel
+from models.operator_files import save_graph
+from models.spec import SpecError, parse_spec
+from models.zoo.graphs import model_graph
+from solver.files import FormatError
+from solver.placement.problem import PlacementError
+from solver.placement.stage_dag import GraphPlacement
+from weft.cli import main
+
+SPEC = """
+name: towers
+model: {family: uno, features: [256, 256, 256], tower: [512, 512], joint: [64]}
+cluster: {gpus: 4, memory: 16 GiB, device: v100, links: nvlink-v100}
+training: {micro_batches: 8, micro_batch_size: 32, parameter_bytes: 4, gradient_bytes: 4}
+"""
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> Path:
+    path = tmp_path / "towers.json"
+    save_graph(model_graph(UnoModel(family="uno", features=(256,) * 3, tower=(512, 512), joint=(64,)), 32,
+                           dtype="float32"), path)
+    return path
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "towers.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def test_a_specs_towers_run_side_by_side(spec: Path) -> None:
+    found = weft.place(spec, stage_graph=True, effort=1)
+    assert isinstance(found, GraphPlacement)
+    assert found.depths == (2, 2, 2, 1)
+    assert {node.name for node in found.problem.nodes} == {"tower0", "tower1", "tower2", "joint"}
+    assert found.problem.micro_batches == 8
+    parameters = 3 * (256 * 512 + 512 + 512 * 512 + 512) + 1536 * 64 + 64 + 64 + 1
+    assert sum(stage.resident for stage in found.stages) == parameters * (4 + 4 + 12)
+
+
+def test_a_spec_and_its_operator_graph_agree(spec: Path, graph: Path) -> None:
+    ours, theirs = weft.place(spec, effort=1), weft.place(graph, devices={"v100": (4, None)}, effort=1)
+    assert [stage.compute for stage in ours.stages] == pytest.approx([stage.compute for stage in theirs.stages])
+
+
+def test_gpus_of_unlike_memory_are_unlike_kinds() -> None:
+    text = SPEC.replace("memory: 16 GiB", "memory: [16 GiB, 16 GiB, 8 GiB, 8 GiB]")
+    kinds = weft.place(parse_spec(text), effort=1).problem.kinds
+    assert [(kind.name, kind.count, kind.memory) for kind in kinds] == [
+        ("gpu 16 GiB", 2, 15 * 2**30), ("gpu 8 GiB", 2, 7 * 2**30)]
+
+
+def test_operators_may_be_cut_apart(spec: Path) -> None:
+    whole, apart = (weft.place(spec, whole_layers=layers, effort=1) for layers in (True, False))
+    assert len(apart.problem.nodes) > len(whole.problem.nodes) == 4
+
+
+def test_devices_of_several_types_have_times_of_their_own(graph: Path) -> None:
+    found = weft.place(graph, devices={"a100-40gb": (2, None), "cpu": (1, 2.0**33)}, effort=1)
+    assert [kind.memory for kind in found.problem.kinds] == [39 * 2**30, 2**33]
+    assert found.problem.kinds[1].transfer_factor == 60  # NVLink's 300 GB/s over 5
+    fast, slow = found.problem.nodes[0].times
+    assert fast is not None and slow is not None and fast < slow
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({}, "says nothing of devices"),
+    ({"devices": {"tpu": (4, None)}}, "no device type 'tpu'"),
+    ({"devices": {"v100": (4, None)}, "recompute": True}, "recompute chooses"),
+    ({"devices": {"v100": (4, None)}, "slack": 0.1}, "slack is for a graph of stages"),
+    ({"devices": {"v100": (4, None)}, "latency": True, "stage_graph": True}, "leave one of them out"),
+])
+def test_what_an_operator_graph_needs_is_said(graph: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(PlacementError, match=message):
+        weft.place(graph, **options)  # type: ignore[arg-type]
+
+
+def test_listed_layers_are_no_operators() -> None:
+    spec = parse_spec("name: row\nmodel: {layers: [{name: a, forward: 1 ms, backward: 1 ms}]}\n"
+                      "cluster: {gpus: 1, memory: 1 GiB}\ntraining: {micro_batches: 1}")
+    with pytest.raises(SpecError, match="placing needs operators"):
+        weft.place(spec)
+
+
+def test_a_file_that_is_neither_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text("[1]")
+    with pytest.raises(FormatError, match=r"other\.json"):
+        weft.place(path)
+
+
+def test_the_command_shows_depth_and_what_follows(spec: Path, graph: Path, tmp_path: Path,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["place", str(spec), "--stage-graph", "--effort", "1", "--quiet"]) == 0
+    shown = capsys.readouterr().out
+    assert "depth       2 stages, lower bound 2" in shown
+    assert "depth 2, then 3" in shown
+    output = tmp_path / "stages.json"
+    assert main(["place", str(graph), "--devices", "v100=4", "--stage-graph", "--slack", "0.05", "--operators",
+                 "--effort", "1", "--quiet", "--json", "-o", str(output)]) == 0
+    answer = json.loads(output.read_text())
+    assert answer["depth"] == max(stage["depth"] for stage in answer["stages"])
+    assert main(["place", str(graph), "--quiet"]) == 2
+    assert "name some: --devices" in capsys.readouterr().err
