@@ -19,7 +19,7 @@ from models.costs import LayerCost, accumulated, explicit_layers
 from models.family_costs import family_costs, uses_measured_gpt
 from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
-from models.split import NoSplit, Shape, Split, split_layers, stage_device
+from models.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
 from models.stages import Backward, StageCost, static_bytes
 from models.zoo.gpt import gpt_layers
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -134,13 +134,18 @@ def candidates(spec: Spec) -> list[Candidate]:
 
 def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
     gpus = spec.cluster.gpus
+    wanted = [shape for shape in SHAPES if shape in spec.placement.shapes]
     if layer_count < gpus:
         raise SpecError(f"{spec.where}: model has {layer_count} layers, too few for cluster.gpus: {gpus} "
                         "(each GPU runs at least one)")
-    shapes = [shape for shape in dict.fromkeys(spec.placement.shapes)
+    shapes = [shape for shape in wanted
               if shape == "chain" or (gpus > 1 and layer_count >= len(stage_device(shape, gpus)))]
+    if not wanted:
+        raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, GPUs that compute "
+                        "together, which takes a family or config with modelled costs, a known cluster.device and "
+                        "several GPUs of equal memory; allow chain")
     if not shapes:
-        raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, two stages on each of "
+        raise SpecError(f"{spec.where}: placement.shapes is {', '.join(wanted)}, two stages on each of "
                         f"{gpus} GPUs, but model has {layer_count} layers; allow chain")
     return shapes
 

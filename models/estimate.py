@@ -20,7 +20,7 @@ from models.operator_times import Origin
 from models.quantities import format_bytes
 from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
-from models.split import NoSplit, Shape, Split, split_layers, stage_device
+from models.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
 from models.stages import Backward, StageCost, peak_bytes
 
 __all__ = ["DeviceEstimate", "Estimate", "StageEstimate", "estimate_spec"]
@@ -111,7 +111,8 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
 
     Raises :class:`~models.spec.SpecError` if there are too few layers, and what finding costs raises.
     """
-    shape = shape or spec.placement.shapes[0]
+    allowed: list[Shape] = [known for known in SHAPES if known in spec.placement.shapes]
+    shape = shape or (allowed or ["chain"])[0]
     family = None if isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec) else family_costs(spec)
     layers = under_optimizer(spec, family.layers) if family else layer_costs(spec)
     cluster = model_cluster(spec.cluster)

@@ -31,7 +31,7 @@ from models.spec import SpecError
 from models.zoo.graphs import model_graph
 from solver.operators import OperatorError, OperatorGraph
 
-__all__ = ["FamilyCosts", "family_costs", "family_model", "uses_measured_gpt"]
+__all__ = ["FamilyCosts", "device_of", "family_costs", "family_model", "uses_measured_gpt"]
 
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
 #: The device that each shipped profile was taken on.
@@ -141,6 +141,12 @@ def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
         raise ProfileError(f"{spec.where}: costs is {name}, but no row of it is of this model's sizes at a micro-batch "
                            f"of {batch}; give roofline or a device ({', '.join(DEVICES)})")
     return source
+
+
+def device_of(spec: Spec) -> str | None:
+    """What the GPUs are, as far as the spec says: its device, that of its costs, or V100s where links are theirs."""
+    named = spec.costs if spec.costs in DEVICES else _PROFILED.get(spec.costs or "")
+    return spec.cluster.device or named or ("v100" if spec.cluster.links is not None else None)
 
 
 def _device(spec: Spec) -> str:

@@ -49,7 +49,7 @@ Seconds: TypeAlias = Annotated[float, BeforeValidator(parse_seconds), WithJsonSc
 Bandwidth: TypeAlias = Annotated[float, BeforeValidator(parse_bandwidth), WithJsonSchema(
     {"anyOf": [{"type": "number", "exclusiveMinimum": 0},
                {"type": "string", "pattern": _QUANTITY + "([KMGT]i?)?(B|bit)/s$"}]})]
-Shape: TypeAlias = Literal["chain", "v", "loop"]
+Shape: TypeAlias = Literal["chain", "v", "loop", "groups", "tensor", "m", "nn", "k", "x"]
 BackwardMode: TypeAlias = Literal["full", "split"]
 
 
@@ -182,6 +182,9 @@ class Cluster(Section):
     device: Name | None = Field(
         default=None, description=f"What the GPUs are, for modelled costs: {', '.join(DEVICES)}.",
         examples=["a100-80gb"])
+    gpus_per_machine: int | None = Field(
+        default=None, ge=1, description="GPUs in one machine. Between machines, tensors and collectives of GPUs that "
+        "compute together travel at the device's network rate. Default: all GPUs are in one.", examples=[8])
     latency: Seconds = Field(
         default=0.0, description="Time that a transfer of any size takes at least; with bandwidth only. Default 0.",
         examples=["10 us"])
@@ -243,8 +246,14 @@ class Inference(_Run):
 class Placement(Section):
     """Which placements to search."""
 
-    shapes: tuple[Shape, ...] = Field(default=("chain", "v", "loop"), strict=False, min_length=1, description=(
-        "chain: one stage a GPU. v: two, down the GPUs and back up. loop: two, twice down the GPUs. Default all."))
+    shapes: tuple[Shape, ...] = Field(
+        default=("chain", "v", "loop", "groups", "tensor", "m", "nn", "k"), strict=False, min_length=1, description=(
+            "One GPU a stage: chain: one stage a GPU. v: two, down the GPUs and back up. loop: two, twice down the "
+            "GPUs. GPUs that compute together, for a family or config on a known device: groups: a chain of stages on "
+            "groups of GPUs. tensor: all GPUs compute every layer. m: they compute the embedding and the head, and are "
+            "a chain for the rest. nn: the same with an embedding inside, between encoder and decoder. k: towers "
+            "beside each other, and all GPUs compute what joins them. x: two replicas of the model, one down the GPUs "
+            "and one up. Default all but x."))
     backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
 

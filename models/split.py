@@ -19,15 +19,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from models.costs import LayerCost
 from models.quantities import format_bytes
 from models.stages import Backward, StageCost, Stages, peak_bytes, static_bytes
 
-__all__ = ["NoSplit", "Shape", "Split", "split_chain", "split_layers", "split_loop", "split_v", "stage_device"]
+__all__ = ["SHAPES", "NoSplit", "Shape", "Split", "split_chain", "split_layers", "split_loop", "split_v",
+           "stage_device"]
 
 Shape: TypeAlias = Literal["chain", "v", "loop"]
+#: In which every stage runs on one GPU.
+SHAPES: tuple[Shape, ...] = get_args(Shape)
 _State: TypeAlias = tuple[int, int]
 _Intervals: TypeAlias = tuple[tuple[int, int], ...]
 

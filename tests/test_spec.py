@@ -56,7 +56,8 @@ def test_a_family_spec_gets_its_defaults() -> None:
     assert spec.training.micro_batch_size == 1 and not spec.training.recompute
     assert spec.training.parameter_bytes == spec.training.gradient_bytes == 2
     assert spec.training.optimizer_bytes_per_parameter == 12
-    assert spec.placement.shapes == ("chain", "v", "loop") and spec.placement.backward == ("full", "split")
+    assert spec.placement.shapes == ("chain", "v", "loop", "groups", "tensor", "m", "nn", "k")
+    assert spec.placement.backward == ("full", "split")
     assert spec.micro_batches == 16
 
 

@@ -101,7 +101,7 @@ def _trusted(value: Any, case: Case) -> Schedule:
     schedule = schedule_from_json(value)
     if schedule.micro_batches != case.micro_batches:
         raise FormatError("cache: the schedule is for another number of micro-batches")
-    if all(schedule.problem != placement.problem for placement in case.placements):
+    if all(schedule.problem != placement.whole for placement in case.placements):
         raise FormatError("cache: the schedule is for another problem")
     faults = [*violations(schedule, limit=1), *misstatements(value, schedule)]
     if faults:

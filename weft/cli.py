@@ -379,6 +379,7 @@ def _search(function: Callable[..., Any], options: argparse.Namespace, source: A
 
 
 def _summary(schedule: Schedule) -> str:
+    from weft.choice import choice_lines
     from weft.units import memory_text, time_text
 
     unit = schedule.problem.time_unit
@@ -412,6 +413,7 @@ def _summary(schedule: Schedule) -> str:
         freed = (" ".join(memory_text(amount, schedule.problem.memory_unit))
                  for amount in schedule.solver["gradients_freed"])
         lines.append(f"AdamA     no whole gradients are held; with Adam they would take {', '.join(freed)} more")
+    lines += choice_lines(schedule)
     notes = schedule.solver.get("notes")
     lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
     return "\n".join(lines)

@@ -182,7 +182,8 @@ def known_schedules(case: Case) -> tuple[dict[str, Schedule], dict[str, str]]:
         reason = ""
         for placement in case.placements:
             try:
-                found.append(placement.label(baseline(name, placement.problem, case.micro_batches)))
+                found.append(placement.label(baseline(name, placement.problem,
+                                                      case.micro_batches // placement.replicas)))
             except NotApplicable as error:
                 reason = reason or str(error)
         if found:

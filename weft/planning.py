@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,20 @@ from solver.history import History
 from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, Progress, Search
+from weft.choice import Searched, choice, shape_placement_details
 from weft.domination import undominated
 
 if TYPE_CHECKING:
     from models.build import Candidate
     from models.spec import Spec
+    from models.transform.shapes import ShapeCandidate
+    from models.transform.space import Space
     from weft import Source
 
 #: Seconds of a placement's first turn; each later one is twice as long.
 _FIRST_TURN = 1.0
 
-__all__ = ["Case", "Placement", "case_of", "read_source", "solve_case", "solve_source"]
+__all__ = ["Case", "Placement", "case_of", "read_source", "shape_placement", "solve_case", "solve_source"]
 
 
 @dataclass(frozen=True)
@@ -39,19 +43,38 @@ class Placement:
     title: str
     problem: Problem
     details: dict[str, Any]
+    #: The GPUs that each device of ``problem`` stands for, where these are several.
+    gpus: tuple[tuple[int, ...], ...] = ()
+    #: Of the model: a micro-batch of ``problem`` is one of each.
+    replicas: int = 1
+
+    @cached_property
+    def whole(self) -> Problem:
+        """``problem`` with every GPU written out."""
+        if not self.gpus:
+            return self.problem
+        from models.transform.parts import on_every_gpu
+
+        return on_every_gpu(self.problem, self.gpus)
 
     def label(self, schedule: Schedule) -> Schedule:
-        """``schedule`` with what it says of its placement."""
-        return schedule.with_solver(**self.details)
+        """``schedule``, on every GPU and with what it says of its placement."""
+        return replace(schedule, problem=self.whole).with_solver(**self.details)
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is to be solved: placements to choose from, and how many micro-batches run."""
+    """What is to be solved: placements to choose from, and how many micro-batches run.
+
+    ``refused``: shapes that are no placement of this model, and why. ``least_period``: seconds a micro-batch that no
+    placement on groups of these GPUs can go below, considered here or not.
+    """
 
     name: str
     placements: tuple[Placement, ...]
     micro_batches: int
+    refused: tuple[tuple[str, str], ...] = ()
+    least_period: float | None = None
 
 
 def case_of(source: Source, micro_batches: int | None = None) -> Case:
@@ -81,14 +104,23 @@ def read_source(source: Source) -> Problem | Spec:
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from models.build import candidates
-    from models.split import NoSplit
+    from models.split import SHAPES, NoSplit
+    from models.transform.shapes import together
 
-    try:
-        found = candidates(spec)
-    except NoSplit as error:
-        raise Infeasible(str(error)) from None
     count = micro_batches or spec.run.micro_batches
-    return Case(spec.name, tuple(_placement(candidate) for candidate in undominated(found)), count)
+    found = together(spec)
+    refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
+    placements = [] if found is None else [shape_placement(candidate, found[0]) for candidate in found[1]]
+    if found is None or set(SHAPES) & set(spec.placement.shapes):
+        try:
+            placements = [*map(_placement, undominated(candidates(spec))), *placements]
+        except NoSplit as error:
+            if not placements:
+                raise Infeasible(str(error)) from None
+            refused.insert(0, ("chain", str(error)))
+    if not placements:
+        raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
+    return Case(spec.name, tuple(placements), count, tuple(refused), None if found is None else found[0].least_period)
 
 
 def _placement(candidate: Candidate) -> Placement:
@@ -104,6 +136,12 @@ def _placement(candidate: Candidate) -> Placement:
         **({"notes": list(candidate.notes)} if candidate.notes else {}),
         **({"optimizer": "adama", "gradients_freed": list(candidate.freed)} if candidate.freed else {}),
     })
+
+
+def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
+    """The placement that ``candidate`` is."""
+    title, details = shape_placement_details(candidate, space)
+    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas)
 
 
 def solve_source(
@@ -150,11 +188,13 @@ class _Tournament:
     """The placements' searches, taking turns within one budget."""
 
     def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+        self.case = case
         self.budget = budget
         self.on_progress = on_progress
         self.placements: dict[Search, Placement] = {}
         for placement in case.placements:
-            self.placements[Search(placement.problem, case.micro_batches, budget, self._report)] = placement
+            count = case.micro_batches // placement.replicas
+            self.placements[Search(placement.problem, count, budget, self._report)] = placement
         self._refused: dict[Search, Infeasible] = {}
         self.history = History()  # over all placements
 
@@ -169,7 +209,7 @@ class _Tournament:
         for search, steps in list(running.items()):  # known schedules first, on all: none may be better than the answer
             if self.budget.left <= 0 and self.winner is not None:
                 return
-            if not self._take_turn(search, steps, 0.0):
+            if search.makespan_bound >= _makespan(self.winner) or not self._take_turn(search, steps, 0.0):
                 del running[search]
         turn = _FIRST_TURN
         while running and not self.budget.spent:
@@ -218,8 +258,13 @@ class _Tournament:
         if len(self.placements) == 1:
             return self.placements[winner].label(best)
         self.history.record(self.budget.elapsed, best.makespan, self._bound())
+        rows = [Searched(placement.title, search.makespan_bound, None if search.best is None else _makespan(search),
+                         search is winner, str(self._refused.get(search, "")))
+                for search, placement in self.placements.items()]
         return self.placements[winner].label(best).with_solver(
             placements=len(self.placements), bound_over_placements=min(self._bound(), best.makespan),
+            **choice(rows, self.case.refused, best.makespan,
+                     None if self.case.least_period is None else self.case.least_period * self.case.micro_batches),
             history=self.history.to_json())
 
 

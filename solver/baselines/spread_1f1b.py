@@ -41,13 +41,16 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     # One order of all operations that agrees with every dependency: by time in the chain alone, spread blocks first.
     place = {block: i for i, block in enumerate(problem.topological_order)}
-    anchor = {block: _anchor(problem, block, set(kept)) for block in spread}
+    anchor = {block: _anchor(problem, block, set(kept)) for block in sorted(spread, key=place.__getitem__)}
     ranked: list[tuple[float, bool, int, int]] = []
     for m in range(micro_batches):
         ranked += [(start[block, m], True, place[block], m) for block in kept]
+        times: dict[int, float] = {}
         for block, (follower, precursor) in anchor.items():
             time = start[follower, m] if follower is not None else end[precursor, m] if precursor is not None else 0.0
-            ranked.append((time, False, place[block], m))
+            # a head's backward right after its forward: both lie between the same two blocks of the chain
+            times[block] = max([time, *(times[other] for other in _awaited(problem, block) if other in times)])
+            ranked.append((times[block], False, place[block], m))
     result: list[Row] = [[] for _ in problem.devices]
     for _, _, rank, m in sorted(ranked):
         block = problem.topological_order[rank]

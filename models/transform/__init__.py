@@ -1,0 +1,1 @@
+"""Operators computed by several devices together: layouts, the collectives they need, groups of devices, shapes."""

@@ -1,0 +1,355 @@
+"""Placements in which GPUs compute some layers together, as block problems: the shape is found, not given.
+
+A shape says which layers all GPUs compute together and how the rest lies on groups of them (Lin et al., "Tessel",
+HPCA 2024, names most of them):
+
+* ``tensor``: all GPUs compute every layer together;
+* ``groups``: a chain of stages, each on a group of GPUs (some groups larger than one GPU; else it is the chain);
+* ``m``: layers with a vocabulary (embedding, head) on all GPUs, the rest a chain over groups;
+* ``nn``: the same where such a layer stands inside as well, between an encoder and a decoder;
+* ``k``: towers on groups of their own beside each other, and what joins them on all GPUs;
+* ``x``: two replicas of the model, one down the groups and one up, each with every other micro-batch.
+
+For each shape and backward mode the layers are cut by :mod:`models.transform.groups` for every number of stages, and
+the few with the least estimated step are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
+
+from models.family_costs import device_of, family_costs, uses_measured_gpt
+from models.quantities import format_bytes
+from models.sections import ExplicitModel, Spec
+from models.stages import Backward, StageCost
+from models.transform.groups import GroupStage, InFlight, Row, split_row
+from models.transform.parts import Part, part_problem, stage_cost, static_memory
+from models.transform.space import Space, space_of
+from solver.problem import Problem
+
+__all__ = ["TOGETHER", "Refused", "ShapeCandidate", "TogetherShape", "shape_candidates", "together"]
+
+TogetherShape: TypeAlias = Literal["groups", "tensor", "m", "nn", "k", "x"]
+TOGETHER: tuple[TogetherShape, ...] = get_args(TogetherShape)
+
+#: Of the splits of one shape and mode that differ in their number of stages, so many are kept.
+_KEPT = 3
+#: Beyond so much above the best estimate of its shape none is.
+_ALLOWANCE = 1.15
+
+
+@dataclass(frozen=True)
+class ShapeCandidate:
+    """A placement as a block problem.
+
+    ``gpus``: the GPUs that each device of ``problem`` stands for. ``static_memory``: bytes that each of them always
+    holds, which ``problem``'s devices no longer have. ``replicas``: of the model; a micro-batch of the problem is one
+    of each.
+    """
+
+    shape: TogetherShape
+    backward: Backward
+    problem: Problem
+    gpus: tuple[tuple[int, ...], ...]
+    static_memory: tuple[int, ...]
+    parts: tuple[Part, ...]
+    layers_of_part: tuple[tuple[str, ...], ...]
+    replicas: int = 1
+
+    @property
+    def title(self) -> str:
+        """Such as "M, 4 stages on 2 GPUs each"."""
+        total = sum(map(len, self.gpus))
+        stages = [part for part in self.parts if part.degree < total and part.replica == 0]
+        if not stages:
+            return "tensor parallel"
+        degrees = sorted({part.degree for part in stages})
+        each = "1 GPU" if degrees == [1] else f"{'-'.join(map(str, dict.fromkeys((degrees[0], degrees[-1]))))} GPUs"
+        name = "chain" if self.shape == "groups" else self.shape.upper()
+        return f"{name}, {len(stages)} stages on {each} each"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A shape that is no candidate, and why; ``missing``: bytes on the GPU that lacks most, where memory is why."""
+
+    shape: TogetherShape
+    reason: str
+    missing: int | None = None
+
+
+def shape_candidates(space: Space, shapes: Sequence[str],
+                     modes: Sequence[str]) -> tuple[list[ShapeCandidate], list[Refused]]:
+    """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not."""
+    found: list[ShapeCandidate] = []
+    refused: list[Refused] = []
+    for shape in (shape for shape in TOGETHER if shape in shapes):
+        try:
+            made = [candidate for backward in space.modes(modes) for candidate in _of_shape(space, shape, backward)]
+            if not made:
+                raise _NoShape("no split of its layers fits into memory")
+            found += made
+        except _NoShape as error:
+            refused.append(Refused(shape, str(error), error.missing))
+    return found, refused
+
+
+def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | None:
+    """What :func:`shape_candidates` finds for ``spec``; ``None`` where GPUs cannot compute together.
+
+    That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
+    equal memory. Raises what finding costs raises.
+    """
+    wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
+    if not wanted or spec.cluster.gpus == 1 or isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec):
+        return None
+    if device_of(spec) is None:
+        return None
+    space = space_of(spec, family_costs(spec))
+    if space is None or not any(operator.splits for operator in space.graph.operators):
+        return None
+    return space, *shape_candidates(space, wanted, spec.placement.backward)
+
+
+class _NoShape(Exception):
+    def __init__(self, reason: str, missing: int | None = None) -> None:
+        super().__init__(reason)
+        self.missing = missing
+
+
+def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[ShapeCandidate]:
+    together = _together(space, shape)
+    if shape == "x":
+        return _both_ways(space, backward)
+    if shape == "k":
+        arrangements = list(_towers(space, together, backward))
+    else:
+        arrangements = list(_rows(space, shape, together, backward))
+    if shape == "groups":
+        arrangements = [row for row in arrangements if 1 < len(row) < space.gpus]
+        if not arrangements:
+            raise _NoShape("no split into stages fits of which one is on several GPUs")
+    made = [_candidate(space, shape, backward, together, row) for row in _best(space, together, arrangements)]
+    return [candidate for candidate in made if candidate is not None]
+
+
+def _together(space: Space, shape: TogetherShape) -> tuple[int, ...]:
+    """The layers that all GPUs compute. Raises :class:`_NoShape` where the model has no such shape."""
+    everything = tuple(range(len(space.layers)))
+    if space.gpus == 1:
+        raise _NoShape("it needs more than one GPU")
+    if shape == "tensor":
+        return everything
+    if shape in ("groups", "x"):
+        return ()
+    if shape == "k":
+        if not space.towers:
+            raise _NoShape("the model has no towers that run beside each other")
+        if len(space.towers) > space.gpus:
+            raise _NoShape(f"{len(space.towers)} towers need as many GPUs")
+        return tuple(sorted(set(everything) - {layer for tower in space.towers for layer in tower}))
+    found = space.vocabulary_layers
+    if not found:
+        raise _NoShape("no layer of the model has a vocabulary to be cut along")
+    inner = [layer for layer in found if 0 < layer < everything[-1]
+             and any(i not in found for i in range(layer)) and any(i not in found for i in everything[layer:])]
+    if bool(inner) != (shape == "nn"):
+        raise _NoShape("a layer with a vocabulary stands inside the model: that is nn" if inner else
+                       "no layer with a vocabulary stands inside the model: that is m")
+    return found
+
+
+def _runs(layers: Sequence[int]) -> list[tuple[int, ...]]:
+    """``layers`` cut where they do not follow each other."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and runs[-1][-1] == layer - 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return [tuple(run) for run in runs]
+
+
+def _room(space: Space, together: Sequence[int], backward: Backward) -> int:
+    """What is left of a GPU for stages beside the layers that all compute: their weights, what they keep of a
+    micro-batch, and the most that one of them needs while it runs."""
+    if not together:
+        return space.capacity
+    graph = space.sharded[space.gpus].graph
+    names = {space.layers[i] for i in together}
+    held = graph.parameter_count([o.name for o in graph.operators if o.layer in names]) * space.bytes_per_parameter
+    runs = [stage_cost(space.costs[space.gpus], run) for run in _runs(together)]
+    if backward == "none":
+        return space.capacity - held
+    return space.capacity - held - sum(run.activation for run in runs)
+
+
+def _row(space: Space, layers: Sequence[int], room: int, backward: Backward) -> Row:
+    return Row(space.costs, layers[0], layers[-1] + 1, frozenset(),
+               frozenset(range(layers[0], layers[-1] + 1)) - set(layers), room, space.bytes_per_parameter,
+               space.micro_batches, backward)
+
+
+def _rows(space: Space, shape: TogetherShape, together: Sequence[int], backward: Backward,
+          ) -> Iterator[tuple[GroupStage, ...]]:
+    rest = [layer for layer in range(len(space.layers)) if layer not in together]
+    room = _room(space, together, backward)
+    if not rest:
+        need = space.capacity - room
+        workspace = max(_workspace(stage_cost(space.costs[space.gpus], together), backward), 0)
+        if workspace > room:
+            raise _short(need + workspace, space.capacity)
+        yield ()
+        return
+    if room <= 0:
+        raise _short(space.capacity - room, space.capacity)
+    seen: set[tuple[GroupStage, ...]] = set()
+    flights: tuple[InFlight, ...] = ("least",) if backward == "none" else ("1f1b", "least")
+    for in_flight in flights:
+        found = split_row(_row(space, rest, room, backward), space.gpus, in_flight)
+        if not found and in_flight == flights[-1] and not seen:
+            raise _short(_least_need(space, rest, space.capacity - room), space.capacity)
+        yield from (row for row in found if row not in seen)
+        seen |= set(found)
+
+
+def _towers(space: Space, together: Sequence[int], backward: Backward) -> Iterator[tuple[GroupStage, ...]]:
+    """For every way to share out the GPUs, the best split of each tower."""
+    room = _room(space, together, backward)
+    rows = [_row(space, tower, room, backward) for tower in space.towers]
+    any_found = False
+    for shares in _shares(space.gpus, len(rows)):
+        best = [_least([found for found in split_row(row, share)]) for row, share in zip(rows, shares, strict=True)]
+        if all(best):
+            any_found = True
+            yield tuple(stage for row in best for stage in row)
+    if not any_found:
+        raise _short(_least_need(space, [i for tower in space.towers for i in tower], space.capacity - room),
+                     space.capacity)
+
+
+def _shares(gpus: int, towers: int) -> Iterator[tuple[int, ...]]:
+    if towers == 1:
+        yield (gpus,)
+        return
+    for first in range(1, gpus - towers + 2):
+        for rest in _shares(gpus - first, towers - 1):
+            yield (first, *rest)
+
+
+def _least(found: Sequence[tuple[GroupStage, ...]]) -> tuple[GroupStage, ...]:
+    return min(found, key=lambda row: (max(stage.cost.load for stage in row), len(row)), default=())
+
+
+def _estimate(space: Space, together: Sequence[int], row: Sequence[GroupStage]) -> float:
+    """Seconds of a step whose bottleneck is busy all the time but while the first micro-batch comes in."""
+    everywhere = sum(stage_cost(space.costs[space.gpus], run).load for run in _runs(together)) if together else 0
+    loads = [stage.cost.load for stage in row] or [0]
+    return 1e-9 * (space.micro_batches * (everywhere + max(loads)) + sum(loads) - max(loads))
+
+
+def _best(space: Space, together: Sequence[int], rows: Sequence[tuple[GroupStage, ...]],
+          ) -> list[tuple[GroupStage, ...]]:
+    ranked = sorted(rows, key=lambda row: (_estimate(space, together, row), len(row)))
+    if not ranked:
+        return []
+    limit = _ALLOWANCE * _estimate(space, together, ranked[0])
+    return [row for row in ranked[:_KEPT] if _estimate(space, together, row) <= limit]
+
+
+def _candidate(space: Space, shape: TogetherShape, backward: Backward, together: Sequence[int],
+               row: Sequence[GroupStage]) -> ShapeCandidate | None:
+    everyone = tuple(range(space.gpus))
+    members = _members(row, space.gpus)
+    pieces: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(run, everyone) for run in _runs(together)]
+    pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus)
+               for stage, gpus in zip(row, members, strict=True)]
+    pieces.sort(key=lambda piece: piece[0][0])
+    parts = tuple(Part(str(number), layers, gpus, stage_cost(space.costs[len(gpus)], layers))
+                  for number, (layers, gpus) in enumerate(pieces))
+    return _made(space, shape, backward, parts)
+
+
+def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...],
+          replicas: int = 1) -> ShapeCandidate | None:
+    static = static_memory(parts, space.sharded, space.layers, space.bytes_per_parameter)
+    if max(static.values()) > space.capacity:
+        return None
+    name = f"{space.name} ({shape}, {backward} backward)" if backward != "none" else f"{space.name} ({shape})"
+    problem, gpus = part_problem(name, space.graph, space.layers, parts, space.capacity, static, backward,
+                                 space.machine)
+    return ShapeCandidate(shape, backward, problem, gpus, tuple(static[group[0]] for group in gpus), parts,
+                          tuple(tuple(space.layers[i] for i in part.layers) for part in parts), replicas)
+
+
+def _members(row: Sequence[GroupStage], gpus: int) -> list[tuple[int, ...]]:
+    """The GPUs of each stage: larger groups first, so that none of a power of two straddles machines without need."""
+    order = sorted(range(len(row)), key=lambda i: -row[i].degree)
+    members: list[tuple[int, ...]] = [()] * len(row)
+    at = 0
+    for i in order:
+        members[i] = tuple(range(at, at + row[i].degree))
+        at += row[i].degree
+    assert at == gpus or not row
+    return members
+
+
+def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
+    """Two replicas on groups of equal size, in opposite directions."""
+    if backward == "none":
+        raise _NoShape("two directions fill each other's bubbles in training; inference has none")
+    if space.micro_batches % 2:
+        raise _NoShape(f"two replicas need an even number of micro-batches, not {space.micro_batches}")
+    found: list[ShapeCandidate] = []
+    for degree in space.degrees:
+        stages = space.gpus // degree
+        if space.gpus % degree or stages % 2:
+            continue
+        layers = list(range(len(space.layers)))
+        row = replace(_row(space, layers, space.capacity, backward), costs={degree: space.costs[degree]})
+        best = next((row for row in split_row(row, space.gpus, "least") if len(row) == stages), None)
+        if best is None:
+            continue
+        members = _members(best, space.gpus)
+        parts = tuple(
+            Part(f"{number}{'' if replica == 0 else 'u'}", tuple(range(stage.cost.first, stage.cost.last)),
+                 members[number] if replica == 0 else members[stages - 1 - number], stage.cost, replica)
+            for replica in (0, 1) for number, stage in enumerate(best))
+        made = _made(space, "x", backward, parts, replicas=2)
+        if made is not None and _fits_once(made):
+            found.append(made)
+    if not found:
+        need = _least_need(space, range(len(space.layers)), 0)
+        raise _NoShape("the weights of two replicas do not fit beside what a micro-batch keeps",
+                       max(0, need - space.capacity) or None)
+    return found
+
+
+def _fits_once(candidate: ShapeCandidate) -> bool:
+    """Whether a micro-batch of one replica fits on every device while nothing else is there."""
+    blocks = candidate.problem.blocks
+    for number, device in enumerate(candidate.problem.devices):
+        room = device.memory
+        if room is not None and any(max(block.memory_on(number), 0) + block.workspace_on(number) > room
+                                    for block in blocks):
+            return False
+    return True
+
+
+def _workspace(cost: StageCost, backward: Backward) -> int:
+    return cost.working_set if backward == "none" else max(cost.workspace_forward, cost.workspace_backward)
+
+
+def _least_need(space: Space, layers: Sequence[int], held: int) -> int:
+    """Bytes a GPU that are certainly needed: weights divided as evenly as possible beside ``held``."""
+    total = sum(min(degree * space.static_of(layer, degree) for degree in space.degrees) for layer in layers)
+    return held + -(-total // space.gpus)
+
+
+def _short(need: int, capacity: int) -> _NoShape:
+    if need > capacity:
+        return _NoShape(f"a GPU needs at least {format_bytes(need)} of the {format_bytes(capacity)} that it has",
+                        need - capacity)
+    return _NoShape("no split of its layers into stages fits into memory with one micro-batch in flight")

@@ -1,0 +1,168 @@
+"""The model of a spec at every degree of tensor parallelism: what all placements on groups of GPUs are made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import networkx as nx
+
+from models.cluster import AffineLink, Link, model_cluster
+from models.collectives import collective_time
+from models.costs import LayerCost
+from models.devices import DEVICES, DeviceType
+from models.family_costs import FamilyCosts, device_of
+from models.layering import layers_of
+from models.roofline import Roofline
+from models.sections import Training
+from models.stages import Backward
+from models.transform.layouts import Timer
+from models.transform.parts import Machine
+from models.transform.shard import Sharded, shard
+from solver.operators import OperatorGraph
+
+if TYPE_CHECKING:
+    from models.sections import Spec
+
+__all__ = ["Space", "space_of"]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A model's layers on 1 to all GPUs together.
+
+    ``capacity``: bytes of each GPU for everything but the framework's reserve. ``degrees``: of tensor parallelism.
+    """
+
+    name: str
+    family: FamilyCosts
+    device: DeviceType
+    gpus: int
+    capacity: int
+    machine: Machine
+    bytes_per_parameter: int
+    micro_batches: int
+    training: bool
+    recompute: bool
+
+    @property
+    def graph(self) -> OperatorGraph:
+        """One micro-batch on one device."""
+        return self.family.graph
+
+    @cached_property
+    def degrees(self) -> tuple[int, ...]:
+        """1, 2, 4 ... and all GPUs, as far as machines are filled evenly."""
+        powers = {2**k for k in range(self.gpus.bit_length()) if 2**k <= self.gpus}
+        return tuple(sorted(degree for degree in powers | {self.gpus} if self._machines(degree)))
+
+    @cached_property
+    def sharded(self) -> dict[int, Sharded]:
+        """The graph of one device, by degree."""
+        roofline = Roofline(self.device)
+        return {degree: shard(self.graph, self.family.times, degree, roofline, self._timer(degree),
+                              recompute=self.recompute) for degree in self.degrees}
+
+    @cached_property
+    def costs(self) -> dict[int, list[LayerCost]]:
+        """What one device has of each layer, by degree."""
+        return {degree: layers_of(found.graph, found.times, training=self.training, recompute=self.recompute)
+                for degree, found in self.sharded.items()}
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers, first to last."""
+        return tuple(cost.name for cost in self.costs[1])
+
+    @cached_property
+    def vocabulary_layers(self) -> tuple[int, ...]:
+        """Layers with an operator that can be cut along the vocabulary, and those that share a weight with one."""
+        index = {name: i for i, name in enumerate(self.layers)}
+        found = {o.layer for o in self.graph.operators if any(s.dimension == "vocabulary" for s in o.splits)}
+        tables = {p.name for o in self.graph.operators if o.layer in found for p in o.parameters if len(p.shape) > 1}
+        return tuple(sorted({index[o.layer] for o in self.graph.operators
+                             if o.layer in found or any(p.name in tables for p in o.parameters)}))
+
+    @cached_property
+    def towers(self) -> tuple[tuple[int, ...], ...]:
+        """Layers that run beside each other before they are joined, tower by tower; none in a model without towers.
+
+        The join is the first layer that needs, directly or not, all layers before it. What stands before it falls into
+        towers that need nothing of each other.
+        """
+        index = {name: i for i, name in enumerate(self.layers)}
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(range(len(self.layers)))
+        for before, after in self.graph.graph.edges:
+            first, second = (index[self.graph.by_name[name].layer] for name in (before, after))
+            if first != second:
+                graph.add_edge(first, second)
+        for layer in range(2, len(self.layers)):
+            above = graph.subgraph(range(layer))
+            if len(nx.ancestors(graph, layer)) == layer:
+                parts = [tuple(sorted(part)) for part in nx.weakly_connected_components(above)]
+                if len(parts) > 1:
+                    return tuple(sorted(parts))
+        return ()
+
+    def static_of(self, layer: int, degree: int) -> int:
+        """Bytes of parameters, gradients and optimizer state that each of ``degree`` GPUs has of a layer."""
+        return self.costs[degree][layer].parameters * self.bytes_per_parameter
+
+    @cached_property
+    def least_period(self) -> float:
+        """Seconds a micro-batch that no placement of this space can go below, whatever its shape and order.
+
+        Every layer runs on some number of GPUs; each choice costs GPU-seconds, and all GPUs together have no more of
+        them than their number times the period. A degree whose weights alone do not fit is no choice.
+        """
+        total = 0.0
+        for layer in range(len(self.layers)):
+            spent = [degree * (self.costs[degree][layer].forward + self.costs[degree][layer].backward)
+                     for degree in self.degrees if self.static_of(layer, degree) <= self.capacity]
+            total += min(spent, default=math.inf)
+        return total / self.gpus
+
+    @property
+    def static_everywhere(self) -> int:
+        """Bytes of all parameters with gradients and optimizer state, divided evenly: no placement needs less."""
+        return -(-self.graph.parameter_count() * self.bytes_per_parameter // self.gpus)
+
+    def modes(self, wanted: Sequence[str]) -> list[Backward]:
+        """The backward modes of ``wanted`` that exist."""
+        if not self.training:
+            return ["none"]
+        modes: list[Backward] = ["full"] if "full" in wanted else []
+        if "split" in wanted and any(cost.weight_grad for cost in self.costs[1]):
+            modes.append("split")
+        return modes
+
+    def _machines(self, degree: int) -> int:
+        """On how many machines ``degree`` GPUs stand; 0 where they do not fill them evenly."""
+        if degree <= self.machine.size:
+            return 1
+        return 0 if degree % self.machine.size else degree // self.machine.size
+
+    def _timer(self, degree: int) -> Timer:
+        machines = self._machines(degree)
+        return lambda kind, size: collective_time(kind, size, degree, self.device, machines=machines).seconds
+
+
+def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
+    """The space of ``spec``, whose layers cost what ``family`` says; ``None`` where no device is named, whose
+    collectives would have to be known, or where GPUs differ in memory."""
+    from models.build import bytes_per_parameter
+
+    name = device_of(spec)
+    cluster = model_cluster(spec.cluster)
+    if name is None or len(set(cluster.available)) > 1:
+        return None
+    device, size = DEVICES[name], spec.cluster.gpus_per_machine or spec.cluster.gpus
+    far: Link = cluster.link if size >= spec.cluster.gpus else AffineLink(device.network_latency, device.network)
+    run = spec.run
+    return Space(spec.name, family, device, spec.cluster.gpus, cluster.available[0],
+                 Machine(cluster.link, far, size), bytes_per_parameter(spec), run.micro_batches,
+                 isinstance(run, Training), isinstance(run, Training) and run.recompute)
