@@ -89,7 +89,8 @@ def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: 
 
 def static_memory(parts: Sequence[Part], sharded: Mapping[int, Sharded], layers: Sequence[str],
                   bytes_per_parameter: int) -> dict[int, int]:
-    """Per GPU, bytes of parameters with their gradients and optimizer state; what several layers share counts once."""
+    """Per GPU, bytes of parameters with their gradients and optimizer state; what several layers of the same
+    degree share counts once (of gradients that wait for other layers, once a part)."""
     on: dict[int, dict[tuple[int, int], set[str]]] = {}
     for part in parts:
         for gpu in part.gpus:
@@ -104,7 +105,7 @@ def static_memory(parts: Sequence[Part], sharded: Mapping[int, Sharded], layers:
         return known[key]
 
     return {gpu: bytes_per_parameter * sum(parameters(degree, names) for (degree, _), names in held.items())
-            for gpu, held in sorted(on.items())}
+            + sum(part.cost.held_gradients for part in parts if gpu in part.gpus) for gpu, held in sorted(on.items())}
 
 
 def on_every_gpu(problem: Problem, gpus: Sequence[Sequence[int]]) -> Problem:

@@ -181,6 +181,7 @@ def _room(space: Space, together: Sequence[int], backward: Backward) -> int:
     names = {space.layers[i] for i in together}
     held = graph.parameter_count([o.name for o in graph.operators if o.layer in names]) * space.bytes_per_parameter
     runs = [stage_cost(space.costs[space.gpus], run) for run in _runs(together)]
+    held += sum(run.held_gradients for run in runs)
     if backward == "none":
         return space.capacity - held
     return space.capacity - held - sum(run.activation for run in runs)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
 
 import networkx as nx
 
+from models.build import bytes_per_parameter, under_optimizer
 from models.cluster import AffineLink, Link, model_cluster
 from models.collectives import collective_time
 from models.costs import LayerCost
@@ -17,15 +17,12 @@ from models.devices import DEVICES, DeviceType
 from models.family_costs import FamilyCosts, device_of
 from models.layering import layers_of
 from models.roofline import Roofline
-from models.sections import Training
+from models.sections import Spec, Training
 from models.stages import Backward
 from models.transform.layouts import Timer
 from models.transform.parts import Machine
 from models.transform.shard import Sharded, shard
 from solver.operators import OperatorGraph
-
-if TYPE_CHECKING:
-    from models.sections import Spec
 
 __all__ = ["Space", "space_of"]
 
@@ -34,7 +31,8 @@ __all__ = ["Space", "space_of"]
 class Space:
     """A model's layers on 1 to all GPUs together.
 
-    ``capacity``: bytes of each GPU for everything but the framework's reserve. ``degrees``: of tensor parallelism.
+    ``capacity``: bytes of each GPU for everything but the framework's reserve. ``under_optimizer``: layers with what
+    their gradients take.
     """
 
     name: str
@@ -47,6 +45,7 @@ class Space:
     micro_batches: int
     training: bool
     recompute: bool
+    under_optimizer: Callable[[Iterable[LayerCost]], list[LayerCost]]
 
     @property
     def graph(self) -> OperatorGraph:
@@ -69,7 +68,8 @@ class Space:
     @cached_property
     def costs(self) -> dict[int, list[LayerCost]]:
         """What one device has of each layer, by degree."""
-        return {degree: layers_of(found.graph, found.times, training=self.training, recompute=self.recompute)
+        return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
+                                                       recompute=self.recompute))
                 for degree, found in self.sharded.items()}
 
     @cached_property
@@ -154,8 +154,6 @@ class Space:
 def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
     """The space of ``spec``, whose layers cost what ``family`` says; ``None`` where no device is named, whose
     collectives would have to be known, or where GPUs differ in memory."""
-    from models.build import bytes_per_parameter
-
     name = device_of(spec)
     cluster = model_cluster(spec.cluster)
     if name is None or len(set(cluster.available)) > 1:
@@ -165,4 +163,5 @@ def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
     run = spec.run
     return Space(spec.name, family, device, spec.cluster.gpus, cluster.available[0],
                  Machine(cluster.link, far, size), bytes_per_parameter(spec), run.micro_batches,
-                 isinstance(run, Training), isinstance(run, Training) and run.recompute)
+                 isinstance(run, Training), isinstance(run, Training) and run.recompute,
+                 partial(under_optimizer, spec))
