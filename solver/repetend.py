@@ -1,20 +1,8 @@
-"""Phase 1: the periodic schedule, as a modulo schedule in CP-SAT.
+"""Phase 1: the periodic schedule, as modulo schedules of fixed periods (:mod:`solver.modulo`).
 
-For a fixed period T every block i has an offset s_i in [0, T) and a lag k_i; micro-batch m starts it at
-t_i + m T with t_i = s_i + T k_i. A block may wrap past the end of the period.
-
-* Dependency i -> j with transfer c and distance h:  t_j >= t_i + d_i + c - h T.
-* Two blocks of one device: a Boolean x_ij orders their offsets; x_ij: s_i + d_i <= s_j and s_j + d_j <= s_i + T.
-* A transfer on a link has a start u of its own. Transfers run in the order of their producers on the source device:
-  with x_ij and the lags, producer j follows producer i at a distance of a = k_j - k_i - 1 + x_ij periods, so
-  u_j >= u_i + c_i + a T and u_i >= u_j + c_j - (a + 1) T. No further Boolean is needed.
-* Memory on a device when block j starts: sum over its blocks i of change_i ([i before j] - k_i), plus what j takes,
-  is at most the capacity. The bracket is x_ij.
-
-Everything is linear in x, k, t, u; there is no time index. The lags of :mod:`solver.closure` are added as redundant
-constraints. T is bisected between the closure's bound and the best known period; feasibility is monotone in T,
-so a refuted T bounds the optimum from below. Every solution is re-timed (:func:`solver.cyclic.retime`), which often
-lands far below the T that was asked for.
+The period T is narrowed down between the closure's bound and the best known one; feasibility is monotone in T (idle
+time can be put in), so a refuted T bounds the optimum from below. Every solution is re-timed
+(:func:`solver.cyclic.retime`), which often lands far below the T that was asked for.
 """
 
 from __future__ import annotations
@@ -25,14 +13,12 @@ from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
 
-import numpy as np
-from ortools.sat.python import cp_model
-
-from solver.closure import UNRELATED, Lags, closure, closure_bound, lag_range, takes_before_giving
+from solver.closure import closure, closure_bound, takes_before_giving
 from solver.contraction import Contraction
 from solver.cpsat import Budget, Outcome, run
 from solver.cyclic import Periodic, retime
 from solver.instance import Instance
+from solver.modulo import ModuloModel
 
 __all__ = ["PROOF_TOLERANCE", "PeriodSearch", "find_repetend", "shorten_latency"]
 
@@ -219,7 +205,7 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
     lags = closure(instance, period)
     if lags is None:
         raise AssertionError("the closure refutes a period that was achieved")
-    model = _Model(instance, period, lags)
+    model = ModuloModel(instance, period, lags)
     model.minimise_latency()
     model.hint(found)
     outcome = run(model.model, budget, deterministic=deterministic)
@@ -250,7 +236,7 @@ def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic
     lags = closure(instance, period)
     if lags is None:
         return _REFUTED
-    model = _Model(instance, period, lags)
+    model = ModuloModel(instance, period, lags)
     if known is not None:
         model.hint(known)
     outcome = _decide(model, allowed, allowed.left)
@@ -258,13 +244,13 @@ def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic
         outcome = _decide(model, allowed, allowed.left, disjunctive=True)
     if outcome.found:
         return retime(instance, period, model.starts(outcome.solver))
-    if outcome.infeasible or any(_decide(_Model(instance, period, lags, part), allowed, allowed.left / 4).infeasible
-                                 for part in _parts(instance)):
+    parts = (ModuloModel(instance, period, lags, part) for part in _parts(instance))
+    if outcome.infeasible or any(_decide(part, allowed, allowed.left / 4).infeasible for part in parts):
         return _REFUTED
     return _OPEN
 
 
-def _decide(model: _Model, allowed: _Allowance, deterministic: float, *, disjunctive: bool = False) -> Outcome:
+def _decide(model: ModuloModel, allowed: _Allowance, deterministic: float, *, disjunctive: bool = False) -> Outcome:
     """A solution, or a proof that there is none, on which two configurations agree.
 
     Presolve refutes sooner; without it, ``disjunctive`` propagation finds schedules that it does not.
@@ -288,150 +274,6 @@ def _parts(instance: Instance) -> list[range]:
     """
     count = len(instance.capacity)
     return [] if count < _PARTED else [range(first, first + count // 2) for first in (0, count // 2, count // 4)]
-
-
-class _Model:
-    """The CP-SAT model of the module docstring for one fixed period.
-
-    With ``devices``, of the blocks that run on those alone: what the others need is left out but for the lags.
-    """
-
-    def __init__(self, instance: Instance, period: int, lags: Lags, devices: Sequence[int] | None = None) -> None:
-        self.instance = instance
-        self.period = period
-        self.lags = lags
-        self.devices = range(len(instance.capacity)) if devices is None else devices
-        self.blocks = sorted({i for device in self.devices for i in instance.blocks_on[device]})
-        self.model = cp_model.CpModel()
-        self.offset: dict[int, cp_model.IntVar] = {}
-        self.turn: dict[int, cp_model.IntVar] = {}  # k
-        self.start: dict[int, cp_model.IntVar] = {}
-        self._windows: dict[int, tuple[int, int]] = {}  # of the starts
-        self._make_starts()
-        self._order: dict[tuple[int, int], cp_model.IntVar] = {}
-        self._order_devices()
-        self._chain_blocks()
-        self._carry_transfers()
-        self._limit_memory()
-
-    def _make_starts(self) -> None:
-        # Shifting a periodic schedule in time changes nothing: one block, which says most of the others, starts at 0.
-        window = -self.lags - self.lags.T  # how far two starts' difference can vary
-        root = min(self.blocks, key=lambda i: (int(window[i, self.blocks].sum()), i))
-        for i in self.blocks:
-            earliest, latest = int(self.lags[root, i]), -int(self.lags[i, root])
-            first, last = earliest // self.period, latest // self.period
-            name = self.instance.problem.blocks[i].name
-            self.offset[i] = self.model.new_int_var(0, 0 if i == root else self.period - 1, f"offset {name}")
-            self.turn[i] = self.model.new_int_var(first, last, f"lag {name}")
-            self.start[i] = self.model.new_int_var(earliest, latest, f"start {name}")
-            self.model.add(self.start[i] == self.offset[i] + self.period * self.turn[i])
-            self._windows[i] = earliest, latest
-
-    def before(self, i: int, j: int) -> cp_model.IntVar:
-        """Whether block i's offset is before block j's; they share a device."""
-        return self._order[i, j] if i < j else self._order[j, i].negated()  # type: ignore[return-value]
-
-    def _order_devices(self) -> None:
-        durations, offset, period = self.instance.durations, self.offset, self.period
-        rows = sorted({self.instance.blocks_on[device] for device in self.devices})
-        for i, j in sorted({(i, j) for row in rows for i in row for j in row if i < j}):
-            literal = self.model.new_bool_var(f"order {i} {j}")
-            self._order[i, j] = literal
-            for a, b, holds in ((i, j, literal), (j, i, literal.negated())):
-                self.model.add(offset[a] + durations[a] <= offset[b]).only_enforce_if(holds)
-                self.model.add(offset[b] + durations[b] <= offset[a] + period).only_enforce_if(holds)
-        for row in rows:
-            if len(row) > 1:
-                self.model.add_no_overlap(
-                    self.model.new_fixed_size_interval_var(offset[i], durations[i], f"run {i}") for i in row)
-
-    def _chain_blocks(self) -> None:
-        for arc in self.instance.arcs:
-            if arc.source in self.start and arc.target in self.start:
-                lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
-                self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
-        redundant = self._order if len(self.blocks) == len(self.instance.durations) else self._nearest()
-        for i, j in redundant:  # from the closure
-            for a, b in ((i, j), (j, i)):
-                self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
-
-    def _nearest(self) -> list[tuple[int, int]]:
-        """Pairs of blocks whose lag does not follow from the lags over a third."""
-        lags = self.lags[np.ix_(self.blocks, self.blocks)]
-        around = lags.copy()
-        np.fill_diagonal(around, UNRELATED)
-        over = np.full_like(lags, UNRELATED)
-        for k in range(len(self.blocks)):
-            np.maximum(over, around[:, k, None] + around[None, k, :], out=over)
-        near = {(min(a, b), max(a, b)) for a, b in np.argwhere((lags > over) & (lags > UNRELATED // 2)).tolist()
-                if a != b}
-        return [(self.blocks[a], self.blocks[b]) for a, b in sorted(near)]
-
-    def _carry_transfers(self) -> None:
-        instance, period = self.instance, self.period
-        carried: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
-        for number, arc in enumerate(instance.arcs):
-            if arc.link is None or arc.source not in self.start or arc.target not in self.start:
-                continue
-            widest = (2 * lag_range(instance, period) + 2) * period
-            begin = self.model.new_int_var(-widest, widest, f"transfer {number}")
-            self.model.add(begin >= self.start[arc.source] + instance.durations[arc.source])
-            self.model.add(self.start[arc.target] >= begin + arc.lag - arc.distance * period)
-            for other, earlier in carried.setdefault(arc.link, []):
-                first = instance.arcs[other]
-                if first.source == arc.source:
-                    self.model.add(begin >= earlier + first.lag)
-                    self.model.add(earlier + period >= begin + arc.lag)
-                    continue
-                # The later producer follows the earlier one at a distance of turns + before - 1 periods.
-                turns = self.turn[arc.source] - self.turn[first.source]
-                before = self.before(first.source, arc.source)
-                self.model.add(begin >= earlier + period * turns + period * before + (first.lag - period))
-                self.model.add(earlier + period * turns + period * before >= begin + arc.lag)
-            carried[arc.link].append((number, begin))
-
-    def _limit_memory(self) -> None:
-        for device in self.devices:
-            capacity = self.instance.capacity[device]
-            if capacity is None or not self.instance.limited(device):
-                continue
-            take, change = self.instance.take[device], self.instance.change[device]
-            moving = [i for i in change if change[i]]
-            for j in (j for j in take if take[j] > 0):
-                others = [i for i in moving if i != j]
-                self.model.add(_weighted([*(self.turn[i] for i in moving), *(self.before(i, j) for i in others)],
-                                         [*(-change[i] for i in moving), *(change[i] for i in others)])
-                               <= capacity - take[j])
-
-    def minimise_latency(self) -> None:
-        """Objective: from the first start to the last end of one micro-batch."""
-        low = min(earliest for earliest, _ in self._windows.values())
-        high = max(latest for _, latest in self._windows.values()) + max(self.instance.durations)
-        first = self.model.new_int_var(low, high, "first start")
-        last = self.model.new_int_var(low, high, "last end")
-        for i, duration in enumerate(self.instance.durations):
-            self.model.add(first <= self.start[i])
-            self.model.add(last >= self.start[i] + duration)
-        self.model.minimize(last - first)
-
-    def hint(self, known: Periodic) -> None:
-        """Start the search from a known schedule, squeezed or stretched to this period."""
-        for i in self.instance.blocks:
-            offset = int(known.offset(i) / known.period * self.period)
-            self.model.add_hint(self.offset[i], offset)
-            self.model.add_hint(self.turn[i], known.lag(i))
-            self.model.add_hint(self.start[i], offset + self.period * known.lag(i))
-        for (i, j), literal in self._order.items():
-            self.model.add_hint(literal, known.offset(i) < known.offset(j))
-
-    def starts(self, solver: cp_model.CpSolver) -> list[int]:
-        """The solution's absolute starts."""
-        return [solver.value(self.start[i]) for i in self.instance.blocks]
-
-
-def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:
-    return cp_model.LinearExpr.weighted_sum(variables, weights)
 
 
 def _ceil(value: Fraction) -> int:
