@@ -185,7 +185,7 @@ def run_training(plan: Plan, session: Session, training: Training,
     for step in range(first, training.steps):
         worker.begin(step)
         gradients.clear()
-        measured = executor.run()
+        measured = executor.run(together=step in (first, training.steps - 1))  # the last one's timeline is kept
         require_finite(worker.losses, step)
         losses.append(worker.loss())
         if worker.graph.has_backward:
