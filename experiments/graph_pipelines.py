@@ -2,10 +2,11 @@
 
     python experiments/graph_pipelines.py [--devices 4,8,16,32] [--models mmt,dlrm,uno]
 
-writes ``graph_pipelines.json`` beside this file and prints tables. For each model and number of devices, and for each
-formulation, the outer loop goes over micro-batch sizes (powers of two that divide the mini-batch), solves the placement
-to its proven optimum, runs 1F1B on its stages, has the judge check that schedule with its memory, and keeps the size
-whose step is shortest. A size is left out where its work alone, spread over all devices, takes longer than the best.
+prints tables and keeps their rows in ``graph_pipelines.json`` beside this file. For each model and number of devices,
+and for each formulation, the outer loop goes over micro-batch sizes (powers of two that divide the mini-batch), solves
+the placement to its proven optimum, runs 1F1B on its stages, has the judge check that schedule with its memory, and
+keeps the size whose step is shortest. A size is left out where its work alone, spread over all devices, takes longer
+than the best. With ``--search SECONDS`` weft's own search then looks for a better schedule of the same stages.
 
 * ``graph``: stages form a graph, memory by depth (:mod:`solver.placement.levels`); a stage waits for those whose
   results it reads.
@@ -22,7 +23,6 @@ transfers between any two at NVLink's rate (the same for all three). Times of se
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
 import time
@@ -30,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import weft
 from models.collectives import point_to_point
 from models.devices import DEVICES
 from models.families import DlrmModel, MmtModel, UnoModel
@@ -38,6 +39,7 @@ from models.roofline import Roofline
 from models.section import Section
 from models.zoo.graphs import model_graph
 from solver.cpsat import Budget
+from solver.files import write_atomically
 from solver.operators import OperatorGraph
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
@@ -68,10 +70,7 @@ def parts_of(graph: OperatorGraph) -> dict[str, list[str]]:
     """Transformer layers, and dense layers with their activation; the concatenation goes with what reads it, the
     embedding tables (0.2 % of the work) are one part."""
     found: dict[str, list[str]] = {}
-    dense = 0
     for operator in graph.operators:
-        if operator.kind == "linear" and not operator.layer.startswith("branch"):
-            dense += 1
         name = operator.layer
         if operator.kind == "embedding_bag":
             name = "tables"
@@ -130,8 +129,9 @@ def pipedream_solver(groups: Groups, order: list[int]) -> tuple[Slicing | None, 
 
 
 def run(problem: PlacementProblem, slicing: Slicing, groups: Groups, forward: list[float], size: int,
-        *, in_a_row: bool) -> dict[str, Any]:
-    """The step of 1F1B on these stages, and what they hold."""
+        *, in_a_row: bool, search: float = 0.0) -> dict[str, Any]:
+    """The step of 1F1B on these stages (with ``search`` seconds, of the best schedule found too), and what they hold.
+    """
     parts = [(kind, [node for group in inside for node in groups.members[group]]) for kind, inside in slicing.stages]
     stages: tuple[Stage, ...]
     if in_a_row:
@@ -144,8 +144,14 @@ def run(problem: PlacementProblem, slicing: Slicing, groups: Groups, forward: li
         raise judge.InvalidPlacement("; ".join(faults))
     works = work_of(problem, stages, forward, size)
     count = problem.micro_batches or 1
-    schedule = one_f_one_b(stage_problem(problem.name, works, after), works, after, count)
-    return {"micro_batch": size, "step_ms": schedule.makespan * 1e3, "load_ms": max(s.load for s in stages) * 1e3,
+    blocks = stage_problem(problem.name, works, after)
+    schedule = one_f_one_b(blocks, works, after, count)
+    searched = {}
+    if search:
+        better = weft.solve(blocks, micro_batches=count, time_limit=search)
+        searched = {"searched_step_ms": better.makespan * 1e3, "searched_bound_ms": better.makespan_bound * 1e3}
+    return {**searched, "micro_batch": size, "step_ms": schedule.makespan * 1e3,
+            "load_ms": max(s.load for s in stages) * 1e3,
             "stages": len(stages), "in_flight": max(stage.in_flight for stage in stages),
             "memory_gib": max(stage.memory for stage in stages) / 2**30,
             "activations_gib": max(stage.activations for stage in stages) / 2**30}
@@ -190,13 +196,26 @@ def published_search(case: Case, size: int, seconds: float) -> dict[str, Any]:
     return {"cpu_s": round(time.process_time() - began, 3), "done": done}
 
 
-def compare(model: str, devices: int, per_device: int, published: float) -> dict[str, Any]:
+def searched(case: Case, size: int, solve: Solve, seconds: float, *, in_a_row: bool) -> dict[str, Any]:
+    """What weft's search finds for the stages that were chosen."""
+    groups, forward, order = case.made(size)
+    slicing = solve(groups, order)[0]
+    assert slicing is not None
+    row = run(groups.problem, slicing, groups, forward, size, in_a_row=in_a_row, search=seconds)
+    return {name: value for name, value in row.items() if name.startswith("searched")}
+
+
+def compare(model: str, devices: int, per_device: int, published: float, search: float) -> dict[str, Any]:
     """One row of the table."""
     case = Case(model, devices, per_device * devices)
     row: dict[str, Any] = {"model": model, "devices": devices, "mini_batch": case.batch}
     row["graph"] = best_of(case, graph_solver, in_a_row=False)
     row["piper"] = best_of(case, piper_solver, in_a_row=True)
     row["pipedream"] = best_of(case, pipedream_solver, in_a_row=True)
+    if search:
+        for name, solve, in_a_row in (("graph", graph_solver, False), ("piper", piper_solver, True)):
+            if row[name]:
+                row[name].update(searched(case, row[name]["micro_batch"], solve, search, in_a_row=in_a_row))
     rivals = [row[name] for name in ("piper", "pipedream") if row[name]]
     if row["graph"] and rivals:
         best = min(rivals, key=lambda entry: entry["step_ms"])
@@ -238,27 +257,21 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--published", type=float, default=60.0,
                         help="seconds for the dynamic program over all ideals, on 8 devices (0: leave it out)")
+    parser.add_argument("--search", type=float, default=0.0, help="seconds of weft's search for each of both schedules")
     parser.add_argument("-o", "--output", default=str(Path(__file__).with_suffix(".json")))
     options = parser.parse_args()
-    rows = []
+    output = Path(options.output)
+    kept = json.loads(output.read_text())["rows"] if output.exists() else []
+    found = {(row["model"], row["devices"]): row for row in kept}
     for model in options.models.split(","):
         for devices in map(int, options.devices.split(",")):
-            row = compare(model, devices, MODELS[model][3], options.published if devices == 8 else 0.0)
-            rows.append(row)
+            row = compare(model, devices, MODELS[model][3], options.published if devices == 8 else 0.0,
+                          options.search)
+            found[model, devices] = row
             print(table([row]).splitlines()[1], flush=True)
-            Path(options.output).write_text(json.dumps({
-                "device": DEVICE.name, "models": {name: dataclasses.astuple(_Shown(*entry[1:]))
-                                                  for name, entry in MODELS.items()}, "rows": rows}, indent=1) + "\n")
+            rows = sorted(found.values(), key=lambda row: (list(MODELS).index(row["model"]), row["devices"]))
+            write_atomically(output, json.dumps({"device": DEVICE.name, "rows": rows}, indent=1) + "\n")
     print(table(rows))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Shown:
-    """What the JSON says of a model beside its name: type, state bytes a parameter, samples a device."""
-
-    dtype: str
-    state: int
-    samples: int
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import weft
 from solver.cpsat import Budget
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
@@ -324,3 +325,10 @@ def test_a_placed_graph_of_stages_is_scheduled_at_its_load_and_within_its_memory
     schedule = one_f_one_b(stage_problem("placed", works, graph.after), works, graph.after, 12)
     assert schedule.makespan >= 12 * graph.objective
     assert max(stage.memory for stage in graph.stages) == 5.0
+
+
+def test_wefts_search_proves_1f1b_on_equal_stages_in_a_graph() -> None:
+    works = [StageWork(1, 2, 1, 1, held) for held in (3, 3, 3, 3, 2, 1)]
+    problem = stage_problem("fork", works, FORK)
+    found = weft.solve(problem, micro_batches=6, effort=2)
+    assert found.makespan == found.makespan_bound == one_f_one_b(problem, works, FORK, 6).makespan == 24
