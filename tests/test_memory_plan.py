@@ -11,6 +11,7 @@ from models.families import GptModel
 from models.memory_chains import by_layer, graph_chain, profile_chain, profile_rows, wider_gpt
 from models.roofline import Roofline
 from models.zoo.graphs import model_graph
+from solver.cpsat import Budget
 from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Rules, measure
 from solver.placement.memory_plan import NoMemoryPlan, plan_memory
 from solver.placement.memory_rivals import (
@@ -21,6 +22,7 @@ from solver.placement.memory_rivals import (
     whole_layers,
     within_windows,
 )
+from solver.placement.memory_stage import StageOracle
 from solver.placement.problem import PlacementError
 
 GIB = 2**30
@@ -181,3 +183,29 @@ def test_refusals_say_what_is_wrong() -> None:
         MemoryProblem(ops, 2, 100, 1e9, windows=())
     with pytest.raises(NoMemoryPlan, match="100 bytes, the largest of one operator 50"):
         plan_memory(MemoryProblem(ops, 1, 99, 1e9))
+
+
+def test_a_search_that_is_stopped_returns_what_it_has() -> None:
+    """A limit of nothing at all finds nothing; whatever a short one finds fits."""
+    problem = _profiled(_GPT, 16, rules="strict")
+    with pytest.raises(NoMemoryPlan, match="in the time given"):
+        plan_memory(problem, time_limit=0)
+    try:
+        plan = plan_memory(problem, time_limit=1.0)
+    except NoMemoryPlan:
+        return
+    assert plan.fits and plan.bound <= plan.time
+
+
+def test_what_was_shown_is_recalled_when_no_time_is_left() -> None:
+    """Stages whose lightest choice is no longer searched keep the choice, or part of it, by which they fit."""
+    problem = _profiled(_GPT, 8)
+    budget = Budget()
+    oracle = StageOracle(problem, budget)
+    limit = plan_memory(problem).time
+    assert oracle.fits(0, 0, 81, limit)
+    budget.seconds = 0.0
+    for last in (81, 80, 60):
+        choice = oracle.lightest(0, 0, last, limit)
+        assert oracle.saved(0, 0, last, choice) >= oracle.excess(0, 0, last)
+        assert (choice.recompute * oracle.classes.forward).sum() <= oracle.spare_time(0, last, limit)

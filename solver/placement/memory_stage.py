@@ -94,6 +94,8 @@ class StageOracle:
         self.budget = budget
         self.classes = Classes.make(problem)
         self.unknown = 0
+        #: (stage, start) -> ends and limits that a choice was found for.
+        self._shown: dict[tuple[int, int], list[tuple[int, int, Choice]]] = {}
         self.solved = 0
         c = self.classes
         with np.errstate(divide="ignore"):
@@ -136,7 +138,10 @@ class StageOracle:
     def fits(self, stage: int, first: int, last: int, limit: int) -> bool:
         """Whether operators ``first`` to ``last - 1`` fit as ``stage`` within ``limit`` nanoseconds."""
         quick = self.quick(stage, first, last, limit)
-        return self.choose(stage, first, last, limit) is not None if quick is None else quick
+        if quick is not None:
+            return quick
+        choice = self.choose(stage, first, last, limit)
+        return choice is not None and self._remember(stage, first, last, limit, choice)
 
     def quick(self, stage: int, first: int, last: int, limit: int) -> bool | None:
         """Yes, no, or not known without a search."""
@@ -147,7 +152,21 @@ class StageOracle:
             return True
         if not self.problem.modes or self._most_saved(stage, first, last, spare, limit) < excess:
             return False
-        return True if self._greedy(stage, first, last, spare, limit, excess) is not None else None
+        choice = self._greedy(stage, first, last, spare, limit, excess)
+        return None if choice is None else self._remember(stage, first, last, limit, choice)
+
+    def _remember(self, stage: int, first: int, last: int, limit: int, choice: Choice) -> bool:
+        self._shown.setdefault((stage, first), []).append((last, limit, choice))
+        return True
+
+    def _recalled(self, stage: int, first: int, last: int, limit: int) -> Choice:
+        """The choice by which this stage, or a longer one from the same start, was shown to fit."""
+        there = self.classes.before[last] - self.classes.before[first]
+        for end, at, choice in self._shown.get((stage, first), ()):
+            if end >= last and at <= limit:
+                recompute = np.minimum(choice.recompute, there)
+                return Choice(recompute, np.minimum(choice.offload, there - recompute), choice.input_offloaded)
+        raise AssertionError("a stage that fits was shown to")
 
     def _offload_gain(self, stage: int) -> int:
         """Bytes saved by each offloaded byte, buffers of whole micro-batches taken off."""
@@ -271,13 +290,11 @@ class StageOracle:
         nothing = np.zeros_like(self.classes.kept)
         if excess <= 0:
             return Choice(nothing, nothing, False)
-        quick = self._greedy(stage, first, last, spare, limit, excess)
         model = _StageModel(self, stage, first, last, spare, limit, excess)
         model.model.minimize(model.recomputing)
-        found = self._run(model) or quick
-        if found is None:  # no search, no greedy choice: it is one more question of the kind that said yes before
-            found = self._run(_StageModel(self, stage, first, last, spare, limit, excess))
-            assert found is not None, "a stage that fits has a choice"
+        found = self._run(model)
+        if found is None:  # time is up
+            return self._recalled(stage, first, last, limit)
         spare = int((found.recompute * self.classes.forward).sum())
         model = _StageModel(self, stage, first, last, spare, limit, excess)
         model.model.minimize(model.copying)
