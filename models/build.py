@@ -51,6 +51,7 @@ class Candidate:
     ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
     no longer have. ``freed``: what more of gradients Adam would hold, where the optimizer is AdamA. ``in_flight``: what
     the split left room for. ``notes``: where modelled costs come from, and what a reader should know of them.
+    ``decided``: cuts and memory were decided operator by operator.
     """
 
     shape: Shape
@@ -63,6 +64,7 @@ class Candidate:
     stages: tuple[StageRow, ...]
     notes: tuple[str, ...] = ()
     freed: tuple[int, ...] = ()
+    decided: bool = False
 
 
 def layer_costs(spec: Spec) -> list[LayerCost]:

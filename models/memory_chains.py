@@ -6,7 +6,8 @@ micro-batches beyond the largest measured lie on the line through the two larges
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from models.operator_times import OperatorTime
@@ -14,7 +15,7 @@ from models.profiles import PROFILES, Operator, shipped_profile
 from solver.operators import OperatorGraph
 from solver.placement.memory import ChainOperator
 
-__all__ = ["by_layer", "graph_chain", "profile_chain", "wider_gpt"]
+__all__ = ["graph_chain", "profile_chain", "profile_rows", "wider_gpt"]
 
 #: Bytes of weight, gradient and Adam's state (a master copy and two moments in fp32) for each byte of an fp16 weight.
 STATE = 8
@@ -98,7 +99,7 @@ def _operator(row: Operator, layer: str, state: int) -> ChainOperator:
 
 
 def graph_chain(graph: OperatorGraph, times: Mapping[str, OperatorTime], *,
-                state: int = STATE) -> list[ChainOperator]:
+                state: float = STATE) -> list[ChainOperator]:
     """The operators of ``graph`` in a row, in its order; ``state``: bytes held for each byte of parameters.
 
     A tensor that anybody keeps is kept by who makes it (a tensor from outside, by who reads it first). What an operator
@@ -128,23 +129,5 @@ def graph_chain(graph: OperatorGraph, times: Mapping[str, OperatorTime], *,
         part = op.name.removeprefix(op.layer)
         chain.append(ChainOperator(
             op.name, round(time.forward * 1e9), round((time.input_grad + time.weight_grad) * 1e9), kept[k], size,
-            size - own, weights, state * weights, kind=f"{op.kind}{part}", layer=op.layer))
+            size - own, weights, math.ceil(state * weights), kind=f"{op.kind}{part}", layer=op.layer))
     return chain
-
-
-def by_layer(chain: Sequence[ChainOperator]) -> list[ChainOperator]:
-    """The chain with each layer as one operator, all or nothing of it kept; equal layers are of one kind.
-
-    What a layer gives is kept by the layer behind it (or offloaded with it), so that a layer can be made again.
-    """
-    merged: list[ChainOperator] = []
-    for op in chain:
-        if merged and merged[-1].layer == op.layer and op.layer:
-            last = merged[-1]
-            merged[-1] = replace(last, forward=last.forward + op.forward, backward=last.backward + op.backward,
-                                 kept=last.kept + op.kept, output=op.output,
-                                 passing=op.passing, weights=last.weights + op.weights,
-                                 resident=last.resident + op.resident)
-        else:
-            merged.append(replace(op, name=op.layer or op.name))
-    return [replace(op, kind=f"{op.forward}/{op.backward}/{op.kept}/{op.resident}") for op in merged]

@@ -256,6 +256,9 @@ class Placement(Section):
             "and one up. Default all but x."))
     backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
+    memory: Literal["layers", "decide"] = Field(default="layers", description=(
+        "layers: cuts between layers, and recomputation as training says. decide: beside those, a chain cut at any "
+        "operator, each kept or recomputed so that the slowest stage is fastest. Default layers."))
 
 
 class Spec(Section):

@@ -103,7 +103,7 @@ def read_source(source: Source) -> Problem | Spec:
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
-    from models.build import candidates
+    from models.memory_candidates import spec_candidates
     from models.split import SHAPES, NoSplit
     from models.transform.shapes import together
 
@@ -113,14 +113,16 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     placements = [] if found is None else [shape_placement(candidate, found[0]) for candidate in found[1]]
     if found is None or set(SHAPES) & set(spec.placement.shapes):
         try:
-            placements = [*map(_placement, undominated(candidates(spec))), *placements]
+            placements = [*map(_placement, undominated(spec_candidates(spec))), *placements]
         except NoSplit as error:
             if not placements:
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))
     if not placements:
         raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
-    return Case(spec.name, tuple(placements), count, tuple(refused), None if found is None else found[0].least_period)
+    # Stages cut at any operator may be faster than any whose layers are whole, for which the bound is.
+    least = None if found is None or spec.placement.memory == "decide" else found[0].least_period
+    return Case(spec.name, tuple(placements), count, tuple(refused), least)
 
 
 def _placement(candidate: Candidate) -> Placement:
@@ -128,8 +130,9 @@ def _placement(candidate: Candidate) -> Placement:
     shape = {"chain": "1 stage a GPU", "v": "V, 2 chunks", "loop": "loop, 2 chunks"}[candidate.shape]
     memory = [None if device.memory is None else device.memory + static
               for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
-    return Placement(f"{shape}, {backward}", candidate.problem, {
-        "placement": f"{shape}, {backward}",
+    name = f"{shape}, {backward}" + (", memory decided" if candidate.decided else "")
+    return Placement(name, candidate.problem, {
+        "placement": name,
         "static_memory": list(candidate.static_memory),
         "gpu_memory": memory,
         "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
