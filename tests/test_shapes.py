@@ -87,6 +87,18 @@ def test_every_candidate_places_every_layer_and_runs(model: str, run: str) -> No
         assert schedule.makespan >= 8 * space.least_period * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("model, shape", [(GPT, "m"), (T5, "nn")])
+def test_one_f_one_b_runs_with_layers_on_all_gpus(model: str, shape: str) -> None:
+    """The head's backward on all GPUs follows its forward on them, whatever transfers lie around both."""
+    _, found, _ = found_of(spec_of(model, cluster=", gpus_per_machine: 2"), (shape,))
+    for candidate in found[shape]:
+        if candidate.backward == "full" and len(candidate.gpus) == 4:
+            schedule = baseline("1f1b+", candidate.problem, 8)
+            validate(schedule)
+            return
+    raise AssertionError("no candidate on groups of one GPU")
+
+
 def test_weights_are_divided_and_shared_ones_count_once() -> None:
     space, found, _ = found_of(spec_of(GPT))
     (tensor, *_) = found["tensor"]
@@ -168,6 +180,7 @@ def test_solve_picks_the_shape_and_says_what_the_others_cost() -> None:
     assert verdicts["chain"] == "none" and verdicts["nn"] == "none"
     assert schedule.solver["bound_over_any_placement"] <= schedule.solver["bound_over_placements"]
     text = "\n".join(choice_lines(schedule))
+    assert "optimizer state" in text and "activations and workspace" in text
     assert "embedding on all 4 GPUs: 1 all-reduce a micro-batch" in text and "does not fit" not in text
     assert "fits: gpu" in text  # why the chain is none
 

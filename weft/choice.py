@@ -60,6 +60,7 @@ def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[st
         "placement": title,
         "static_memory": static,
         "gpu_memory": [space.capacity] * len(static),
+        "bytes_per_parameter": dict(space.classes),
         "layers_of_stage": [list(names) for names in candidate.layers_of_part],
         "gpus_of_stage": [list(part.gpus) for part in candidate.parts],
         "tensor_parallel": [_exchanges(space, part.degree, names)
@@ -144,5 +145,8 @@ def _memory(schedule: Schedule) -> list[str]:
         return " ".join(memory_text(value, unit))
 
     worst = max(range(len(static)), key=lambda d: static[d] + schedule.peak_memory[d])
-    return [f"fullest   {schedule.problem.devices[worst].name}: {shown(static[worst])} weights, gradients and "
-            f"optimizer state, {shown(schedule.peak_memory[worst])} activations and workspace, of {shown(most[worst])}"]
+    classes = schedule.solver.get("bytes_per_parameter") or {"weights, gradients and optimizer state": 1}
+    total = sum(classes.values())
+    parts = [f"{shown(static[worst] * share / total)} {name}" for name, share in classes.items() if share]
+    return [f"fullest   {schedule.problem.devices[worst].name}: {', '.join(parts)}, "
+            f"{shown(schedule.peak_memory[worst])} activations and workspace, of {shown(most[worst])}"]

@@ -21,6 +21,7 @@ from solver.search import Progress
 from solver.validate import validate
 from solver.whatif import WhatIf, what_if
 from weft import sentences
+from weft.choice import choice_lines
 from weft.planning import case_of, solve_case
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Explanation:
             lines += sentences.length(self.schedule, self.path)
             lines += sentences.idle(self.schedule, self.idle)
             lines += sentences.period(self.schedule, self.cycle, self.in_flight)
+            lines += choice_lines(self.schedule)
         problem = self.problem if self.schedule is None else self.schedule.problem
         if problem is not None and self.wanted_in_flight is not None:
             lines.append(sentences.flight(problem, self.in_flight, self.wanted_in_flight))

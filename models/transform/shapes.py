@@ -16,6 +16,7 @@ the few with the least estimated step are kept.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
@@ -24,7 +25,7 @@ from models.family_costs import device_of, family_costs, uses_measured_gpt
 from models.quantities import format_bytes
 from models.sections import ExplicitModel, Spec
 from models.stages import Backward, StageCost
-from models.transform.groups import GroupStage, InFlight, Row, split_row
+from models.transform.groups import GroupStage, Row, split_row
 from models.transform.parts import Part, part_problem, stage_cost, static_memory
 from models.transform.space import Space, space_of
 from solver.problem import Problem
@@ -34,8 +35,8 @@ __all__ = ["TOGETHER", "Refused", "ShapeCandidate", "TogetherShape", "shape_cand
 TogetherShape: TypeAlias = Literal["groups", "tensor", "m", "nn", "k", "x"]
 TOGETHER: tuple[TogetherShape, ...] = get_args(TogetherShape)
 
-#: Of the splits of one shape and mode that differ in their number of stages, so many are kept.
-_KEPT = 3
+#: Of the splits of one shape, mode and number in flight that differ in their number of stages, so many are kept.
+_KEPT = 2
 #: Beyond so much above the best estimate of its shape none is.
 _ALLOWANCE = 1.15
 
@@ -123,15 +124,14 @@ def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[Sh
     together = _together(space, shape)
     if shape == "x":
         return _both_ways(space, backward)
-    if shape == "k":
-        arrangements = list(_towers(space, together, backward))
-    else:
-        arrangements = list(_rows(space, shape, together, backward))
+    arrangements = list([list(_towers(space, together, backward))] if shape == "k" else
+                        _rows(space, together, backward))
     if shape == "groups":
-        arrangements = [row for row in arrangements if 1 < len(row) < space.gpus]
-        if not arrangements:
+        arrangements = [[row for row in rows if 1 < len(row) < space.gpus] for rows in arrangements]
+        if not any(arrangements):
             raise _NoShape("no split into stages fits of which one is on several GPUs")
-    made = [_candidate(space, shape, backward, together, row) for row in _best(space, together, arrangements)]
+    best = dict.fromkeys(row for rows in arrangements for row in _best(space, together, rows))
+    made = [_candidate(space, shape, backward, together, row) for row in best]
     return [candidate for candidate in made if candidate is not None]
 
 
@@ -193,8 +193,8 @@ def _row(space: Space, layers: Sequence[int], room: int, backward: Backward) -> 
                space.micro_batches, backward)
 
 
-def _rows(space: Space, shape: TogetherShape, together: Sequence[int], backward: Backward,
-          ) -> Iterator[tuple[GroupStage, ...]]:
+def _rows(space: Space, together: Sequence[int], backward: Backward) -> Iterator[list[tuple[GroupStage, ...]]]:
+    """The splits of what not all GPUs compute: those with room for as many micro-batches as 1F1B holds, and for one."""
     rest = [layer for layer in range(len(space.layers)) if layer not in together]
     room = _room(space, together, backward)
     if not rest:
@@ -202,30 +202,32 @@ def _rows(space: Space, shape: TogetherShape, together: Sequence[int], backward:
         workspace = max(_workspace(stage_cost(space.costs[space.gpus], together), backward), 0)
         if workspace > room:
             raise _short(need + workspace, space.capacity)
-        yield ()
+        yield [()]
         return
     if room <= 0:
         raise _short(space.capacity - room, space.capacity)
-    seen: set[tuple[GroupStage, ...]] = set()
-    flights: tuple[InFlight, ...] = ("least",) if backward == "none" else ("1f1b", "least")
-    for in_flight in flights:
-        found = split_row(_row(space, rest, room, backward), space.gpus, in_flight)
-        if not found and in_flight == flights[-1] and not seen:
-            raise _short(_least_need(space, rest, space.capacity - room), space.capacity)
-        yield from (row for row in found if row not in seen)
-        seen |= set(found)
+    least = split_row(_row(space, rest, room, backward), space.gpus, "least")
+    if not least:
+        raise _short(_least_need(space, rest, space.capacity - room), space.capacity)
+    if backward != "none":
+        yield split_row(_row(space, rest, room, backward), space.gpus, "1f1b")
+    yield least
 
 
 def _towers(space: Space, together: Sequence[int], backward: Backward) -> Iterator[tuple[GroupStage, ...]]:
-    """For every way to share out the GPUs, the best split of each tower."""
+    """For every way to share out the GPUs, two splits of each tower: of least bottleneck, and of least estimated step
+    (with few micro-batches, one that takes a single one through sooner)."""
     room = _room(space, together, backward)
     rows = [_row(space, tower, room, backward) for tower in space.towers]
     any_found = False
     for shares in _shares(space.gpus, len(rows)):
-        best = [_least([found for found in split_row(row, share)]) for row, share in zip(rows, shares, strict=True)]
-        if all(best):
+        splits = [split_row(row, share) for row, share in zip(rows, shares, strict=True)]
+        if all(splits):
             any_found = True
-            yield tuple(stage for row in best for stage in row)
+            options = [dict.fromkeys((min(found, key=lambda row: (max(stage.cost.load for stage in row), len(row))),
+                                      min(found, key=lambda row: (_estimate(space, together, row), len(row)))))
+                       for found in splits]
+            yield from (tuple(itertools.chain(*rows)) for rows in itertools.product(*options))
     if not any_found:
         raise _short(_least_need(space, [i for tower in space.towers for i in tower], space.capacity - room),
                      space.capacity)
@@ -240,15 +242,16 @@ def _shares(gpus: int, towers: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def _least(found: Sequence[tuple[GroupStage, ...]]) -> tuple[GroupStage, ...]:
-    return min(found, key=lambda row: (max(stage.cost.load for stage in row), len(row)), default=())
-
-
 def _estimate(space: Space, together: Sequence[int], row: Sequence[GroupStage]) -> float:
-    """Seconds of a step whose bottleneck is busy all the time but while the first micro-batch comes in."""
+    """Seconds of a step whose bottleneck is busy all the time but while the first micro-batch comes in, through towers
+    side by side."""
     everywhere = sum(stage_cost(space.costs[space.gpus], run).load for run in _runs(together)) if together else 0
-    loads = [stage.cost.load for stage in row] or [0]
-    return 1e-9 * (space.micro_batches * (everywhere + max(loads)) + sum(loads) - max(loads))
+    towers: dict[int, int] = {}
+    for stage in row:
+        tower = next((i for i, layers in enumerate(space.towers) if together and stage.cost.first in layers), -1)
+        towers[tower] = towers.get(tower, 0) + stage.cost.load
+    most = max((stage.cost.load for stage in row), default=0)
+    return 1e-9 * (space.micro_batches * (everywhere + most) + max(towers.values(), default=0) - most)
 
 
 def _best(space: Space, together: Sequence[int], rows: Sequence[tuple[GroupStage, ...]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -17,7 +17,7 @@ from models.devices import DEVICES, DeviceType
 from models.family_costs import FamilyCosts, device_of
 from models.layering import layers_of
 from models.roofline import Roofline
-from models.sections import Spec, Training
+from models.sections import Inference, Spec, Training
 from models.stages import Backward
 from models.transform.layouts import Timer
 from models.transform.parts import Machine
@@ -32,7 +32,7 @@ class Space:
     """A model's layers on 1 to all GPUs together.
 
     ``capacity``: bytes of each GPU for everything but the framework's reserve. ``under_optimizer``: layers with what
-    their gradients take.
+    their gradients take. ``classes``: bytes of a parameter by what they are for.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Space:
     training: bool
     recompute: bool
     under_optimizer: Callable[[Iterable[LayerCost]], list[LayerCost]]
+    classes: Mapping[str, int]
 
     @property
     def graph(self) -> OperatorGraph:
@@ -164,4 +165,12 @@ def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
     return Space(spec.name, family, device, spec.cluster.gpus, cluster.available[0],
                  Machine(cluster.link, far, size), bytes_per_parameter(spec), run.micro_batches,
                  isinstance(run, Training), isinstance(run, Training) and run.recompute,
-                 partial(under_optimizer, spec))
+                 partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)))
+
+
+def _classes(run: Training | Inference, total: int) -> dict[str, int]:
+    if not isinstance(run, Training):
+        return {"weights": total}
+    optimizer = run.optimizer_bytes_per_parameter
+    return {"weights": run.parameter_bytes, "gradients": total - run.parameter_bytes - optimizer,
+            "optimizer state": optimizer}
