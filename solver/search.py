@@ -93,6 +93,10 @@ def solve(
     return search.result()
 
 
+#: What a phase gives that has no further step.
+_ENDED = object()
+
+
 class Search:
     """One problem's search, a step at a time, so that several can share a :class:`~solver.cpsat.Budget`.
 
@@ -160,9 +164,21 @@ class Search:
             yield
         if not self.settled:
             yield from self._find_longer_periods()
-        for phase in (self._tighten, self._polish):
-            if not self.done:
-                yield from phase()
+        if not self.done:
+            yield from self._in_turn((self._polish(), 4), (self._tighten(), 1))
+
+    def _in_turn(self, *phases: tuple[Iterator[None], int]) -> Iterator[None]:
+        """So many steps of each, again and again: better schedules and better bounds come side by side."""
+        running = list(phases)
+        while running:
+            for phase, steps in list(running):
+                for _ in range(steps):
+                    if next(phase, _ENDED) is _ENDED:
+                        running.remove((phase, steps))
+                        break
+                    yield
+                    if self.done:
+                        return
 
     @property
     def operations(self) -> int:
@@ -201,7 +217,8 @@ class Search:
             self.periods = search
             self.rate_bounds[1] = search.bound
 
-        self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=30.0)
+        effort = 1.0 if self.done else 30.0  # what is proven already only gains a steady state to unroll
+        self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=effort)
         self.offer_repeated(self.periods.best)
 
     def _complete(self) -> Iterator[None]:
@@ -210,7 +227,7 @@ class Search:
             yield from self._complete_around(self.periods.best)
 
     def _complete_around(self, found: Periodic) -> Iterator[None]:
-        shorter = shorten_latency(found, self.budget, deterministic=2.0)
+        shorter = shorten_latency(found, self.budget, deterministic=0.2 if self.done else 2.0)
         for candidate in (found,) if shorter is found else (shorter, found):
             self.offer_repeated(candidate)
             for edge in (0, 1, 2, 4):
@@ -244,25 +261,21 @@ class Search:
 
     def _tighten(self) -> Iterator[None]:
         """Raise the bound by windows of micro-batches."""
-        self.phase = "bound"
         effort = self._share(3.0, 0.2)
         for bound in rolling_bounds(self.instance, self.micro_batches, self.budget, deterministic=effort):
+            self.phase = "bound"
             if bound > self.bound:
                 self.bound = Fraction(bound)
                 self.report()
-            if self.done:
-                return
             yield
 
     def _polish(self) -> Iterator[None]:
         """Order stretches of the whole schedule anew, wider and wider, until all is one stretch."""
         size = 24
         while self.operations <= _POLISHED:
-            self.phase = "whole schedule"
             improved = False
             for first in range(0, self.operations, size // 2):
-                if self.done:
-                    return
+                self.phase = "whole schedule"
                 improved |= self._reorder_stretch(first, first + size)
                 yield
             if size >= self.operations:

@@ -221,6 +221,8 @@ class _Tournament:
                     return
                 winner = self.winner
                 beaten = winner not in (None, search) and search.makespan_bound >= _makespan(winner)
+                if winner is search and len(running) > 1 and search.done:
+                    continue  # proven on its placement: the others' turn
                 if beaten or not self._take_turn(search, steps, turn):
                     del running[search]
             turn *= 2
