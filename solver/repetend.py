@@ -208,7 +208,7 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
     model = ModuloModel(instance, period, lags)
     model.minimise_latency()
     model.hint(found)
-    outcome = run(model.model, budget, deterministic=deterministic)
+    outcome = run(model.model, budget, deterministic=deterministic, relaxation=False)
     if not outcome.found:
         return found
     shorter = retime(instance, period, model.starts(outcome.solver))

@@ -94,12 +94,12 @@ def test_compare_shows_every_known_schedule(problem: Path, capsys: pytest.Captur
 def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "tiny.yaml"
     spec.write_text(SPEC)
-    comparison = weft.compare(spec, effort=2)
+    comparison = weft.compare(spec, effort=0.3)
     assert {"1f1b", "interleaved", "zb-v", "weft"} <= set(comparison.schedules)
     for row in comparison.rows:
         if row.fits:
             assert comparison.weft.makespan <= row.makespan * (1 + 1e-9)
-    assert run("solve", spec, "--effort", 1, "--json", "--quiet") == 0
+    assert run("solve", spec, "--effort", 0.2, "--json", "--quiet") == 0
     solved = json.loads(capsys.readouterr().out)["solver"]
     assert solved["bound_over_placements"] <= comparison.weft.makespan
     assert solved["placement"]
