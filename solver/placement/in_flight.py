@@ -7,6 +7,9 @@ holds, and the larger of both stages' turns beside:
 
     f(x) = max over successors y of  f(y) + max(k(x) b(x), k(y) b(y)),       f(x) = k(x) b(x) without successors
 
+rounded up to whole micro-batches of x: a stage of 4 samples before one of 1 that holds 2 must run a second forward
+before its first backward, or both wait for each other. (The files we know have no such case.)
+
 With one micro-batch size and 1F1B that is the size times the stage's *depth*, the number of stages on the longest way
 from it to the end: what is held depends on where a stage stands in the graph, not on how many stages there are.
 """
@@ -47,8 +50,9 @@ def in_flight_samples(after: Sequence[Sequence[int]], turns: Sequence[Turn]) -> 
     """
     found: dict[int, int] = {}
     for stage in _from_the_end(after):
-        here = turns[stage].samples
-        found[stage] = max((found[y] + max(here, turns[y].samples) for y in after[stage]), default=here)
+        here, whole = turns[stage].samples, turns[stage].micro_batch
+        held = max((found[y] + max(here, turns[y].samples) for y in after[stage]), default=here)
+        found[stage] = -(-held // whole) * whole
     return tuple(found[stage] for stage in range(len(after)))
 
 
@@ -59,14 +63,14 @@ def depths(after: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 def least_micro_batches(after: Sequence[Sequence[int]], sizes: Sequence[int], seconds: Callable[[int, int], float],
                         fits: Callable[[int, int, int], bool]) -> tuple[float, tuple[int, ...]] | None:
-    """The micro-batch size of every stage (of ``sizes``, ascending) that makes the slowest stage as fast as it can be
-    a sample, and the seconds a sample of that stage; ``None`` where no choice fits.
+    """The micro-batch size of every stage (of ``sizes``, each a divisor of the next) that makes the slowest stage as
+    fast as it can be a sample, and the seconds a sample of that stage; ``None`` where no choice fits.
 
     ``seconds(x, b)``: of stage x for one sample in micro-batches of b. ``fits(x, b, f)``: whether stage x has room for
     f samples in flight in micro-batches of b; less of either must fit too. Exact for these stages with 1F1B: under a
     limit on the time, the smallest size that keeps to it gives every stage the fewest samples in flight, since the
-    rule above never falls as sizes rise; so a limit can be kept if that choice fits, and the least such limit is one
-    of the times themselves.
+    rule above never falls as sizes rise to multiples; so a limit can be kept if that choice fits, and the least such
+    limit is one of the times themselves.
     """
     count = len(after)
     times = [[seconds(x, b) for b in sizes] for x in range(count)]
