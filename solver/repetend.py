@@ -75,10 +75,9 @@ def find_repetend(
     if contraction is None:
         return _search(instance, least, start, allowed, on_change)
     inner = contraction.contract(start)
-    refuted = contraction.length + closure_bound(contraction.inner, _ceil(inner.period)) - 1
-    least = max(least, Fraction(refuted))
     if not contraction.exact:
-        return _search(instance, least, start, allowed, on_change)
+        refuted = contraction.length + closure_bound(contraction.inner, _ceil(inner.period)) - 1
+        return _search(instance, max(least, Fraction(refuted)), start, allowed, on_change)
 
     def expanded(search: PeriodSearch) -> PeriodSearch:
         return PeriodSearch(search.bound + contraction.length, contraction.expand(search.best))
