@@ -22,8 +22,8 @@ from solver.schedule import Operation, Repetend, Schedule
 
 __all__ = [
     "Entry", "FormatError", "load_problem", "load_schedule", "misstatements", "problem_from_json", "problem_to_json",
-    "read_json", "require_format", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json",
-    "write_atomically",
+    "read_json", "read_text", "require_format", "save_problem", "save_schedule", "schedule_from_json",
+    "schedule_to_json", "write_atomically",
 ]
 
 PROBLEM_FORMAT = "weft.problem/1"
@@ -37,15 +37,20 @@ class FormatError(ValueError):
 # -- reading and writing files -----------------------------------------------------------------------------------
 
 
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON value in ``path``. Raises :class:`FormatError` for a missing, empty or broken file."""
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text in ``path``. Raises :class:`FormatError` for a file that cannot be read or is no UTF-8."""
     name = os.fspath(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise FormatError(f"{name}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise FormatError(f"{name}: is not UTF-8 text") from None
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The JSON value in ``path``. Raises :class:`FormatError` for a missing, empty or broken file."""
+    name, text = os.fspath(path), read_text(path)
     if not text.strip():
         raise FormatError(f"{name}: is empty")
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from runtime.export.actions import COMPUTE, Action, parse_cell
-from solver.files import FormatError
+from solver.files import FormatError, read_text
 from solver.pipeline import NotAPipeline, Pipeline, Stage
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
@@ -72,14 +72,7 @@ class Table:
 
 def read_table(path: str | os.PathLike[str]) -> Table:
     """Read a schedule CSV. Raises :class:`~solver.files.FormatError`, naming row and cell."""
-    name = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"{name}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise FormatError(f"{name}: is not UTF-8 text") from None
-    return parse_table(text, name)
+    return parse_table(read_text(path), os.fspath(path))
 
 
 def parse_table(text: str, where: str = "schedule") -> Table:
