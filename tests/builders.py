@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
 from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
+from solver.schedule import Schedule
+from solver.timing import time_orders
 
-__all__ = ["both_ways", "chain", "loop", "pipeline", "v", "waves"]
+__all__ = ["any_order", "both_ways", "chain", "loop", "pipeline", "v", "waves"]
 
 
 def chain(p: int) -> list[int]:
@@ -77,3 +80,16 @@ def both_ways(p: int, *, forward: Number = 1, backward: Number | None = 2,
 def waves(p: int, count: int) -> list[int]:
     """The device of each stage: ``count`` times down the devices and back."""
     return v(p) * count
+
+
+def any_order(problem: Problem, micro_batches: int, chance: random.Random) -> Schedule:
+    """Some order that the dependencies allow, drawn from ``chance``."""
+    waits = {(b, m): {(problem.index[d.block], m - d.distance) for d in block.after if m >= d.distance}
+             for b, block in enumerate(problem.blocks) for m in range(micro_batches)}
+    orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
+    while waits:
+        key = chance.choice([key for key, needed in waits.items() if not needed & waits.keys()])
+        del waits[key]
+        for device in problem.blocks[key[0]].devices:
+            orders[device].append(key)
+    return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)

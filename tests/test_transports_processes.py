@@ -16,9 +16,7 @@ from runtime.executor import Executor
 from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.session import join
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from solver.schedule import Schedule
-from solver.timing import time_orders
-from tests.builders import pipeline
+from tests.builders import any_order, pipeline
 from tests.ranks import launch_forked
 from tests.threads import Tracer, expected
 
@@ -37,15 +35,7 @@ def random_plan(seed: int) -> Plan:
                         after=tuple(Dependency(f"b{p}", distance=chance.choice([0, 0, 1]))
                                     for p in chance.sample(range(i), min(i, 2)))) for i in range(8)]
         problem = Problem("random", tuple(Device(str(d)) for d in range(RANKS)), tuple(blocks))
-    waits = {(b, m): {(problem.index[d.block], m - d.distance) for d in block.after if m >= d.distance}
-             for b, block in enumerate(problem.blocks) for m in range(4)}
-    orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
-    while waits:
-        key = chance.choice([key for key, needed in waits.items() if not needed & waits.keys()])
-        del waits[key]
-        for device in problem.blocks[key[0]].devices:
-            orders[device].append(key)
-    return plan_of(Schedule(problem, 4, time_orders(problem, 4, orders), 0.0))
+    return plan_of(any_order(problem, 4, chance))
 
 
 @pytest.mark.slow

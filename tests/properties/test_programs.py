@@ -18,7 +18,7 @@ from runtime.plan import plan_from_json, plan_of, plan_to_json
 from runtime.program import BlockWork, Instruction, Program, ProgramError, Recv, Send, StageWork, parse_instruction
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
-from solver.timing import time_orders
+from tests.builders import any_order
 
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)
@@ -46,16 +46,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     with full or split backwards, run in a random order that its dependencies allow."""
     problem = draw(st.one_of(_graphs(), _pipelines()))
     micro_batches = draw(st.integers(1, 4))
-    chance = random.Random(draw(st.integers(0, 2**32)))
-    waits = {(b, m): {(problem.index[d.block], m - d.distance) for d in block.after if m >= d.distance}
-             for b, block in enumerate(problem.blocks) for m in range(micro_batches)}
-    orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
-    while waits:
-        key = chance.choice([key for key, needed in waits.items() if not needed & waits.keys()])
-        del waits[key]
-        for device in problem.blocks[key[0]].devices:
-            orders[device].append(key)
-    return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
+    return any_order(problem, micro_batches, random.Random(draw(st.integers(0, 2**32))))
 
 
 @st.composite

@@ -16,9 +16,7 @@ from runtime.session import Session
 from runtime.stage_graph import StageGraph
 from runtime.stages import Stages
 from runtime.training import Boundary, Ports, Training
-from solver.problem import Problem
-from solver.schedule import Schedule
-from solver.timing import time_orders
+from tests.builders import any_order
 from tests.threads import run_in_threads
 
 WIDTH = 3
@@ -100,7 +98,7 @@ def test_trained_in_any_order_gradients_are_those_of_one_process(
     for module in modules:
         module.zero_grad(set_to_none=True)
 
-    plan = plan_of(_any_order(problem, micro_batches, seed))
+    plan = plan_of(any_order(problem, micro_batches, random.Random(seed)))
     boundary = Boundary((2, WIDTH), torch.float64)
 
     def worker(rank: int) -> Stages:
@@ -121,17 +119,3 @@ class _Rank:
     """What a worker asks of its session."""
 
     rank, replica, replicas, device = 0, 0, 1, torch.device("cpu")
-
-
-def _any_order(problem: Problem, micro_batches: int, seed: int) -> Schedule:
-    """Some order that the dependencies allow."""
-    chance = random.Random(seed)
-    waits = {(b, m): {(problem.index[d.block], m) for d in block.after}
-             for b, block in enumerate(problem.blocks) for m in range(micro_batches)}
-    orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
-    while waits:
-        key = chance.choice([key for key, needed in waits.items() if not needed & waits.keys()])
-        del waits[key]
-        for device in problem.blocks[key[0]].devices:
-            orders[device].append(key)
-    return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
