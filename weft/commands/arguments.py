@@ -1,0 +1,100 @@
+"""Arguments that several commands take, and the values that arguments may have."""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts", "natural",
+           "positive", "share", "texts"]
+
+
+def add_schedule(command: argparse.ArgumentParser) -> None:
+    """A schedule file."""
+    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file (weft.schedule/1)")
+
+
+def add_spec(command: argparse.ArgumentParser) -> None:
+    """A model spec or block problem, and how many micro-batches run."""
+    command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
+    command.add_argument("-n", "--micro-batches", type=count, metavar="N",
+                         help="how many micro-batches run (a spec says it itself; this overrides)")
+
+
+def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
+    """What limits and repeats a search, and how it and its result are shown."""
+    command.add_argument("--time-limit", type=positive, default=time_limit, metavar="SECONDS",
+                         help=f"end the search after so long (default: {time_limit:g})")
+    add_repeatable(command)
+    command.add_argument("--workers", type=count, default=1, metavar="N", help="CP-SAT workers (default: 1)")
+    command.add_argument("--quiet", action="store_true", help="do not show progress")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def add_repeatable(command: argparse.ArgumentParser) -> None:
+    """What makes a run repeat exactly."""
+    command.add_argument("--effort", type=positive, metavar="SECONDS",
+                         help="limit CP-SAT's deterministic time instead of the clock: the run repeats exactly")
+    command.add_argument("--seed", type=natural, default=0, metavar="N", help="random seed (default: 0)")
+
+
+# -- values: each raises ArgumentTypeError with the end of a sentence that argparse begins -------------------------
+
+
+def positive(text: str) -> float:
+    """A finite number greater than 0."""
+    value = _number(text, float)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a number greater than 0")
+    return value
+
+
+def share(text: str) -> float:
+    """A finite number of 0 or more."""
+    value = _number(text, float)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a number of 0 or more")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(_number(text, int))
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a whole number of at least 1")
+    return value
+
+
+def natural(text: str) -> int:
+    """A whole number of at least 0, as a seed may be."""
+    value = int(_number(text, int))
+    if not 0 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a whole number from 0 to {2**31 - 1}")
+    return value
+
+
+def texts(text: str) -> list[str]:
+    """Values between commas."""
+    return [part.strip() for part in text.split(",")]
+
+
+def counts(text: str) -> list[int]:
+    """Whole numbers of at least 1 between commas."""
+    return [count(part) for part in texts(text)]
+
+
+def byte_size(text: str) -> int:
+    """An amount of memory, such as 16GiB, in bytes."""
+    from models.quantities import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _number(text: str, kind: type[int] | type[float]) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"is {text!r}, it must be {what}") from None

@@ -1,0 +1,82 @@
+"""``weft place``: an operator graph on devices."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import weft
+from weft.commands.arguments import add_search, share
+from weft.commands.command import GOOD, Command
+from weft.commands.output import require_writable
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("graph", metavar="GRAPH",
+                         help="an operator graph (weft.operators/1, dnn-partitioning or Piper JSON) or a model spec "
+                         "(.yaml)")
+    command.add_argument("--devices", type=_devices, metavar="KIND=N[:MEMORY],...",
+                         help="so many devices of a kind, with so much memory (default: what GRAPH says)")
+    command.add_argument("--recompute", action="store_true",
+                         help="Piper graphs: of an operator's alternatives take the one that keeps least")
+    command.add_argument("--latency", action="store_true",
+                         help="then minimise the time one micro-batch takes through the stages")
+    command.add_argument("--stage-graph", action="store_true",
+                         help="stages form a graph: memory by depth, and the least depth at the least load")
+    command.add_argument("--slack", type=share, default=0.0, metavar="FRACTION",
+                         help="with --stage-graph: let the load rise by so much for a shallower graph (default: 0)")
+    command.add_argument("--operators", action="store_true",
+                         help="specs and operator graphs: cut between any two operators, not between layers only")
+    command.add_argument("-o", "--output", metavar="FILE", help="write {objective, bound, status, stages} there")
+    add_search(command, time_limit=60.0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from weft.placing import StepLines, placement_text
+
+    require_writable(options.output)
+    found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
+                       stage_graph=options.stage_graph, slack=options.slack, whole_layers=not options.operators,
+                       time_limit=options.time_limit, effort=options.effort, seed=options.seed,
+                       workers=options.workers, on_step=StepLines(quiet=options.quiet))
+    answer = json.dumps(found.to_json())
+    if options.output:
+        from solver.files import write_atomically
+
+        write_atomically(options.output, answer + "\n")
+    print(answer if options.json else placement_text(found))
+    if options.output and not options.json:
+        print(f"written to {options.output}")
+    return GOOD
+
+
+def _devices(text: str) -> dict[str, tuple[int, float | None]]:
+    from weft.placing import parse_devices
+
+    try:
+        return parse_devices(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+COMMAND = Command(
+    name="place",
+    summary="cut an operator graph into stages on devices",
+    paragraphs=(
+        "GRAPH is a JSON file in the format of msr-fiddle/dnn-partitioning or of Piper: operators with their times on "
+        "each kind of device and their memory, what they send each other, and how many devices there are. Or it is a "
+        "model spec with its cluster (.yaml), or an operator graph (weft.operators/1, as `weft capture` writes it) "
+        "with the types of devices to model in --devices, such as a100-80gb=4.",
+        "With --stage-graph independent stages run at once, and a stage holds as many micro-batches as it is deep; "
+        "of the placements with the least largest load the shallowest is found.",
+        "The largest load of a stage, with its transfers, is made as small as possible under each device's memory; "
+        "then, with --latency, the time one micro-batch takes. The answer carries a bound that holds for the graph as "
+        "given. Graphs of many thousands of operators are coarsened first, which the answer says. Where nothing fits, "
+        "an operator and the memory that is missing are named (exit status 1).",
+    ),
+    example="weft place bert.json --devices accelerator=4:16GiB,cpu=0 -o stages.json",
+    arguments=_arguments,
+    run=_run,
+)

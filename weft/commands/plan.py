@@ -1,0 +1,45 @@
+"""``weft plan``: a schedule as instruction lists."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import weft
+from weft.commands.arguments import add_schedule
+from weft.commands.command import GOOD, Command
+from weft.commands.output import require_writable
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add_schedule(command)
+    command.add_argument("-o", "--output", metavar="FILE", help="where to (default: standard output)")
+    command.add_argument("--stages", metavar="MODULE:FUNCTION",
+                         help="the stages that `weft replay` will run: it then refuses any others")
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_writable(options.output)
+    plan = weft.plan(options.schedule, options.output, options.stages)
+    if options.output:
+        print(f"written to {options.output}")
+    else:
+        from runtime.plan import plan_to_json
+
+        print(json.dumps(plan_to_json(plan), indent=1))
+    return GOOD
+
+
+COMMAND = Command(
+    name="plan",
+    summary="lower a schedule to one instruction list a rank",
+    paragraphs=(
+        "Sends and receives are added so that every two ranks see their messages in the same order; the "
+        "result is proven free of deadlock and complete before it is written.",
+    ),
+    example="weft plan schedule.json -o plan.json",
+    arguments=_arguments,
+    run=_run,
+)
