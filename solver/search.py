@@ -185,8 +185,13 @@ class Search:
         return self.micro_batches * len(self.problem.blocks)
 
     @property
+    def proven(self) -> bool:
+        """Whether the best meets the bound. (``best`` itself carries the bound of the moment when it was found.)"""
+        return self.best is not None and self.best.makespan <= self.makespan_bound * (1 + RELATIVE_TOLERANCE)
+
+    @property
     def done(self) -> bool:
-        return (self.best is not None and self.best.gap == 0) or self.budget.spent
+        return self.proven or self.budget.spent
 
     @property
     def settled(self) -> bool:

@@ -11,8 +11,9 @@ import pytest
 
 from models.zoo.shapes import shape
 from solver.baselines import BASELINES, NotApplicable, baseline
+from solver.cpsat import Budget
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from solver.search import MAX_OPERATIONS, Infeasible, Progress, solve
+from solver.search import MAX_OPERATIONS, Infeasible, Progress, Search, solve
 from solver.unroll import unroll
 from tests.builders import chain, pipeline, v
 
@@ -22,6 +23,13 @@ def test_uniform_v_with_split_backward_reaches_the_proven_optimum(cap: int, make
     """Four devices, two chunks, eight micro-batches, F = I = W = 1; a cap of 8 is 1F1B's memory."""
     schedule = solve(pipeline(v(4), forward=1, split=(1, 1), memory=cap), 8, time_limit=120, effort=60)
     assert (schedule.makespan, schedule.makespan_bound) == (makespan, makespan)
+
+
+def test_the_search_ends_as_soon_as_the_bound_meets_the_best() -> None:
+    """The bound of 55 rises to the best, 59, long after that was found; a steady state is known by then."""
+    search = Search(pipeline(v(4), forward=1, split=(1, 1), memory=4), 8, Budget(deterministic=60.0))
+    proven = [search.proven for _ in search.steps()]
+    assert proven.index(True) == len(proven) - 1
 
 
 @pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
