@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import weft
 from experiments.small_gpt import Config, cut, layers, loss, text
 from models.build import candidates
 from models.sections import Spec
@@ -38,7 +39,6 @@ from solver.baselines import baseline
 from solver.files import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.search import Infeasible
-from weft.planning import solve_source
 
 GIB = 1024**3
 SPEC = Path(__file__).resolve().parent / "specs" / "gpt-1.3b-v100x4.yaml"
@@ -86,7 +86,7 @@ def planned(effort: float) -> dict[str, Any]:
         row: dict[str, Any] = {"memory": cap}
         for name in OPTIMIZERS:
             try:
-                schedule = solve_source(variant(spec, name, cap), effort=effort, time_limit=20 * effort)
+                schedule = weft.solve(variant(spec, name, cap), effort=effort, time_limit=20 * effort)
             except Infeasible as refusal:
                 row[name] = {"ms": None, "why": str(refusal)}
                 continue

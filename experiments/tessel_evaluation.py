@@ -42,6 +42,7 @@ from solver.files import write_atomically
 from solver.schedule import Schedule
 from solver.search import Infeasible
 from solver.validate import violations
+from weft.options import SearchOptions
 from weft.planning import Case, Placement, case_of, shape_placement, solve_case
 
 BATCH = 128
@@ -111,7 +112,7 @@ def plan(model: Model, effort: float) -> dict[str, Any]:
     everything = [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)]
     why = dict(case.refused) | {entry.shape: entry.reason for entry in refused}
     rivals = {title: _best(name, shapes, everything, case, why) for title, (name, shapes) in RIVALS.items()}
-    own = solve_case(case, time_limit=3600, effort=effort)
+    own = solve_case(case, SearchOptions(3600.0, effort))
     chosen = next(p for p in case.placements if p.title == own.solver["placement"])
     same_order = _in_known_order(chosen, case)
     times = {title: row["seconds"] for title, row in rivals.items() if "seconds" in row}
@@ -186,7 +187,7 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
             row = _best("gpipe", shapes, list(case.placements), case, {})
             if "seconds" in row:
                 found[title] = (row["seconds"], row["placement"])
-        own = solve_case(case, time_limit=600, effort=effort)
+        own = solve_case(case, SearchOptions(600.0, effort))
         found["weft"] = (own.makespan, str(own.solver["placement"]))
         bound = float(own.solver.get("bound_over_placements", own.makespan_bound))
         least = bound if least is None else min(least, bound)

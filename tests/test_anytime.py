@@ -24,6 +24,7 @@ from weft.cli import main
 from weft.figures import chart, draw
 from weft.figures.curve import build
 from weft.figures.marks import specification
+from weft.options import SearchOptions
 from weft.planning import Case, Placement, solve_case
 
 
@@ -77,7 +78,7 @@ def test_a_search_over_placements_has_one_history_of_all_of_them() -> None:
                 pipeline(v(2), forward=3, split=(4, 2), memory=3)]
     case = Case("two", tuple(Placement(f"p{i}", problem, {"placement": f"p{i}"})
                              for i, problem in enumerate(problems)), 6)
-    schedule = solve_case(case, effort=0.6)
+    schedule = solve_case(case, SearchOptions(effort=0.6))
     history = schedule.solver["history"]
     assert history[0][0] < history[-1][0]
     assert history[-1][1] == schedule.makespan

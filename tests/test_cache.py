@@ -14,10 +14,11 @@ from solver.problem import Problem
 from tests.builders import chain, pipeline
 from weft import cache as cache_module
 from weft.cache import Cache, default_folder, key_of
+from weft.options import SearchOptions
 from weft.planning import Case, case_of
-from weft.tasks import Limits, Solved, solve_point
+from weft.tasks import Solved, solve_point
 
-LIMITS = Limits(60.0, effort=0.05)
+LIMITS = SearchOptions(effort=0.05)
 Value = dict[str, Any]
 
 
@@ -56,7 +57,7 @@ def test_nothing_is_found_in_a_folder_that_is_not_there(tmp_path: Path) -> None:
     (case(), replace(LIMITS, effort=0.06)),
     (case(), replace(LIMITS, time_limit=61.0)),
 ], ids=["memory", "duration", "micro-batches", "seed", "effort", "time limit"])
-def test_another_question_has_another_key(other: tuple[Case, Limits]) -> None:
+def test_another_question_has_another_key(other: tuple[Case, SearchOptions]) -> None:
     assert key_of(*other) != key_of(case(), LIMITS)
 
 

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 
+import weft
 from models.family_costs import family_costs
 from models.sections import Spec
 from models.spec import SpecError, parse_spec
@@ -18,7 +19,7 @@ from solver.problem import BlockKind
 from solver.search import Infeasible
 from solver.validate import validate, violations
 from weft.choice import choice_lines
-from weft.planning import case_of, solve_source
+from weft.planning import case_of
 
 GPT = "{family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 262144, sequence: 512}"
 T5 = ("{family: t5, encoder_layers: 4, decoder_layers: 4, hidden: 256, heads: 8, feed_forward: 1024, "
@@ -171,7 +172,7 @@ def test_another_machine_is_farther_away() -> None:
 def test_solve_picks_the_shape_and_says_what_the_others_cost() -> None:
     """The table fits on no GPU alone; the answer is judged on every GPU."""
     spec = spec_of(GPT, memory="1500 MiB", more="placement: {backward: [full]}")
-    schedule = solve_source(spec, effort=0.5)
+    schedule = weft.solve(spec, effort=0.5)
     validate(schedule)
     assert len(schedule.problem.devices) == 4
     assert schedule.solver["placement"].startswith("M, ")

@@ -1,9 +1,10 @@
 """Solved problems on disk, so that an interrupted sweep goes on where it stopped and a repeated one costs nothing.
 
 One file an entry, named by a hash of all that decides the result: the block problems of every placement, micro-batches,
-limits, seed, and the code of the solver itself. An entry is taken only if it is whole (a checksum), is the answer to
-this very question, and the judge passes every schedule in it; any other is as good as missing and gets rebuilt.
-What the judge cannot know, such as a lower bound, rests on the checksum: it guards against damage, not against forgery.
+options of the search, and the code of the solver itself. An entry is taken only if it is whole (a checksum), is the
+answer to this very question, and the judge passes every schedule in it; any other is as good as missing and gets
+rebuilt. What the judge cannot know, such as a lower bound, rests on the checksum: it guards against damage, not against
+forgery.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -32,8 +34,9 @@ from solver.files import (
 )
 from solver.schedule import Schedule
 from solver.validate import violations
+from weft.options import SearchOptions
 from weft.planning import Case
-from weft.tasks import Limits, Solved
+from weft.tasks import Solved
 
 __all__ = ["Cache", "default_folder", "key_of"]
 
@@ -48,13 +51,13 @@ def default_folder() -> Path:
     return (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "weft"
 
 
-def key_of(case: Case, limits: Limits) -> str:
+def key_of(case: Case, options: SearchOptions) -> str:
     """The hash of all that decides what :func:`weft.tasks.solve_point` returns."""
     return _digest({
         "format": CACHE_FORMAT,
         "made_by": _makers(),
         "micro_batches": case.micro_batches,
-        "limits": {"time_limit": limits.time_limit, "effort": limits.effort, "seed": limits.seed},
+        "options": asdict(options),
         "placements": [{"title": placement.title, "details": placement.details,
                         "problem": problem_to_json(placement.problem)} for placement in case.placements],
     })
@@ -121,7 +124,8 @@ def _makers() -> Mapping[str, str]:
 
     here = Path(weft.__file__).parent
     home = Path(solver.__file__).parent
-    sources = [*sorted(home.rglob("*.py")), here / "planning.py", here / "comparison.py", here / "tasks.py"]
+    sources = [*sorted(home.rglob("*.py")), here / "planning.py", here / "comparison.py", here / "options.py",
+               here / "tasks.py"]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

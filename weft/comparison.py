@@ -12,11 +12,12 @@ from solver.problem import Number, Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, Progress
 from solver.validate import violations
+from weft.options import SearchOptions
 from weft.planning import Case, case_of, read_source, solve_case, solve_source
 from weft.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft import Source
+    from weft.api.sources import Source
 
 __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 
@@ -146,27 +147,22 @@ class Comparison:
 
 def compare_source(
     source: Source,
-    *,
-    micro_batches: int | None = None,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    micro_batches: int | None,
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None],
 ) -> Comparison:
     """See :func:`weft.compare`."""
     source = read_source(source)
     case = case_of(source, micro_batches)
     known, left_out = known_schedules(case)
-    own = solve_case(case, time_limit=time_limit, effort=effort, seed=seed, workers=workers, on_progress=on_progress)
+    own = solve_case(case, options, on_progress)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
     if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem):
         assert source.training is not None
         twin = source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
         try:
-            adam = solve_source(twin, micro_batches=micro_batches, time_limit=time_limit, effort=effort, seed=seed,
-                                workers=workers)
+            adam = solve_source(twin, micro_batches, options)
         except Infeasible as refusal:
             adam = str(refusal)
     return Comparison(case, tuple(_row(name, schedule) for name, schedule in schedules.items()), schedules, left_out,

@@ -13,6 +13,7 @@ from solver.files import save_schedule
 from solver.search import Progress
 from weft.comparison import Comparison, compare_source
 from weft.figures import draw
+from weft.options import SearchOptions
 
 __all__ = ["Demonstration", "demonstrate"]
 
@@ -26,21 +27,16 @@ class Demonstration:
 
 
 def demonstrate(
-    folder: str | os.PathLike[str] = "weft-demo",
-    *,
-    time_limit: float = 30.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    folder: str | os.PathLike[str],
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None],
 ) -> Demonstration:
-    """See :func:`weft.demo`. ``time_limit`` is for the search alone. Raises ``OSError`` if ``folder`` is unwritable."""
+    """See :func:`weft.demo`."""
     from models.spec import demo_spec
 
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    comparison = compare_source(demo_spec(), time_limit=time_limit, effort=effort, seed=seed, workers=workers,
-                                on_progress=on_progress)
+    comparison = compare_source(demo_spec(), None, options, on_progress)
     schedule, rival = comparison.weft, comparison.best_fixed
     files = [target / f"schedule{ending}" for ending in (".json", ".html", ".svg", ".png")]
     save_schedule(schedule, files[0])

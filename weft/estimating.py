@@ -13,7 +13,7 @@ from models.spec import Spec
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from weft import Source
+    from weft.api.sources import Source
 
 __all__ = ["Report", "estimate_source"]
 

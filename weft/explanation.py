@@ -22,10 +22,11 @@ from solver.validate import validate
 from solver.whatif import WhatIf, what_if
 from weft import sentences
 from weft.choice import choice_lines
+from weft.options import SearchOptions
 from weft.planning import case_of, solve_case
 
 if TYPE_CHECKING:
-    from weft import Source
+    from weft.api.sources import Source
 
 __all__ = ["Explanation", "explain_source"]
 
@@ -148,15 +149,12 @@ def _what_if_json(found: WhatIf) -> dict[str, Any]:
 
 def explain_source(
     source: Source | Schedule,
+    micro_batches: int | None,
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None],
     *,
-    micro_batches: int | None = None,
-    what_if_figures: bool = False,
-    in_flight_wanted: int | None = None,
-    time_limit: float = 30.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    what_if_figures: bool,
+    in_flight_wanted: int | None,
 ) -> Explanation:
     """See :func:`weft.explain`."""
     if in_flight_wanted is not None and in_flight_wanted < 1:
@@ -170,8 +168,7 @@ def explain_source(
         except Infeasible as refusal:
             return Explanation(None, refusal)
         try:
-            schedule = solve_case(case, time_limit=time_limit, effort=effort, seed=seed, workers=workers,
-                                  on_progress=on_progress)
+            schedule = solve_case(case, options, on_progress)
         except Infeasible as refusal:
             return Explanation(None, refusal, wanted_in_flight=in_flight_wanted, problem=problem)
     else:
@@ -179,8 +176,9 @@ def explain_source(
             raise ValueError(f"the schedule runs {schedule.micro_batches} micro-batches, not {micro_batches}; "
                              "leave the number out, or explain the problem")
         validate(schedule)
-    clock = Budget(seconds=time_limit)
-    found = what_if(schedule, effort=effort or 0.3, seed=seed, spent=lambda: clock.spent) if what_if_figures else None
+    clock = Budget(seconds=options.time_limit)
+    found = what_if(schedule, effort=options.effort or 0.3, seed=options.seed,
+                    spent=lambda: clock.spent) if what_if_figures else None
     return Explanation(schedule, what_if=found, wanted_in_flight=in_flight_wanted)
 
 

@@ -6,18 +6,16 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from solver.problem import Problem
 from solver.schedule import Schedule
 
 if TYPE_CHECKING:
     from runtime.export.torch_import import Table
-    from weft import Source
+    from weft.api.sources import PathLike, Source
 
 __all__ = ["EXPORTS", "export_to", "format_of", "import_from"]
-
-PathLike: TypeAlias = "str | os.PathLike[str]"
 
 
 def _pytorch(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:

@@ -17,7 +17,7 @@ from weft.units import time_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft import PathLike
+    from weft.api.sources import PathLike
 
 __all__ = ["Fitted", "fit_timelines"]
 

@@ -14,6 +14,7 @@ from solver.placement.placement import Placement
 from solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
 from solver.placement.search import Step, place
 from solver.placement.stage_dag import GraphPlacement
+from weft.options import SearchOptions
 
 if TYPE_CHECKING:
     from models.sections import Spec
@@ -24,11 +25,9 @@ __all__ = ["StepLines", "parse_devices", "place_source", "placement_text", "with
 Wish = tuple[int, float | None]
 
 
-def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, *,
-                 devices: Mapping[str, Wish] | None = None, recompute: bool = False, latency: bool = False,
-                 stage_graph: bool = False, slack: float = 0.0, whole_layers: bool = True, time_limit: float = 60.0,
-                 effort: float | None = None, seed: int = 0, workers: int = 1,
-                 on_step: Callable[[Step], None] = lambda _: None) -> Placement:
+def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, options: SearchOptions,
+                 on_step: Callable[[Step], None], *, devices: Mapping[str, Wish] | None, recompute: bool, latency: bool,
+                 stage_graph: bool, slack: float, whole_layers: bool) -> Placement:
     """See :func:`weft.place`."""
     if latency and stage_graph:
         raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
@@ -39,10 +38,8 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
     if stage_graph:
         from solver.placement.graph_search import place_graph
 
-        return place_graph(source, slack=slack, time_limit=time_limit, effort=effort, seed=seed, workers=workers,
-                           on_step=on_step)
-    return place(source, time_limit=time_limit, effort=effort, seed=seed, workers=workers, latency=latency,
-                 on_step=on_step)
+        return place_graph(source, slack=slack, on_step=on_step, **dataclasses.asdict(options))
+    return place(source, latency=latency, on_step=on_step, **dataclasses.asdict(options))
 
 
 def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, devices: Mapping[str, Wish],

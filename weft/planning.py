@@ -17,13 +17,14 @@ from solver.schedule import Schedule
 from solver.search import Infeasible, Progress, Search
 from weft.choice import Searched, choice, shape_placement_details
 from weft.domination import undominated
+from weft.options import SearchOptions
 
 if TYPE_CHECKING:
     from models.build import Candidate
     from models.spec import Spec
     from models.transform.shapes import ShapeCandidate
     from models.transform.space import Space
-    from weft import Source
+    from weft.api.sources import Source
 
 #: Seconds of a placement's first turn; each later one is twice as long.
 _FIRST_TURN = 1.0
@@ -149,26 +150,17 @@ def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
 
 def solve_source(
     source: Source,
-    *,
-    micro_batches: int | None = None,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    micro_batches: int | None,
+    options: SearchOptions,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Schedule:
     """See :func:`weft.solve`."""
-    return solve_case(case_of(source, micro_batches), time_limit=time_limit, effort=effort, seed=seed, workers=workers,
-                      on_progress=on_progress)
+    return solve_case(case_of(source, micro_batches), options, on_progress)
 
 
 def solve_case(
     case: Case,
-    *,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    options: SearchOptions,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Schedule:
     """The best schedule over all placements of ``case``.
@@ -176,7 +168,7 @@ def solve_case(
     The placements take turns, those with the smallest lower bounds first, and turns grow longer. A placement
     whose lower bound is not below the best makespan found anywhere is passed over.
     """
-    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    budget = options.budget()
     tournament = _Tournament(case, budget, on_progress)
     try:
         tournament.run()

@@ -25,10 +25,11 @@ from solver.seeds import periodic_seed
 from solver.unroll import at_its_times
 from solver.validate import validate
 from weft.latencies import Point, Serving, parse_period, parse_throughput
+from weft.options import SearchOptions
 from weft.planning import Case, Placement, case_of, read_source
 
 if TYPE_CHECKING:
-    from weft import Source
+    from weft.api.sources import Source
 
 __all__ = ["PointLines", "serve_source"]
 
@@ -55,16 +56,13 @@ class PointLines:
 
 def serve_source(
     source: Source,
+    micro_batches: int | None,
+    options: SearchOptions,
+    on_progress: Callable[[Serving], None],
     *,
-    throughput: Number | str | None = None,
-    period: Number | str | None = None,
-    points: int = 8,
-    micro_batches: int | None = None,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
-    on_progress: Callable[[Serving], None] = lambda _: None,
+    throughput: Number | str | None,
+    period: Number | str | None,
+    points: int,
 ) -> Serving:
     """See :func:`weft.latency`."""
     if throughput is not None and period is not None:
@@ -77,7 +75,7 @@ def serve_source(
     unit = case.placements[0].problem.time_unit
     floor = (parse_period(period, unit) if period is not None
              else None if throughput is None else 1 / parse_throughput(throughput, unit))
-    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    budget = options.budget()
     count = case.micro_batches if micro_batches is not None or size is not None else None
     hunt = _Hunt(case, size, count, floor, budget, on_progress)
     try:

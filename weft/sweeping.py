@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
@@ -21,19 +21,18 @@ from models.spec import SpecError
 from solver.problem import Problem
 from solver.search import Infeasible
 from weft.cache import Cache, default_folder, key_of
+from weft.options import SearchOptions
 from weft.planning import Case, case_of, read_source
 from weft.refinement import tightened
-from weft.tasks import Limits, Solved, solve_point
+from weft.tasks import Solved, solve_point
 from weft.tradeoff import Known, LeftOut, Row, Sweep, non_dominated, row_of
 from weft.variants import Axes, Variant, variants_of
 
 if TYPE_CHECKING:
-    from weft import PathLike, Source
+    from weft.api.sources import PathLike, Source
 
-__all__ = ["SweepProgress", "dask_executor", "sweep_source"]
+__all__ = ["SweepProgress", "dask_executor", "seconds_a_point", "sweep_source"]
 
-#: Seconds of search for each point, unless the caller says; and with an effort, which should end the search instead.
-DEFAULT_SECONDS, SECONDS_WITH_EFFORT = 10.0, 3600.0
 #: A point that was added can bring known schedules, on its own placements, that call for another.
 _ROUNDS = 6
 
@@ -56,34 +55,35 @@ class SweepProgress:
         return len(self.sweep.rows) + len(self.sweep.left_out)
 
 
+def seconds_a_point(effort: float | None) -> float:
+    """How long each point of a sweep is searched unless the caller says: longer where an effort should end it."""
+    return 10.0 if effort is None else 3600.0
+
+
 def sweep_source(
     source: Source,
     axes: Axes,
+    options: SearchOptions,
+    on_progress: Callable[[SweepProgress], None],
     *,
-    executor: Executor | None = None,
-    workers: int | None = None,
-    cache: PathLike | bool = True,
-    refine: bool = True,
-    time_limit: float | None = None,
-    effort: float | None = None,
-    seed: int = 0,
-    on_progress: Callable[[SweepProgress], None] = lambda _: None,
+    executor: Executor | None,
+    processes: int | None,
+    cache: PathLike | bool,
+    refine: bool,
 ) -> Sweep:
-    """See :func:`weft.sweep`."""
-    if time_limit is None:
-        time_limit = DEFAULT_SECONDS if effort is None else SECONDS_WITH_EFFORT
-    for name, value in (("time_limit", time_limit), ("effort", effort), ("workers", workers)):
+    """See :func:`weft.sweep`. The ``options`` are each point's; ``processes`` of them are solved side by side."""
+    for name, value in (("time_limit", options.time_limit), ("effort", options.effort), ("workers", processes)):
         if value is not None and not value > 0:
             raise ValueError(f"{name} is {value!r}, it must be greater than 0")
     source = read_source(source)
     variants, work = variants_of(source, axes)
     units = (source.time_unit, source.memory_unit) if isinstance(source, Problem) else ("s", "B")
-    limits = Limits(time_limit, effort, seed)
-    blank = Sweep(source.name, len(variants[0].point.memory), *units, work, settings=asdict(limits))
-    run = _Run(variants, limits, _cache(cache), blank, on_progress)
+    settings = {"time_limit": options.time_limit, "effort": options.effort, "seed": options.seed}
+    blank = Sweep(source.name, len(variants[0].point.memory), *units, work, settings=settings)
+    run = _Run(variants, options, _cache(cache), blank, on_progress)
     with contextlib.ExitStack() as stack:
         if executor is None:
-            executor = stack.enter_context(_own_executor(workers or _cores(), len(variants)))
+            executor = stack.enter_context(_own_executor(processes or _cores(), len(variants)))
         run.over(executor, refine)
     found = run.sweep
     if not found.rows:
@@ -108,9 +108,9 @@ class _Task:
 class _Run:
     """One sweep while it runs: what is settled so far, by the points' numbers."""
 
-    def __init__(self, variants: list[Variant], limits: Limits, cache: Cache | None, blank: Sweep,
+    def __init__(self, variants: list[Variant], options: SearchOptions, cache: Cache | None, blank: Sweep,
                  on_progress: Callable[[SweepProgress], None]) -> None:
-        self.variants, self.limits, self.cache, self.on_progress = variants, limits, cache, on_progress
+        self.variants, self.options, self.cache, self.on_progress = variants, options, cache, on_progress
         self.rows: dict[int, Row] = {}
         self.left_out: dict[int, LeftOut] = {}
         self.notes: list[str] = []
@@ -182,13 +182,13 @@ class _Run:
                 self._leave_out(index, error)
                 return
         case = self._cases[index]
-        key = key_of(case, self.limits)
+        key = key_of(case, self.options)
         known = None if self.cache is None else self.cache.load(key, case)
         if known is not None:
             self.cached += 1
             self._keep(index, known, cached=True)
             return
-        self._pending[executor.submit(solve_point, case, self.limits)] = _Task(index, key)
+        self._pending[executor.submit(solve_point, case, self.options)] = _Task(index, key)
 
     def _collect(self, timeout: float | None) -> None:
         """Take what has been solved; ``timeout`` ``None`` waits until there is something."""

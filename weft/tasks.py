@@ -9,18 +9,10 @@ from solver.schedule import Schedule
 from solver.search import Infeasible
 from solver.validate import violations
 from weft.comparison import known_schedules
+from weft.options import SearchOptions
 from weft.planning import Case, solve_case
 
-__all__ = ["Limits", "Solved", "solve_point"]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long each point is searched: see :func:`weft.solve`. CP-SAT runs with one worker, points run side by side."""
-
-    time_limit: float
-    effort: float | None = None
-    seed: int = 0
+__all__ = ["Solved", "solve_point"]
 
 
 @dataclass(frozen=True)
@@ -31,13 +23,13 @@ class Solved:
     known: Mapping[str, Schedule] = field(default_factory=dict)
 
 
-def solve_point(case: Case, limits: Limits) -> Solved | str:
+def solve_point(case: Case, options: SearchOptions) -> Solved | str:
     """Solve ``case``; a text says why no schedule fits. Runs on any worker that has weft.
 
     Raises ``KeyboardInterrupt`` where Ctrl-C reached the search: a result cut short is none of this point.
     """
     try:
-        own = solve_case(case, time_limit=limits.time_limit, effort=limits.effort, seed=limits.seed)
+        own = solve_case(case, options)
     except Infeasible as refusal:
         return str(refusal)
     if own.solver.get("interrupted"):

@@ -1,0 +1,79 @@
+"""What is known of a model: its operators, times and memory, before any schedule."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from weft.api.sources import PathLike
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+    from models.measured_times import MeasuredTimes
+    from models.spec import Spec
+    from runtime.stage_costs import MeasuredStages
+    from runtime.training import Training
+    from solver.operators import OperatorGraph
+    from weft.estimating import Report
+
+__all__ = ["capture", "estimate", "profile", "profile_stages", "schema"]
+
+
+def estimate(source: PathLike | Spec, *, shape: str | None = None) -> Report:
+    """What each stage of a model spec holds, sends and costs, before any search, and whether it fits the GPUs.
+
+    The stages are those of ``shape`` (``chain``, ``v``, ``loop``; default the first that the spec allows) under 1F1B.
+    Every number says its origin: measured, interpolated, modelled or given; modelled ones with their known error.
+    ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
+
+    Raises ``ValueError`` (``SpecError`` and its like) for a spec that means nothing or has no costs.
+    """
+    from weft.estimating import estimate_source
+
+    return estimate_source(source, shape=shape)
+
+
+def capture(source: PathLike | Module, inputs: tuple[Any, ...] | None = None,
+            keywords: Mapping[str, Any] | None = None) -> OperatorGraph:
+    """The operators of a model: of a ``.pt2`` file of ``torch.export.save``, or of a module called with ``inputs``.
+
+    Of a file nothing is unpickled and no code runs but torch's own on tensors without data; a module is exported with
+    ``torch.export.export(source, inputs, keywords)``. ``notes`` of the result say what its numbers assume. Raises
+    :class:`models.exported.ExportError`.
+    """
+    from models.capture import capture_file, capture_module
+
+    if isinstance(source, str | os.PathLike):
+        return capture_file(source)
+    return capture_module(source, inputs or (), keywords)
+
+
+def profile(model: PathLike, *, repeats: int = 7, device: str | None = None) -> MeasuredTimes:
+    """Each distinct operator of a ``.pt2`` file timed alone on this device, forward and backward, with its memory.
+
+    The model as a whole never runs; what would not fit is skipped and filled in, and the result says so. Raises
+    :class:`models.exported.ExportError`.
+    """
+    from weft.profiling import profile_operators
+
+    return profile_operators(model, repeats=repeats, device=device)
+
+
+def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None) -> MeasuredStages:
+    """Time and memory of F, B, I and W of every stage of a training, each stage run alone by the executor's own runner.
+
+    ``stages`` is a :class:`runtime.training.Training` with all stages, or ``FILE.py:FUNCTION`` that gives one.
+    :func:`runtime.stage_costs.measured_problem` makes a problem of the result. Raises ``ValueError``.
+    """
+    from weft.profiling import profile_stages as measure
+
+    return measure(stages, repeats=repeats, device=device)
+
+
+def schema() -> Mapping[str, Any]:
+    """The JSON Schema of a model spec."""
+    from models.spec import spec_schema
+
+    return spec_schema()

@@ -1,0 +1,161 @@
+"""What is done with a schedule: judged, drawn, lowered, run, fitted, exported, imported, unrolled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.api.sources import PathLike, Source
+
+if TYPE_CHECKING:
+    from solver.schedule import Schedule
+    from weft.fitting import Fitted
+
+__all__ = ["check", "draw", "export_schedule", "fit", "import_schedule", "plan", "replay", "replay_alone", "unroll"]
+
+
+def check(schedule: Schedule | PathLike) -> list[str]:
+    """What is wrong with a schedule: one sentence each, none if it is valid.
+
+    The judge (:mod:`solver.validate`) derives everything from the operations; a file's stated makespan, peak
+    memory and status are held against them too. Raises ``FormatError`` for a file that is no schedule.
+    """
+    from solver.validate import violations
+
+    if isinstance(schedule, str | os.PathLike):
+        from solver.files import load_schedule, misstatements, read_json
+
+        loaded = load_schedule(schedule)
+        return [*violations(loaded), *misstatements(read_json(schedule), loaded)]
+    return violations(schedule)
+
+
+def draw(
+    schedule: Schedule | PathLike,
+    path: PathLike,
+    *,
+    baseline: Schedule | PathLike | None = None,
+    measured: PathLike | None = None,
+    title: str | None = None,
+    critical: bool = False,
+    history: bool = False,
+) -> None:
+    """Draw a schedule to ``path``: ``.html`` (self-contained, details on hover), ``.svg``, ``.png``; ``.json`` is a
+    Perfetto trace.
+
+    ``baseline`` is drawn above it on the same time axis; ``measured`` is a timeline that :func:`replay` wrote.
+    ``critical`` marks the critical path (see :func:`explain`). ``history`` draws, instead of the schedule, the best
+    makespan and the bound over the time of the search that made it.
+    Raises :class:`~solver.validate.InvalidSchedule` for a schedule that breaks a rule.
+    """
+    from weft.drawing import draw_history, draw_schedule
+
+    if history:
+        if baseline is not None or measured is not None or critical:
+            raise ValueError("the history of a search is a picture of its own: leave out baseline, measured and "
+                             "critical")
+        draw_history(_valid(schedule), path, title=title)
+        return
+    draw_schedule(_valid(schedule), path, baseline=None if baseline is None else _valid(baseline), measured=measured,
+                  title=title, critical=critical)
+
+
+def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None) -> Any:
+    """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
+
+    With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch.
+    Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and :class:`runtime.check.ProgramError`.
+    """
+    from runtime.plan import plan_of, save_plan
+
+    made = plan_of(_valid(schedule))
+    if stages is not None:
+        from runtime.replay import load_factory
+        from runtime.signature import signed
+
+        made = signed(made, load_factory(stages))
+    if path is not None:
+        save_plan(made, path)
+    return made
+
+
+def export_schedule(schedule: Schedule | PathLike, path: PathLike, *, format: str | None = None,
+                    torch: str = "2.13") -> list[Path]:
+    """Write a schedule for another tool; returns the files written.
+
+    ``format`` is ``pytorch`` (pipelining CSV; the default for ``.csv``), ``pytorch-comms`` (with communication, for
+    PyTorch version ``torch``), ``megatron`` (flags), ``torchtitan`` (``.toml``, and a CSV beside it), ``nnscaler``
+    (``.py``), ``tessel`` or ``perfetto`` (JSON). Raises ``InvalidSchedule``, and ``ValueError`` (``ExportError``) with
+    the reason for a schedule that the format cannot express.
+    """
+    from weft.exporting import export_to
+
+    return export_to(_valid(schedule), path, format=format, torch=torch)
+
+
+def import_schedule(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:
+    """Somebody's schedule, to be checked, timed and drawn: a PyTorch pipelining ``.csv`` of either flavour, or a Tessel
+    ``.json``.
+
+    ``problem``, a block problem or for a CSV a model spec, says how long blocks take and what they hold; without one a
+    forward and each half of a backward take one unit. What it breaks of weft's rules is for :func:`check` to say; what
+    is odd about a CSV's communication stands in ``schedule.solver["notes"]``. Raises ``FormatError``, with row and
+    cell, for a file that no rank could run.
+    """
+    from weft.exporting import import_from
+
+    return import_from(path, problem=problem, micro_batches=micro_batches)
+
+
+def fit(source: Schedule | PathLike, *timelines: PathLike) -> Fitted:
+    """What :func:`replay` measured, as corrected costs: ``source`` is the plan or schedule that ran, each of
+    ``timelines`` a run of it.
+
+    The result's ``problem`` has every block's median duration, and the transfers that could be seen, so that the next
+    :func:`solve` is on real figures; ``save(path)`` writes it, ``str()`` is the table of planned against measured,
+    ``warnings`` names blocks with a large spread. Raises ``ValueError`` for a timeline of another plan.
+    """
+    from weft.fitting import fit_timelines
+
+    return fit_timelines(source, timelines)
+
+
+def replay(plan: PathLike, **options: Any) -> Any:
+    """Run a plan on this process's rank (under ``torchrun``); needs torch. See :func:`runtime.replay.replay`."""
+    from runtime.replay import replay as run_plan
+
+    return run_plan(plan, **options)
+
+
+def replay_alone(plan: PathLike, ranks: Sequence[int] | None = None, *, stages: str, **options: Any) -> Any:
+    """Run ranks of a plan one after another on this process's device, each without the others; needs torch.
+
+    Gives every rank's times and peak memory, and the step they predict. See :func:`runtime.replay.replay_alone`.
+    """
+    from runtime.replay import replay_alone as run_alone
+
+    return run_alone(plan, ranks, stages=stages, **options)
+
+
+def unroll(schedule: Schedule | PathLike, micro_batches: int) -> Schedule:
+    """A solved schedule for another number of micro-batches: whole periods put in or taken out, no search.
+
+    Raises ``ValueError`` if it has no repetend, or too few micro-batches are asked for.
+    """
+    from solver.unroll import unroll as stretch
+
+    return stretch(_valid(schedule), micro_batches)
+
+
+def _valid(schedule: Schedule | PathLike) -> Schedule:
+    """The schedule, read if it is a path, and judged."""
+    from solver.validate import validate
+
+    if isinstance(schedule, str | os.PathLike):
+        from solver.files import load_schedule
+
+        schedule = load_schedule(schedule)
+    validate(schedule)
+    return schedule

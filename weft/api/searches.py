@@ -1,0 +1,236 @@
+"""What is searched for: schedules and placements, compared, swept over and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from weft.api.sources import PathLike, Source
+from weft.options import SearchOptions
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from models.spec import Spec
+    from solver.operators import OperatorGraph
+    from solver.placement.placement import Placement
+    from solver.placement.problem import PlacementProblem
+    from solver.placement.search import Step
+    from solver.problem import Number
+    from solver.schedule import Schedule
+    from solver.search import Progress
+    from weft.comparison import Comparison
+    from weft.demonstration import Demonstration
+    from weft.explanation import Explanation
+    from weft.latencies import Serving
+    from weft.sweeping import SweepProgress
+    from weft.tradeoff import Sweep
+
+__all__ = ["compare", "demo", "explain", "latency", "place", "solve", "sweep"]
+
+
+def solve(
+    source: Source,
+    *,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Schedule:
+    """The best schedule found for ``source`` within ``time_limit`` seconds, with a proven lower bound on its makespan.
+
+    For a model spec all its placements (shapes, full and split backward) are searched and the best is returned; for a
+    block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides). ``effort`` limits
+    CP-SAT's deterministic time, so that a ``seed`` repeats a run exactly. Ctrl-C returns the best so far.
+
+    Raises :class:`solver.search.Infeasible` where no schedule fits, and ``ValueError`` (``SpecError``, ``FormatError``)
+    for a source that means nothing.
+    """
+    from weft.planning import solve_source
+
+    return solve_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress)
+
+
+def compare(
+    source: Source,
+    *,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Comparison:
+    """Every known schedule that ``source`` allows beside weft's own, at equal memory and on the same durations.
+
+    Each known schedule gets, of the placements it can run on, the one where it fits and is fastest. Arguments and
+    errors are those of :func:`solve`. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
+    schedules by name.
+    """
+    from weft.comparison import compare_source
+
+    return compare_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress)
+
+
+def sweep(
+    source: Source,
+    *,
+    memory: Sequence[Number | str] | None = None,
+    micro_batches: Sequence[int] | None = None,
+    micro_batch_sizes: Sequence[int] | None = None,
+    recompute: Sequence[bool] | None = None,
+    shapes: Sequence[str] | None = None,
+    chunks: Sequence[int] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
+    cache: PathLike | bool = True,
+    refine: bool = True,
+    time_limit: float | None = None,
+    effort: float | None = None,
+    seed: int = 0,
+    on_progress: Callable[[SweepProgress], None] = lambda _: None,
+) -> Sweep:
+    """Solve ``source`` for every combination of the values given, and show what memory buys in throughput.
+
+    ``memory`` is what each GPU has: bytes or ``"24 GiB"`` (for a block problem: its memory unit), or ``"1.5x"`` for
+    that many times what the source says. ``shapes`` (``chain``, ``v``, ``loop``) or ``chunks`` (stages a GPU) solve
+    each entry by itself; without them the best of all is taken. What is not given stays as the source says; a block
+    problem has memory and ``micro_batches`` only. A point that fits no GPU, or that there are no costs for, is left
+    out.
+
+    A known schedule that needs less memory than the points asked for, and is faster than those with as little, calls
+    for a point at the memory it needs: ``refine`` adds them, so that no known schedule is ahead of weft's front.
+
+    Points are solved side by side on ``executor``, any :class:`concurrent.futures.Executor`, by default a process
+    pool of ``workers`` (one a core); 1 solves in this process. ``cache`` names a folder for solved points (``True``:
+    the user's cache folder, ``False``: none), where a sweep that was interrupted goes on. ``time_limit`` is for each
+    point, 10 seconds by default; with ``effort`` the rows repeat exactly, whichever executor solves them.
+
+    Ctrl-C returns what is solved so far. Raises ``ValueError`` for values that mean nothing or make more than 1000
+    points, and the errors of :func:`solve` where no point at all can be solved.
+    """
+    from weft.sweeping import seconds_a_point, sweep_source
+    from weft.variants import Axes
+
+    axes = Axes(memory, micro_batches, micro_batch_sizes, recompute, shapes, chunks)
+    options = SearchOptions(seconds_a_point(effort) if time_limit is None else time_limit, effort, seed)
+    return sweep_source(source, axes, options, on_progress, executor=executor, processes=workers, cache=cache,
+                        refine=refine)
+
+
+def latency(
+    source: Source,
+    *,
+    throughput: Number | str | None = None,
+    period: Number | str | None = None,
+    points: int = 8,
+    micro_batches: int | None = None,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Serving], None] = lambda _: None,
+) -> Serving:
+    """How long one micro-batch takes, first start to last end, when another one starts every period.
+
+    At a floor, ``throughput`` (micro-batches per time unit, or ``"12.5/s"``) or a longest ``period`` (in the time unit,
+    or ``"80 ms"``), the least latency; without one the front of latency against throughput, from the best throughput
+    to the least latency, about ``points`` of it. Each point has a proven lower bound over all placements, and a judged
+    schedule of ``micro_batches`` (default: what a spec says). The other arguments are those of :func:`solve`; Ctrl-C
+    returns what was found. One micro-batch a period is searched.
+
+    Raises :class:`solver.search.Infeasible` where no schedule fits or the floor cannot be met (it says what can), and
+    ``ValueError`` (``SpecError``, ``FormatError``) for a source or a floor that means nothing.
+    """
+    from weft.serving import serve_source
+
+    return serve_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress,
+                        throughput=throughput, period=period, points=points)
+
+
+def explain(
+    source: Source | Schedule,
+    *,
+    micro_batches: int | None = None,
+    what_if: bool = False,
+    in_flight: int | None = None,
+    time_limit: float = 30.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Explanation:
+    """Why a schedule is as long as it is, or why a problem has none.
+
+    ``source`` is a schedule or a schedule file, or a spec or problem, which is solved first (the arguments are those of
+    :func:`solve`). The explanation holds the critical path of the makespan, the critical cycle of the period, and
+    every device's idle time by what it waits for; where no schedule fits, what collides in which memory and what
+    would work. ``what_if`` adds what more memory, faster transfers and shorter stages would give, each tried with
+    ``effort`` and all within ``time_limit``. ``in_flight`` asks how many micro-batches at once the memory holds.
+    ``str()`` is the text, ``.to_json()`` the numbers.
+
+    Raises ``InvalidSchedule`` for a schedule that breaks a rule, and the errors of :func:`solve` for a source that
+    means nothing.
+    """
+    from weft.explanation import explain_source
+
+    return explain_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress,
+                          what_if_figures=what_if, in_flight_wanted=in_flight)
+
+
+def place(
+    graph: PathLike | PlacementProblem | OperatorGraph | Spec,
+    *,
+    devices: Mapping[str, tuple[int, float | None]] | None = None,
+    recompute: bool = False,
+    latency: bool = False,
+    stage_graph: bool = False,
+    slack: float = 0.0,
+    whole_layers: bool = True,
+    time_limit: float = 60.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_step: Callable[[Step], None] = lambda _: None,
+) -> Placement:
+    """An operator graph cut into stages on devices so that the largest load is least, with a proven bound.
+
+    ``graph`` is a :class:`~solver.placement.problem.PlacementProblem`, a model spec, an operator graph, or a file: a
+    spec, ``weft.operators/1``, or the dnn-partitioning or Piper JSON format. ``devices`` overrides how many there are
+    of a kind and, unless ``None``, the memory of each, by the kind's name; an operator graph knows none, so its are
+    named by type (``{"a100-80gb": (4, None)}``). Layers of a spec or operator graph stay whole if ``whole_layers``.
+    ``recompute`` takes, of a Piper graph's alternatives, those that keep least. ``latency`` then minimises, at that
+    largest load, the time one micro-batch takes. With ``stage_graph`` independent stages run at once and hold as many
+    micro-batches as they are deep (a :class:`~solver.placement.stage_dag.GraphPlacement`); then the depth is minimised,
+    among largest loads up to ``slack`` above the least. ``effort``, ``seed``, ``workers`` and Ctrl-C as in
+    :func:`solve`.
+
+    Raises :class:`solver.placement.hopeless.NoPlacement` (an ``Infeasible``) where nothing fits, and ``ValueError``
+    (``FormatError``, ``PlacementError``) for a graph that means nothing.
+    """
+    from weft.placing import place_source
+
+    return place_source(graph, SearchOptions(time_limit, effort, seed, workers), on_step, devices=devices,
+                        recompute=recompute, latency=latency, stage_graph=stage_graph, slack=slack,
+                        whole_layers=whole_layers)
+
+
+def demo(
+    folder: PathLike = "weft-demo",
+    *,
+    time_limit: float = 30.0,
+    effort: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Demonstration:
+    """Plan GPT-1.3B on four V100s with measured costs, compare, draw, and write everything into ``folder``.
+
+    ``time_limit`` is for the search alone; the other arguments are those of :func:`solve`. Raises ``OSError`` if
+    ``folder`` is unwritable.
+    """
+    from weft.demonstration import demonstrate
+
+    return demonstrate(folder, SearchOptions(time_limit, effort, seed, workers), on_progress)
