@@ -3,7 +3,9 @@
 Shares are fitted on one model of Aceso's V100 profiles (GPT-1.3B, micro-batches of 1, 2, 4 and 8) and judged on the
 other (T5-770M), which has other sizes and a decoder; and the other way round. Errors are modelled over measured time,
 minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far counted
-memory is from the profile's. Writes ``roofline.json`` and ``roofline.png``.
+memory is from the profile's; and how far what one of 2, 4 or 8 GPUs that compute together does is from the profiles of
+such GPUs, collectives included: modelled with the shipped shares, and scaled by them from the measured whole operator.
+Writes ``roofline.json`` and ``roofline.png``.
 
     python -m experiments.roofline
 """
@@ -23,14 +25,16 @@ import altair as alt
 import vl_convert
 
 from models.build import layer_costs
+from models.collectives import collective_time
 from models.devices import DEVICES, KernelClass, Pass, Reach, kernel_class
 from models.families import GptModel, T5Model
-from models.profile_times import rows_of, sizes_agree
-from models.profiles import shipped_profile
-from models.roofline import dtype_of, pass_seconds
+from models.profile_times import ProfileTimes, rows_of, sizes_agree
+from models.profiles import DEGREES, shipped_profile
+from models.roofline import Roofline, dtype_of, pass_seconds
 from models.spec import parse_spec
 from models.split import split_layers
 from models.stages import Stages, peak_bytes
+from models.transform.part_times import PartTimes
 from models.zoo.graphs import model_graph
 from solver.operators import Operator, Work
 
@@ -149,15 +153,66 @@ def errors(tested: Sequence[Sample], shares: Shares, launch: Mapping[Pass, float
                 ours = sum(modelled(s, p, shares, launch[p]) for s in members for p in passes)
                 theirs = sum(s.seconds[p] for s in members for p in passes)
                 found[key] = ours / theirs - 1
-            values = list(found.values())
-            sizes = sorted(abs(value) for value in values)
-            worst = max((abs(error), key) for key, error in found.items())[1]
-            result[f"{level} {' and '.join(passes)}"] = {
-                "count": len(values), "median_absolute": round(statistics.median(sizes), 4),
-                "p90_absolute": round(sizes[math.ceil(0.9 * len(sizes)) - 1], 4),
-                "bias": round(statistics.mean(values), 4),
-                "worst": [str(part) for part in worst], "worst_error": round(found[worst], 4)}
+            result[f"{level} {' and '.join(passes)}"] = _distribution(found)
     return result
+
+
+def together(name: str) -> dict[str, object]:
+    """Errors of the parts of 2, 4 and 8 GPUs, over operators that they divide, and over layers."""
+    result: dict[str, object] = {}
+    for degree in DEGREES:
+        for source in ("modelled", "scaled from the measured whole"):
+            ours: dict[tuple[int, str, str], dict[Pass, float]] = {}
+            theirs: dict[tuple[int, str, str], dict[Pass, float]] = {}
+            for batch in SIZES:
+                _add_parts(name, batch, degree, source == "modelled", ours, theirs)
+            found: dict[str, object] = {}
+            for level in ("operator", "layer"):
+                for passes in _PASSES:
+                    sums: dict[tuple[int, str], list[float]] = {}
+                    for (batch, layer, row), seconds in theirs.items():
+                        key = (batch, row if level == "operator" else layer)
+                        total = sums.setdefault(key, [0.0, 0.0])
+                        total[0] += sum(ours[batch, layer, row][which] for which in passes)
+                        total[1] += sum(seconds[which] for which in passes)
+                    found[f"{level} {' and '.join(passes)}"] = _distribution(
+                        {key: a / b - 1 for key, (a, b) in sums.items()})
+            result[f"{degree} GPUs, {source}"] = found
+    return result
+
+
+def _add_parts(name: str, batch: int, degree: int, all_modelled: bool, ours: dict[tuple[int, str, str],
+               dict[Pass, float]], theirs: dict[tuple[int, str, str], dict[Pass, float]]) -> None:
+    """The times of divided rows, ours and measured, by micro-batch, layer and row; passes of no time are left out."""
+    graph = model_graph(MODELS[name], batch)
+    tables = {1: shipped_profile(name, batch), degree: shipped_profile(name, batch, degree)}
+    profile = ProfileTimes({batch: tables[1]}, batch, Roofline(V100), name, {degree: {batch: tables[degree]}})
+    whole = Roofline(V100).times(graph) if all_modelled else profile.times(graph)
+    parts = PartTimes(graph, whole, degree, Roofline(V100))
+    rows = rows_of(graph)
+    for measured in profile.rows_together(graph, degree):
+        first = graph.by_name[next(iter(measured.dimensions))]
+        key = (batch, first.layer, rows[first.name])
+        theirs[key] = {"forward": measured.forward, "backward": measured.backward}
+        total: dict[Pass, float] = {"forward": 0.0, "backward": 0.0}
+        for operator_name, dimension in measured.dimensions.items():
+            operator = graph.by_name[operator_name]
+            split = next(split for split in operator.splits if split.dimension == dimension)
+            time = parts.of(operator, split)
+            ahead, behind = parts.collectives(operator, split, lambda kind, size: collective_time(
+                kind, size, degree, V100).seconds)
+            total["forward"] += time.forward + ahead
+            total["backward"] += time.input_grad + time.weight_grad + behind
+        ours[key] = total
+
+
+def _distribution(found: Mapping[tuple[int, str], float]) -> dict[str, object]:
+    sizes = sorted(abs(value) for value in found.values())
+    worst = max((abs(error), key) for key, error in found.items())[1]
+    return {"count": len(sizes), "median_absolute": round(statistics.median(sizes), 4),
+            "p90_absolute": round(sizes[math.ceil(0.9 * len(sizes)) - 1], 4),
+            "bias": round(statistics.mean(found.values()), 4),
+            "worst": [str(part) for part in worst], "worst_error": round(found[worst], 4)}
 
 
 def memory() -> dict[str, object]:
@@ -219,6 +274,7 @@ def main() -> None:
             **{f"judged on {other}": errors(data[other], shares, launch) for other in MODELS}}
     shipped = {key: V100.reach[key] for key in V100.reach}
     report["memory, GPT-1.3B on 4 V100"] = memory()
+    report["GPUs that compute together"] = {name: together(name) for name in MODELS}
     report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
     Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     draw(data["gpt-1.3b-v100"], Path(__file__).with_suffix(".png"))

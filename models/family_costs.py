@@ -22,7 +22,7 @@ from models.measured_times import load_times
 from models.operator_files import load_graph
 from models.operator_times import OperatorTime, OperatorTimes
 from models.profile_times import ProfileTimes, rows_of
-from models.profiles import PROFILES, ProfileError, load_profile, shipped_profile
+from models.profiles import DEGREES, PROFILES, ProfileError, load_profile, profiles_beside, shipped_profile
 from models.quantities import format_bytes
 from models.roofline import Roofline
 from models.section import Section
@@ -46,6 +46,8 @@ class FamilyCosts:
     times: Mapping[str, OperatorTime]
     layers: tuple[LayerCost, ...]
     notes: tuple[str, ...]
+    #: Where the times come from, if that is a profile.
+    profile: ProfileTimes | None = None
 
 
 def family_model(spec: Spec) -> Section:
@@ -79,9 +81,13 @@ def _graph(spec: Spec) -> OperatorGraph:
 
 
 def uses_measured_gpt(spec: Spec) -> bool:
-    """Whether the model is a plain GPT whose costs are a profile's (:func:`models.zoo.gpt.gpt_layers`)."""
+    """Whether the model is a plain GPT whose costs, memory included, are a profile's
+    (:func:`models.zoo.gpt.gpt_layers`).
+
+    Where a device is named, GPUs may compute together, and the memory of all placements is counted alike.
+    """
     model = spec.model
-    if type(model) is not GptModel or (spec.costs is None and spec.cluster.device is not None):
+    if type(model) is not GptModel or spec.cluster.device is not None:
         return False
     plain = GptModel(family="gpt", layers=model.layers, hidden=model.hidden, heads=model.heads,
                      vocabulary=model.vocabulary, sequence=model.sequence)
@@ -105,7 +111,7 @@ def family_costs(spec: Spec) -> FamilyCosts:
     if not is_chain(graph):
         notes.append("the model is no chain: its layers run one after another here, and what a later layer reads "
                      "travels through the stages in between")
-    return FamilyCosts(graph, times, tuple(layers), tuple(notes))
+    return FamilyCosts(graph, times, tuple(layers), tuple(notes), source if isinstance(source, ProfileTimes) else None)
 
 
 def _times(spec: Spec, source: OperatorTimes, graph: OperatorGraph) -> dict[str, OperatorTime]:
@@ -126,14 +132,16 @@ def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
         return load_times(name if spec.folder is None else spec.folder / name)
     if name in PROFILES:
         tables = {size: shipped_profile(name, size) for size in PROFILES[name]}
-        source = ProfileTimes(tables, batch, Roofline(DEVICES[_PROFILED[name]]), f"the profile {name}")
+        source = ProfileTimes(tables, batch, Roofline(DEVICES[_PROFILED[name]]), f"the profile {name}", {
+            degree: {size: shipped_profile(name, size, degree) for size in PROFILES[name]} for degree in DEGREES})
     else:
         path = Path(name) if spec.folder is None else spec.folder / name
         if not name.endswith(".csv") and not path.exists():
             raise SpecError(f"{spec.where}: costs is {name!r}, it must be a shipped profile ({', '.join(PROFILES)}) or "
                             f"the path of a profile CSV, or roofline or a device ({', '.join(DEVICES)}) to model")
         source = ProfileTimes({batch: load_profile(path, str(path))}, batch, Roofline(DEVICES[_device(spec)]),
-                              f"the profile {path}")
+                              f"the profile {path}", {degree: {batch: load_profile(other, str(other))}
+                                                      for degree, other in profiles_beside(path).items()})
     if not rows_of(graph):
         raise SpecError(f"{spec.where}: costs is {name}, but profiles are for the families gpt and t5; for "
                         f"{graph.name} give roofline or a device ({', '.join(DEVICES)})")

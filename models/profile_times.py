@@ -4,18 +4,22 @@ A profile's rows are named by what they are in a layer (``enc-attention-qkv``), 
 A row belongs to an operator only if its sizes agree: the weights and the memory it leaves allocated. Between two
 micro-batch sizes that were measured, times are interpolated. What no row fits is filled in by another source (the
 roofline of the device that was profiled), and :meth:`ProfileTimes.notes` names it.
+
+Profiles of several devices that compute together have the same rows: what one of them does, with the collectives that
+belong to the split of Megatron-LM (Shoeybi et al., 2019): projections by output or heads, then by input, tables by
+vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from models.operator_times import OperatorTime, OperatorTimes, Origin
 from models.profiles import Operator as Row
 from solver.operators import Operator, OperatorGraph
 
-__all__ = ["ProfileTimes", "rows_of", "sizes_agree"]
+__all__ = ["MeasuredRow", "ProfileTimes", "rows_of", "sizes_agree"]
 
 _LAYER = {
     "attention.qkv": "attention-qkv", "attention.score": "attention-score", "attention.softmax": "attention-softmax",
@@ -38,6 +42,29 @@ _ENDS = {
            "bridge.tokens": "decoder-embedding", "head.norm": "dec-final-layernorm", "head.logits": "t5-post-process",
            "head.loss": "t5-post-process"},
 }
+
+#: Along which dimension the profiled devices divide an operator, by the last word of its name; others each compute
+#: all of it.
+_DIVIDED = {
+    **dict.fromkeys(("qkv", "q", "kv", "up", "logits"), "output"), **dict.fromkeys(("dense", "down"), "input"),
+    **dict.fromkeys(("score", "softmax", "dropout", "context"), "heads"), "gelu": "axis2",
+    **dict.fromkeys(("tokens", "loss"), "vocabulary"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """A row of a profile of several devices: what one of them does of some operators, collectives included.
+
+    ``dimensions``: how each operator is divided, by name. ``weights_bytes``: of its weight matrices on one device.
+    Times are seconds.
+    """
+
+    dimensions: Mapping[str, str]
+    forward: float
+    backward: float
+    weights_bytes: int
+    origin: Origin
 
 
 def rows_of(graph: OperatorGraph) -> dict[str, str]:
@@ -70,13 +97,15 @@ def _close(ours: float, theirs: float) -> bool:
 class ProfileTimes:
     """Times from ``tables`` (rows by micro-batch size), for micro-batches of ``batch``; ``fill`` gives the rest.
 
-    ``where`` names the profile in notes.
+    ``where`` names the profile in notes. ``together``: such tables of several devices that compute together, by how
+    many they are.
     """
 
     tables: Mapping[int, Mapping[str, Row]]
     batch: int
     fill: OperatorTimes
     where: str
+    together: Mapping[int, Mapping[int, Mapping[str, Row]]] = field(default_factory=dict)
 
     def times(self, graph: OperatorGraph) -> dict[str, OperatorTime]:
         """The time of every operator of ``graph``."""
@@ -99,49 +128,72 @@ class ProfileTimes:
         """Whether at least one operator of ``graph`` has a row of its size."""
         return bool(self._measured(graph, self.fill.times(graph)))
 
+    def rows_together(self, graph: OperatorGraph, degree: int) -> list[MeasuredRow]:
+        """The rows of ``degree`` devices that compute together for the operators of ``graph`` that they divide and
+        whose times on one device are measured."""
+        tables = self.together.get(degree)
+        if tables is None:
+            return []
+        found = []
+        for (_, name), operators in self._rows(graph).items():
+            row = _at(tables, self.batch, name)
+            dimensions = {operator.name: _DIVIDED.get(operator.name.rpartition(".")[2]) for operator in operators}
+            divided = {operator: dimension for operator, dimension in dimensions.items() if dimension is not None}
+            if row is not None and divided and len(divided) == len(dimensions):
+                found.append(MeasuredRow(divided, row[0].forward, row[0].backward, row[0].weights_bytes, row[1]))
+        return found
+
     def _measured(self, graph: OperatorGraph, modelled: Mapping[str, OperatorTime]) -> dict[str, OperatorTime]:
+        found: dict[str, OperatorTime] = {}
+        for (_, name), operators in self._rows(graph).items():
+            at = _at(self.tables, self.batch, name)
+            assert at is not None
+            found |= _shared(operators, modelled, at[0].forward, at[0].backward, at[1])
+        return found
+
+    def _rows(self, graph: OperatorGraph) -> dict[tuple[str, str], list[Operator]]:
+        """The operators of each layer and row whose sizes agree."""
         groups: dict[tuple[str, str], list[Operator]] = {}
         for name, row in rows_of(graph).items():
             operator = graph.by_name[name]
             groups.setdefault((operator.layer, row), []).append(operator)
-        passes = {key: self._row(key[1], operators) for key, operators in groups.items()}
+        agreeing = set()
+        for key, operators in groups.items():
+            at = _at(self.tables, self.batch, key[1])
+            if at is not None and sizes_agree(operators, at[0]):
+                agreeing.add(key)
         # Scores of twice the heads at half the width leave as much memory: only beside projections of its size does an
         # operator without weights belong to its row.
         strange = {_part(operators) for key, operators in groups.items()
-                   if passes[key] is None and any(operator.kind == "linear" for operator in operators)}
-        found: dict[str, OperatorTime] = {}
-        for key, operators in groups.items():
-            measured = passes[key]
-            if measured is not None and (operators[0].parameters or _part(operators) not in strange):
-                found |= _shared(operators, modelled, *measured)
-        return found
+                   if key not in agreeing and any(operator.kind == "linear" for operator in operators)}
+        return {key: operators for key, operators in groups.items()
+                if key in agreeing and (operators[0].parameters or _part(operators) not in strange)}
 
-    def _row(self, name: str, operators: list[Operator]) -> tuple[float, float, Origin] | None:
-        """Forward and backward of row ``name`` at this micro-batch size, measured or between two that are."""
-        exact = self.tables.get(self.batch, {}).get(name)
-        if exact is not None:
-            return (exact.forward, exact.backward, Origin.MEASURED) if sizes_agree(operators, exact) else None
-        below = max((size for size in self.tables if size < self.batch), default=None)
-        above = min((size for size in self.tables if size > self.batch), default=None)
-        if below is None or above is None:
-            return None
-        low, high = self.tables[below].get(name), self.tables[above].get(name)
-        share = (self.batch - below) / (above - below)
-        if low is None or high is None or not _lies_between(operators, low, high, share):
-            return None
-        return (low.forward + share * (high.forward - low.forward),
-                low.backward + share * (high.backward - low.backward), Origin.INTERPOLATED)
+
+def _at(tables: Mapping[int, Mapping[str, Row]], batch: int, name: str) -> tuple[Row, Origin] | None:
+    """Row ``name`` at a micro-batch size, measured or between two sizes that are."""
+    if batch in tables:
+        row = tables[batch].get(name)
+        return None if row is None else (row, Origin.MEASURED)
+    below = max((size for size in tables if size < batch), default=None)
+    above = min((size for size in tables if size > batch), default=None)
+    if below is None or above is None:
+        return None
+    low, high = tables[below].get(name), tables[above].get(name)
+    if low is None or high is None or low.weights_bytes != high.weights_bytes:
+        return None
+    share = (batch - below) / (above - below)
+
+    def between(a: float, b: float) -> float:
+        return a + share * (b - a)
+
+    return Row(name, between(low.forward, high.forward), between(low.backward, high.backward), 0, 0, low.weights_bytes,
+               round(between(low.activation_bytes, high.activation_bytes)), 0, 0), Origin.INTERPOLATED
 
 
 def _part(operators: list[Operator]) -> str:
     """The part of a layer that operators belong to: ``layer3.attention``, ``decoder0.cross``, ``layer3.mlp`` ..."""
     return operators[0].name.rpartition(".")[0]
-
-
-def _lies_between(operators: list[Operator], low: Row, high: Row, share: float) -> bool:
-    middle = Row(low.name, 0, 0, 0, 0, low.weights_bytes,
-                 round(low.activation_bytes + share * (high.activation_bytes - low.activation_bytes)), 0, 0)
-    return low.weights_bytes == high.weights_bytes and sizes_agree(operators, middle)
 
 
 def _shared(operators: list[Operator], modelled: Mapping[str, OperatorTime], forward: float, backward: float,

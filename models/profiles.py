@@ -7,6 +7,7 @@ what each column means. A user's own file has the same columns.
 from __future__ import annotations
 
 import csv
+import glob
 import io
 import math
 from collections.abc import Mapping
@@ -16,7 +17,8 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-__all__ = ["PROFILES", "Operator", "ProfileError", "load_p2p_curve", "load_profile", "shipped_profile"]
+__all__ = ["DEGREES", "PROFILES", "Operator", "ProfileError", "load_p2p_curve", "load_profile",
+           "profiles_beside", "shipped_profile"]
 
 MIB = 1024**2
 _COLUMNS = ("op_name", "forward-compute", "backward-compute", "input_size", "output_size", "weights", "activations",
@@ -27,6 +29,9 @@ PROFILES: Mapping[str, Mapping[int, str]] = {
     "gpt-1.3b-v100": {size: f"gpt_1_3B_mbs{size}_tp1_algo0.csv" for size in (1, 2, 4, 8)},
     "t5-770m-v100": {size: f"t5_770M_mbs{size}_tp1_algo0.csv" for size in (1, 2, 4, 8)},
 }
+
+#: Numbers of devices that compute together for which the shipped profiles have rows, beside one.
+DEGREES = (2, 4, 8)
 
 
 class ProfileError(ValueError):
@@ -48,9 +53,27 @@ class Operator:
     backward_reserved: int
 
 
-def shipped_profile(name: str, micro_batch_size: int) -> Mapping[str, Operator]:
-    """The operators of a shipped profile, by name. Raises ``KeyError`` for a name or size not in ``PROFILES``."""
-    return _read(_shipped(PROFILES[name][micro_batch_size]), name)
+@cache
+def shipped_profile(name: str, micro_batch_size: int, degree: int = 1) -> Mapping[str, Operator]:
+    """The operators of a shipped profile, by name; of ``degree`` devices that compute together, what one of them does.
+
+    Raises ``KeyError`` for a name or size not in ``PROFILES``.
+    """
+    return _read(_shipped(PROFILES[name][micro_batch_size].replace("_tp1_", f"_tp{degree}_")), name)
+
+
+def profiles_beside(path: Path) -> dict[int, Path]:
+    """The files like ``path``, a profile of one device by its name (``..._tp1_...``), for several that compute
+    together, by how many they are."""
+    before, one, after = path.name.rpartition("_tp1_")
+    if not one:
+        return {}
+    found: dict[int, Path] = {}
+    for other in sorted(path.parent.glob(f"{glob.escape(before)}_tp*_{glob.escape(after)}")):
+        degree = other.name[len(before) + 3:-len(after) - 1]
+        if degree.isascii() and degree.isdigit() and int(degree) > 1:
+            found[int(degree)] = other
+    return found
 
 
 def load_profile(path: Path, where: str) -> Mapping[str, Operator]:

@@ -17,6 +17,7 @@ from models.section import Section
 from models.transform.check import exchange_faults
 from models.transform.elimination import Factor, cheapest
 from models.transform.layouts import Need, exchange, gradient_needed, step
+from models.transform.part_times import PartTimes
 from models.transform.shard import Sharded, shard
 from models.zoo.blocks import embedding, linear
 from models.zoo.builder import Builder
@@ -154,7 +155,7 @@ def test_elimination_finds_the_cheapest_of_all_combinations() -> None:
 def sharded(model: Section, degree: int, *, training: bool = True) -> tuple[OperatorGraph, Sharded]:
     device = DEVICES["v100"]
     graph, roofline = model_graph(model, 4, training=training), Roofline(device)
-    return graph, shard(graph, roofline.times(graph), degree, roofline,
+    return graph, shard(graph, PartTimes(graph, roofline.times(graph), degree, roofline),
                         lambda kind, size: collective_time(kind, size, degree, device).seconds)
 
 

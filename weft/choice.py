@@ -71,7 +71,8 @@ def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[st
 
 
 def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, Any]:
-    """How the operators of ``layers`` are split at ``degree``, by kind, and their collectives for one micro-batch."""
+    """How the operators of ``layers`` are split at ``degree``, by kind; their collectives for a micro-batch; and where
+    their times come from."""
     sharded, inside = space.sharded[degree], set(layers)
     splits: dict[str, str] = {}
     for operator in space.graph.operators:
@@ -86,7 +87,8 @@ def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, An
                 if step not in ("none", "slice"):
                     counts[step] = counts.get(step, 0) + 1
             seconds += entry.forward + entry.backward
-    return {"degree": degree, "splits": splits, "collectives": counts, "seconds": round(seconds, 9)}
+    return {"degree": degree, "splits": splits, "collectives": counts, "seconds": round(seconds, 9),
+            "origins": space.origins(degree, inside)}
 
 
 def choice_lines(schedule: Schedule) -> list[str]:
@@ -131,7 +133,9 @@ def _stages(schedule: Schedule) -> list[str]:
             f"all {len(where)} GPUs" if len(where) == len(schedule.problem.devices) else
             f"GPUs {', '.join(map(str, where))}")
         steps = ", ".join(f"{count} {kind.replace('_', '-')}" for kind, count in sorted(how["collectives"].items()))
-        rows.append(f"stage     {what} on {place}" + (f": {steps} a micro-batch" if steps else ""))
+        known = sum(share for origin, share in how.get("origins", {}).items() if origin != "modelled")
+        rows.append(f"stage     {what} on {place}" + (f": {steps} a micro-batch" if steps else "")
+                    + (f"; {known:.0%} of its time is measured" if known else ""))
     return rows
 
 

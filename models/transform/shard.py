@@ -14,7 +14,6 @@ whole gradients, so that a stage may end behind any layer whatever devices follo
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +22,9 @@ import numpy as np
 
 from models.layering import operators_by_layer
 from models.operator_times import OperatorTime, Origin
-from models.roofline import Roofline, dtype_of
 from models.transform.elimination import Factor, cheapest
 from models.transform.layouts import Exchange, Need, Timer, exchange
+from models.transform.part_times import PartTimes, has_gradient, layout_of
 from solver.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
 
 __all__ = ["Exchanged", "Sharded", "shard"]
@@ -60,23 +59,21 @@ class Sharded:
     exchanges: tuple[Exchanged, ...]
 
 
-def shard(graph: OperatorGraph, times: Mapping[str, OperatorTime], degree: int, roofline: Roofline, timer: Timer, *,
-          recompute: bool = False) -> Sharded:
-    """``graph`` on ``degree`` devices that compute all of it together.
+def shard(graph: OperatorGraph, parts: PartTimes, timer: Timer, *, recompute: bool = False) -> Sharded:
+    """``graph`` on ``parts.parts`` devices that compute all of it together, at the times that ``parts`` has.
 
-    ``times`` are those of one device; an operator's part takes as much less as ``roofline`` says. ``timer``: seconds
-    of a collective among these devices. ``recompute``: forwards run twice, and so do their exchanges.
+    ``timer``: seconds of a collective among these devices. ``recompute``: forwards run twice, and so do their
+    exchanges.
     """
-    if degree < 1:
-        raise ValueError(f"degree is {degree}, it must be at least 1")
-    return _Sharding(graph, times, degree, roofline, timer, recompute).run()
+    if parts.parts < 1:
+        raise ValueError(f"degree is {parts.parts}, it must be at least 1")
+    return _Sharding(graph, parts, timer, recompute).run()
 
 
 class _Sharding:
-    def __init__(self, graph: OperatorGraph, times: Mapping[str, OperatorTime], degree: int, roofline: Roofline,
-                 timer: Timer, recompute: bool) -> None:
-        self.graph, self.times, self.degree = graph, times, degree
-        self.roofline, self.timer = roofline, timer
+    def __init__(self, graph: OperatorGraph, parts: PartTimes, timer: Timer, recompute: bool) -> None:
+        self.graph, self.part_times, self.degree = graph, parts, parts.parts
+        self.timer = timer
         self.forwards = 2 if recompute else 1
         self.layer_of = {operator.name: operator.layer for operator in graph.operators}
         holders = Counter(p.name for operator in graph.operators for p in operator.parameters)
@@ -90,7 +87,7 @@ class _Sharding:
         exchanges: list[Exchanged] = []
         layers = operators_by_layer(self.graph)
         if self.degree == 1:
-            return Sharded(1, self.graph, self.times, {name: None for name in self.graph.by_name}, ())
+            return Sharded(1, self.graph, self.part_times.times, {name: None for name in self.graph.by_name}, ())
         for layer in layers.values():
             self._choose(layer)
         for name, layer in layers.items():
@@ -133,13 +130,14 @@ class _Sharding:
             sizes = tuple((self.graph.tensors[name].shape, self._leaves(name, operator.layer),
                            self._made_in(name, operator.layer), self._gradient(name)) for name in names)
             rows.append((operator.kind, operator.forward, operator.input_grad, operator.weight_grad,
+                         self.part_times.times[operator.name],
                          tuple(number[name] for name in names), sizes,
                          tuple((p.shape, p.name in self.shared) for p in operator.parameters),
                          tuple((split.dimension, split.size) for split in operator.splits)))
         return tuple(rows)
 
     def _seconds(self, operator: Operator, option: Split | None) -> float:
-        time = self._scaled_time(operator, option)
+        time = self.part_times.of(operator, option)
         return self.forwards * time.forward + time.input_grad + time.weight_grad
 
     def _tensor_factor(self, name: str, layer: Sequence[Operator],
@@ -152,7 +150,7 @@ class _Sharding:
         leaves = self._leaves(name, layer[0].layer)
         for place in itertools.product(*(range(len(options[variable])) for variable in variables)):
             chosen = {variable: options[variable][i] for variable, i in zip(variables, place, strict=True)}
-            produced = _layout(chosen[producer.name], name, "outputs") if producer else "whole"
+            produced = layout_of(chosen[producer.name], name, "outputs") if producer else "whole"
             needs = {_need(reader, chosen[reader.name], name) for reader in readers} | ({_WHOLE} if leaves else set())
             table[place] = sum(self.forwards * forward + backward for forward, backward in
                                (self._exchange(name, produced, need).seconds(self.timer) for need in needs))
@@ -184,7 +182,7 @@ class _Sharding:
             for tensor in operator.inputs:
                 bring(tensor, [_need(operator, self.choices[operator.name], tensor)])
             operators.append(self._part(operator, name))
-            times[operator.name] = self._scaled_time(operator, self.choices[operator.name])
+            times[operator.name] = self.part_times.of(operator, self.choices[operator.name])
             for output in operator.outputs:
                 if self._leaves(output.name, name):
                     bring(output.name, [_WHOLE])
@@ -219,13 +217,13 @@ class _Sharding:
         """What one device does of ``operator``."""
         option = self.choices[operator.name]
         names = {tensor: self._at(tensor, _need(operator, option, tensor), layer) for tensor in operator.inputs}
-        outputs = tuple(_laid_out(tensor, _layout(option, tensor.name, "outputs"), self.degree)
+        outputs = tuple(_laid_out(tensor, layout_of(option, tensor.name, "outputs"), self.degree)
                         for tensor in operator.outputs)
         return replace(
             operator, inputs=tuple(dict.fromkeys(names[tensor] for tensor in operator.inputs)), outputs=outputs,
-            forward=self._work(operator, option, operator.forward) or Work(),
-            input_grad=self._work(operator, option, operator.input_grad),
-            weight_grad=self._work(operator, option, operator.weight_grad),
+            forward=self.part_times.work(operator, option, operator.forward) or Work(),
+            input_grad=self.part_times.work(operator, option, operator.input_grad),
+            weight_grad=self.part_times.work(operator, option, operator.weight_grad),
             parameters=tuple(self._parameter(p, option) for p in operator.parameters),
             internal=tuple(self._internal(operator, tensor, option) for tensor in operator.internal),
             keeps=tuple(dict.fromkeys(names.get(tensor, tensor) for tensor in operator.keeps)),
@@ -238,7 +236,7 @@ class _Sharding:
         if option is None:
             return tensor
         alike = next((other for other in operator.outputs if other.shape == tensor.shape), None)
-        if alike is not None and not isinstance(_layout(option, alike.name, "outputs"), int):
+        if alike is not None and not isinstance(layout_of(option, alike.name, "outputs"), int):
             return tensor
         return replace(tensor, bytes=-(-tensor.bytes // self.degree), shape=())
 
@@ -247,64 +245,17 @@ class _Sharding:
             return parameter
         return Parameter(parameter.name, -(-parameter.count // self.degree), -(-parameter.bytes // self.degree))
 
-    # -- costs ---------------------------------------------------------------------------------------------------------
-
-    def _scaled_time(self, operator: Operator, option: Split | None) -> OperatorTime:
-        known = self.times[operator.name]
-        if option is None:
-            return known
-        dtype = dtype_of(self.graph, operator)
-        whole = self.roofline.time(operator, dtype)
-        part = self.roofline.time(replace(
-            operator, forward=self._work(operator, option, operator.forward) or Work(),
-            input_grad=self._work(operator, option, operator.input_grad),
-            weight_grad=self._work(operator, option, operator.weight_grad)), dtype)
-
-        def less(time: float, divided: float, all_of_it: float) -> float:
-            return round(time * divided / all_of_it, 9) if all_of_it else time
-
-        return OperatorTime(less(known.forward, part.forward, whole.forward),
-                            less(known.input_grad, part.input_grad, whole.input_grad),
-                            less(known.weight_grad, part.weight_grad, whole.weight_grad), Origin.MODELLED)
-
-    def _work(self, operator: Operator, option: Split | None, work: Work | None) -> Work | None:
-        """The part of a pass: its operations are divided, its bytes as far as the tensors and weights are.
-
-        A lookup moves the rows it picks, not its table: weights count where a pass moves as many bytes as they have.
-        """
-        if work is None or option is None:
-            return work
-        weights = sum(p.bytes for p in operator.parameters)
-        moved = work.bytes_read + work.bytes_written
-        total = part = 0.0
-        for tensors, side in (([self.graph.tensors[name] for name in operator.inputs], "inputs"),
-                              (operator.outputs, "outputs")):
-            for tensor in tensors:
-                total += tensor.bytes
-                is_cut = isinstance(_layout(option, tensor.name, side), int)
-                part += tensor.bytes / (self.degree if is_cut else 1)
-        if moved >= weights:
-            for parameter in operator.parameters:
-                total += parameter.bytes
-                part += parameter.bytes / (self.degree if parameter.name in option.parameters else 1)
-        share = part / total if total else 1 / self.degree
-        return Work(work.flops / self.degree, math.ceil(work.bytes_read * share), math.ceil(work.bytes_written * share))
-
     # -- look-ups ------------------------------------------------------------------------------------------------------
 
     def _exchange(self, tensor: str, produced: Layout, need: Need) -> Exchange:
         return exchange(produced, need, self.graph.tensors[tensor].bytes, self.degree, gradient=self._gradient(tensor))
 
     def _gradient(self, tensor: str) -> bool:
-        producer = self.graph.producer.get(tensor)
-        if producer is None or "float" not in self.graph.tensors[tensor].dtype:
-            return False
-        operator = self.graph.by_name[producer]
-        return operator.input_grad is not None or operator.weight_grad is not None
+        return has_gradient(self.graph, tensor)
 
     def _produced(self, tensor: str) -> Layout:
         producer = self.graph.producer.get(tensor)
-        return "whole" if producer is None else _layout(self.choices[producer], tensor, "outputs")
+        return "whole" if producer is None else layout_of(self.choices[producer], tensor, "outputs")
 
     def _made_in(self, tensor: str, layer: str) -> bool:
         producer = self.graph.producer.get(tensor)
@@ -321,14 +272,8 @@ def _tensors(layer: Sequence[Operator]) -> list[str]:
         *operator.inputs, *(tensor.name for tensor in operator.outputs))))
 
 
-def _layout(option: Split | None, tensor: str, side: str) -> Layout:
-    if option is None:
-        return "whole"
-    return (option.inputs if side == "inputs" else option.outputs).get(tensor, "whole")
-
-
 def _need(reader: Operator, option: Split | None, tensor: str) -> Need:
-    return Need(_layout(option, tensor, "inputs"), divided=option is not None and reader.input_grad is not None)
+    return Need(layout_of(option, tensor, "inputs"), divided=option is not None and reader.input_grad is not None)
 
 
 def _laid_out(tensor: Tensor, layout: Layout, degree: int) -> Tensor:

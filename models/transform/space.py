@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -20,6 +21,7 @@ from models.roofline import Roofline
 from models.sections import Inference, Spec, Training
 from models.stages import Backward
 from models.transform.layouts import Timer
+from models.transform.part_times import PartTimes
 from models.transform.parts import Machine
 from models.transform.shard import Sharded, shard
 from solver.operators import OperatorGraph
@@ -62,9 +64,16 @@ class Space:
     @cached_property
     def sharded(self) -> dict[int, Sharded]:
         """The graph of one device, by degree."""
-        roofline = Roofline(self.device)
-        return {degree: shard(self.graph, self.family.times, degree, roofline, self._timer(degree),
-                              recompute=self.recompute) for degree in self.degrees}
+        return {degree: shard(self.graph, self.part_times(degree), self._timer(degree), recompute=self.recompute)
+                for degree in self.degrees}
+
+    def part_times(self, parts: int) -> PartTimes:
+        """The times of operators in ``parts`` parts: measured where the costs are those of a profile that has them."""
+        profile = self.family.profile
+        return PartTimes(
+            self.graph, self.family.times, parts, Roofline(self.device),
+            [] if profile is None else profile.rows_together(self.graph, parts),
+            lambda kind, size: collective_time(kind, size, parts, self.device).seconds)
 
     @cached_property
     def costs(self) -> dict[int, list[LayerCost]]:
@@ -108,6 +117,24 @@ class Space:
                 if len(parts) > 1:
                     return tuple(sorted(parts))
         return ()
+
+    def origins(self, degree: int, layers: Collection[str]) -> dict[str, float]:
+        """Where the time of ``layers`` on ``degree`` GPUs comes from: shares of one forward and backward, by origin."""
+        sharded = self.sharded[degree]
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for operator in self.graph.operators:
+            if operator.layer in layers:
+                time = sharded.times[operator.name]
+                seconds[time.origin] += time.forward + time.input_grad + time.weight_grad
+        for entry in sharded.exchanges:
+            if entry.layer in layers:
+                for kind, size in ((entry.exchange.forward, entry.exchange.forward_bytes),
+                                   (entry.exchange.backward, entry.exchange.backward_bytes)):
+                    if kind != "none" and kind != "slice":
+                        found = collective_time(kind, size, degree, self.device, machines=self._machines(degree))
+                        seconds[found.origin] += found.seconds
+        total = sum(seconds.values())
+        return {str(origin): round(value / total, 4) for origin, value in sorted(seconds.items()) if total}
 
     def static_of(self, layer: int, degree: int) -> int:
         """Bytes of parameters, gradients and optimizer state that each of ``degree`` GPUs has of a layer."""
