@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import weft
 from models.collectives import collective_time
 from models.devices import DEVICES
 from models.families import GptModel, T5Model
@@ -23,7 +24,6 @@ from models.transform.shard import Sharded, shard
 from models.zoo.graphs import model_graph
 from solver.operators import OperatorGraph
 from weft.choice import choice_lines
-from weft.planning import solve_source
 
 V100 = DEVICES["v100"]
 GPT = GptModel(family="gpt", layers=1, hidden=2048, heads=32, vocabulary=51200, sequence=2048)
@@ -142,5 +142,5 @@ placement: {{shapes: [tensor, m], backward: [full]}}
     assert found is not None and found[1]
     space = found[0]
     assert space.origins(4, {"layer0"}) == {"measured": 1.0}
-    schedule = solve_source(spec, effort=0.1)
+    schedule = weft.solve(spec, effort=0.1)
     assert "100% of its time is measured" in "\n".join(choice_lines(schedule))
