@@ -22,6 +22,7 @@ from models.spec import SpecError
 from models.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
 from models.stages import Backward, StageCost, static_bytes
 from models.zoo.gpt import gpt_layers
+from solver.placement.memory import MemoryPlan
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["Candidate", "InFlight", "StageRow", "bytes_per_parameter", "candidates", "layer_costs",
@@ -51,7 +52,7 @@ class Candidate:
     ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
     no longer have. ``freed``: what more of gradients Adam would hold, where the optimizer is AdamA. ``in_flight``: what
     the split left room for. ``notes``: where modelled costs come from, and what a reader should know of them.
-    ``decided``: cuts and memory were decided operator by operator.
+    ``decided``: the plan by which cuts and memory were decided operator by operator, if they were.
     """
 
     shape: Shape
@@ -64,7 +65,7 @@ class Candidate:
     stages: tuple[StageRow, ...]
     notes: tuple[str, ...] = ()
     freed: tuple[int, ...] = ()
-    decided: bool = False
+    decided: MemoryPlan | None = None
 
 
 def layer_costs(spec: Spec) -> list[LayerCost]:

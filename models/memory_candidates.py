@@ -1,17 +1,23 @@
-"""The placement of a spec in which memory is decided: cuts at any operator, and operators kept or recomputed.
+"""The placements of a spec in which memory is decided: cuts at any operator, and each operator kept, recomputed or
+offloaded to the host.
 
-It is one more chain for the schedule search: a stage's forward takes what the plan keeps, its backward runs the second
-forwards too and has the recompute buffer as workspace, so that search and judge see all of it. Offloading is not among
-the decisions here: the executor copies nothing to the host.
+They are further chains for the schedule search: a stage's forward takes what the plan keeps, its backward runs the
+second forwards too and has the recompute buffer as workspace; what is offloaded leaves and comes back beside the
+computation, as blocks and transfers (:mod:`solver.offload`). So search and judge see all of it, and decide how much the
+copies hold at once: the plan's two buffers for them are where it starts from. There is a plan without offloading too,
+where one fits: which of the two has the better schedule, only schedules tell.
+
+What a stage receives is never offloaded: it lies in its receive buffer until the stage is done with it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from models.build import Candidate, StageRow, bytes_per_parameter, candidates
-from models.cluster import Link, model_cluster
+from models.cluster import ClusterModel, Link, model_cluster
 from models.costs import LayerCost, explicit_layers
 from models.family_costs import family_costs, uses_measured_gpt
 from models.memory_chains import graph_chain
@@ -19,62 +25,140 @@ from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
 from models.split import NoSplit
 from models.zoo.gpt import DEFAULT_PROFILE
-from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem
-from solver.placement.memory_plan import NoMemoryPlan, plan_memory
+from solver.offload import Offload, with_offloads
+from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Mode
+from solver.placement.memory_plan import NoMemoryPlan, least_bottleneck, plan_memory
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["decided_candidate", "spec_candidates"]
+__all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
 #: Seconds for a plan, and the gap at which it is good enough to be scheduled.
 _TIME, _GAP = 20.0, 1e-3
+#: Seconds that the blocks around a copy hold their GPU: the clock's tick.
+_MOMENT = 1e-9
 
 
 def spec_candidates(spec: Spec) -> list[Candidate]:
-    """What :func:`~models.build.candidates` finds and, where the spec lets memory be decided, that placement too.
+    """What :func:`~models.build.candidates` finds and, where the spec lets memory be decided, those placements too.
 
     Raises what those two raise; where only one of them finds something, that is the answer.
     """
     if spec.placement.memory != "decide":
         return candidates(spec)
     try:
-        decided = decided_candidate(spec)
+        decided = decided_candidates(spec)
     except NoMemoryPlan:
         return candidates(spec)
     try:
-        return [*candidates(spec), decided]
+        return [*candidates(spec), *decided]
     except NoSplit:
-        return [decided]
+        return decided
 
 
-def decided_candidate(spec: Spec) -> Candidate:
-    """The chain of stages whose cuts and memory are decided together.
+def decided_candidates(spec: Spec) -> list[Candidate]:
+    """The chains of stages whose cuts and memory are decided together, the one with the best bottleneck first.
 
     Raises :class:`~models.spec.SpecError` where the spec has no such placement, and
     :class:`~solver.placement.memory_plan.NoMemoryPlan` where none fits.
     """
-    run = spec.run
-    if not isinstance(run, Training):
-        raise SpecError(f"{spec.where}: placement.memory is decide, but inference keeps nothing; leave it out")
-    if run.recompute:
-        raise SpecError(f"{spec.where}: training.recompute is true, but with placement.memory: decide it is decided "
-                        "operator by operator; leave one of them out")
-    if run.optimizer != "adam":
-        raise SpecError(f"{spec.where}: placement.memory is decide, which plans for optimizer: adam only")
-    cluster = model_cluster(spec.cluster)
-    if len(set(cluster.memory)) > 1:
-        raise SpecError(f"{spec.where}: placement.memory is decide, which needs GPUs of equal memory")
-    chain, layers, notes = _chain(spec)
-    if len(chain) < spec.cluster.gpus:
-        raise SpecError(f"{spec.where}: model has {len(chain)} operators, too few for cluster.gpus: "
-                        f"{spec.cluster.gpus} (each GPU runs at least one)")
-    # A stage's passes need what the neediest of its layers needs for a moment; here every stage is given the most.
-    passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
-    largest = max(op.output for op in chain) or 1
-    plan = plan_memory(MemoryProblem(
-        tuple(chain), spec.cluster.gpus, max(0, cluster.available[0] - passing), copy_bandwidth=1.0,
-        link_bandwidth=largest / max(1e-12, cluster.link.seconds(largest)), modes=frozenset({"recompute"}),
-        micro_batches=spec.micro_batches), gap=_GAP, time_limit=_TIME)
-    return _candidate(spec, plan, cluster.available, passing, cluster.link, notes)
+    made = _Chain(spec)
+    wanted: list[frozenset[Mode]] = [frozenset({"recompute"})]
+    if spec.cluster.host_bandwidth is not None:
+        wanted.insert(0, frozenset({"recompute", "offload"}))
+    found: list[Candidate] = []
+    refusal: NoMemoryPlan | None = None
+    for modes in wanted:
+        try:
+            plan = plan_memory(made.problem(modes), gap=_GAP, time_limit=_TIME)
+        except NoMemoryPlan as error:
+            refusal = refusal or error
+            continue
+        if all(earlier.decided is None or _decisions(earlier.decided) != _decisions(plan) for earlier in found):
+            found.append(made.candidate(plan))
+    if not found:
+        assert refusal is not None
+        raise refusal
+    return found
+
+
+def decided_least_period(spec: Spec) -> float:
+    """Seconds a micro-batch that no placement of this kind can go below, in any schedule; infinite if none fits.
+
+    Raises :class:`~models.spec.SpecError` where the spec has no such placement.
+    """
+    made = _Chain(spec)
+    return least_bottleneck(made.problem(frozenset({"recompute"})), gap=_GAP, time_limit=_TIME) * 1e-9
+
+
+def _decisions(plan: MemoryPlan) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
+    return plan.cuts, plan.modes
+
+
+class _Chain:
+    """The spec's operators in a row, and the cluster that they are put on."""
+
+    def __init__(self, spec: Spec) -> None:
+        run = spec.run
+        if not isinstance(run, Training):
+            raise SpecError(f"{spec.where}: placement.memory is decide, but inference keeps nothing; leave it out")
+        if run.recompute:
+            raise SpecError(f"{spec.where}: training.recompute is true, but with placement.memory: decide it is "
+                            "decided operator by operator; leave one of them out")
+        if run.optimizer != "adam":
+            raise SpecError(f"{spec.where}: placement.memory is decide, which plans for optimizer: adam only")
+        self.spec = spec
+        self.cluster: ClusterModel = model_cluster(spec.cluster)
+        if len(set(self.cluster.memory)) > 1:
+            raise SpecError(f"{spec.where}: placement.memory is decide, which needs GPUs of equal memory")
+        operators, layers, self.notes = _chain(spec)
+        self.operators = tuple(operators)
+        if len(self.operators) < spec.cluster.gpus:
+            raise SpecError(f"{spec.where}: model has {len(self.operators)} operators, too few for cluster.gpus: "
+                            f"{spec.cluster.gpus} (each GPU runs at least one)")
+        # A stage's passes need what the neediest of its layers needs for a moment; here every stage is given the most.
+        self.passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
+
+    def problem(self, modes: frozenset[Mode]) -> MemoryProblem:
+        """The question to the planner, with ``modes`` allowed beside keeping."""
+        largest = max(op.output for op in self.operators) or 1
+        return MemoryProblem(
+            self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
+            copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,
+            link_bandwidth=largest / max(1e-12, self.cluster.link.seconds(largest)), modes=modes,
+            micro_batches=self.spec.micro_batches, inputs_stay=True)
+
+    def candidate(self, plan: MemoryPlan) -> Candidate:
+        """The placement that ``plan`` is."""
+        ops, stages = plan.problem.operators, plan.stages
+        static = tuple(stage.resident for stage in stages)
+        names = tuple(tuple(dict.fromkeys(op.layer or op.name for op in ops[a:b])) for a, b in pairwise(plan.cuts))
+        forward = [sum(op.forward for op in ops[stage.first:stage.last]) for stage in stages]
+        rows = tuple(StageRow(s, s, names[s], _seconds(forward[s]), _seconds(stage.device - forward[s]),
+                              stage.resident, _taken(plan, s)) for s, stage in enumerate(stages))
+        devices = tuple(Device(f"gpu{s}", capacity - held)
+                        for s, (capacity, held) in enumerate(zip(self.cluster.available, static, strict=True)))
+        offloads = "offload" in plan.modes
+        problem = Problem(f"{self.spec.name} (chain, memory decided{' with offload' if offloads else ''})", devices,
+                          tuple(_blocks(plan, self.passing, self.cluster.link)), time_unit="s", memory_unit="B")
+        problem = with_offloads(problem, (
+            Offload(f"F{s}", f"B{s}", stage.offloaded, _one_way(stage.offloaded, plan.problem.copy_bandwidth))
+            for s, stage in enumerate(stages) if stage.offloaded), _MOMENT)
+        return Candidate("chain", "full", "1f1b", problem, static, names, tuple(range(len(stages))), rows,
+                         (*self.notes, _told(plan)), decided=plan)
+
+
+def _told(plan: MemoryPlan) -> str:
+    ops = plan.problem.operators
+
+    def counts(mode: Mode) -> str:
+        return " + ".join(str(plan.modes[a:b].count(mode)) for a, b in pairwise(plan.cuts))
+
+    allowed = "recomputed or offloaded" if "offload" in plan.problem.modes else "recomputed"
+    return (f"memory decided: stages begin at {', '.join(ops[cut].name for cut in plan.cuts[:-1])}; "
+            f"{counts('recompute')} of {len(ops)} operators are recomputed"
+            + (f", {counts('offload')} offloaded" if "offload" in plan.modes else "")
+            + f"; under 1F1B no plan of a chain whose operators are kept, {allowed} has a bottleneck below "
+              f"{plan.bound / 1e6:.1f} ms, this one has {plan.time / 1e6:.1f} ms")
 
 
 def _chain(spec: Spec) -> tuple[list[ChainOperator], list[LayerCost], tuple[str, ...]]:
@@ -107,31 +191,11 @@ def _listed(layers: Sequence[LayerCost], per_parameter: int) -> list[ChainOperat
     return chain
 
 
-def _candidate(spec: Spec, plan: MemoryPlan, available: tuple[int, ...], passing: int, link: Link,
-               notes: tuple[str, ...]) -> Candidate:
-    ops, stages = plan.problem.operators, plan.stages
-    static = tuple(stage.resident for stage in stages)
-    names = tuple(tuple(dict.fromkeys(op.layer or op.name for op in ops[a:b])) for a, b in pairwise(plan.cuts))
-    rows = tuple(StageRow(s, s, names[s], _seconds(sum(op.forward for op in ops[stage.first:stage.last])),
-                          _seconds(stage.device - sum(op.forward for op in ops[stage.first:stage.last])),
-                          stage.resident, stage.activations // stage.in_flight) for s, stage in enumerate(stages))
-    devices = tuple(Device(f"gpu{s}", capacity - held)
-                    for s, (capacity, held) in enumerate(zip(available, static, strict=True)))
-    problem = Problem(f"{spec.name} (chain, memory decided)", devices, tuple(_blocks(plan, passing, link)),
-                      time_unit="s", memory_unit="B")
-    again = [sum(mode == "recompute" for mode in plan.modes[a:b]) for a, b in pairwise(plan.cuts)]
-    told = (f"memory decided: stages begin at {', '.join(ops[cut].name for cut in plan.cuts[:-1])}; "
-            f"{' + '.join(map(str, again))} of {len(ops)} operators are recomputed; no such plan of a chain has a "
-            f"bottleneck below {plan.bound / 1e6:.1f} ms, this one has {plan.time / 1e6:.1f} ms")
-    return Candidate("chain", "full", "1f1b", problem, static, names, tuple(range(len(stages))), rows,
-                     (*notes, told), decided=True)
-
-
 def _blocks(plan: MemoryPlan, passing: int, link: Link) -> Iterator[Block]:
     ops, stages = plan.problem.operators, plan.stages
     forward = [max(1, sum(op.forward for op in ops[stage.first:stage.last])) for stage in stages]
     lags = [link.seconds(ops[stage.first - 1].output) if s else 0.0 for s, stage in enumerate(stages)]
-    held = [stage.activations // stage.in_flight for stage in stages]
+    held = [_taken(plan, s) for s in range(len(stages))]
     for s in range(len(stages)):
         after = (Dependency(f"F{s - 1}", lags[s]),) if s else ()
         yield Block(f"F{s}", BlockKind.FORWARD, (s,), _seconds(forward[s]), (held[s],), (passing,), after)
@@ -140,6 +204,17 @@ def _blocks(plan: MemoryPlan, passing: int, link: Link) -> Iterator[Block]:
         after = (Dependency(f"F{s}", 0.0) if last else Dependency(f"B{s + 1}", lags[s + 1]),)
         yield Block(f"B{s}", BlockKind.BACKWARD, (s,), _seconds(max(1, stages[s].device - forward[s])), (-held[s],),
                     (stages[s].recompute_buffer + passing,), after)
+
+
+def _taken(plan: MemoryPlan, stage: int) -> int:
+    """Bytes that a forward of ``stage`` takes: what stays on the GPU, and what leaves for the host."""
+    found = plan.stages[stage]
+    return found.activations // found.in_flight + found.offloaded
+
+
+def _one_way(size: int, bandwidth: float) -> float:
+    """Seconds of a copy, in whole nanoseconds."""
+    return round(math.ceil(size / bandwidth * 1e9) * 1e-9, 9)
 
 
 def _seconds(nanoseconds: int) -> float:

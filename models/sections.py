@@ -188,6 +188,10 @@ class Cluster(Section):
     latency: Seconds = Field(
         default=0.0, description="Time that a transfer of any size takes at least; with bandwidth only. Default 0.",
         examples=["10 us"])
+    host_bandwidth: Bandwidth | None = Field(
+        default=None, description="Bandwidth of copies between each GPU and the host's memory, both ways at once "
+        "(bytes per second, or text with a unit). With it, placement.memory: decide may offload activations.",
+        examples=["12 GB/s"])
 
     @field_validator("memory")
     @classmethod
@@ -258,7 +262,8 @@ class Placement(Section):
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
     memory: Literal["layers", "decide"] = Field(default="layers", description=(
         "layers: cuts between layers, and recomputation as training says. decide: beside those, a chain cut at any "
-        "operator, each kept or recomputed so that the slowest stage is fastest. Default layers."))
+        "operator, each kept, recomputed or (with cluster.host_bandwidth) offloaded to the host so that the slowest "
+        "stage is fastest. Default layers."))
 
 
 class Spec(Section):

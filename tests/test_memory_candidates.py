@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import weft
-from models.memory_candidates import decided_candidate, spec_candidates
+from models.memory_candidates import decided_candidates, decided_least_period, spec_candidates
 from models.spec import SpecError, parse_spec
+from models.transform.shapes import together
+from weft.planning import case_of
 
 _SPEC = """
 name: memory
@@ -25,7 +29,7 @@ placement: {shapes: [chain], backward: [full], memory: decide}
 def test_the_decided_chain_is_one_more_placement_and_the_faster_one() -> None:
     spec = parse_spec(_SPEC)
     found = spec_candidates(spec)
-    assert [candidate.decided for candidate in found] == [False] * (len(found) - 1) + [True]
+    assert [candidate.decided is not None for candidate in found] == [False] * (len(found) - 1) + [True]
     decided = found[-1]
     whole = sum(block.duration for block in decided.problem.blocks)
     assert whole > 0.042 and any("recomputed" in note for note in decided.notes)  # 42 ms without second forwards
@@ -38,7 +42,7 @@ def test_the_decided_chain_is_one_more_placement_and_the_faster_one() -> None:
 
 def test_blocks_hold_what_the_plan_says() -> None:
     """Forward takes, backward gives back; buffers and workspaces are there for as long as a block runs."""
-    problem = decided_candidate(parse_spec(_SPEC)).problem
+    problem = decided_candidates(parse_spec(_SPEC))[0].problem
     for stage in range(2):
         forward, backward = (problem.blocks[problem.index[f"{letter}{stage}"]] for letter in "FB")
         assert forward.memory[0] == -backward.memory[0] > 0
@@ -50,7 +54,102 @@ def test_blocks_hold_what_the_plan_says() -> None:
 
 def test_where_only_decided_memory_fits_it_is_the_answer() -> None:
     tight = _SPEC.replace("180 MiB", "80 MiB")
-    assert [candidate.decided for candidate in spec_candidates(parse_spec(tight))] == [True]
+    assert [candidate.decided is not None for candidate in spec_candidates(parse_spec(tight))] == [True]
+
+
+# -- offload ---------------------------------------------------------------------------------------------------------
+
+_HOST = _SPEC.replace("repeat: 6", "repeat: 12").replace(
+    "{gpus: 2, memory: 180 MiB, reserve: 4 MiB, bandwidth: 40 GB/s}",
+    "{gpus: 4, memory: 300 MiB, reserve: 4 MiB, bandwidth: 40 GB/s, host_bandwidth: 25 GB/s}").replace(
+    "micro_batches: 8", "micro_batches: 16")
+
+
+def test_offloading_makes_a_cap_cheaper_than_recomputing_or_fewer_micro_batches_in_flight() -> None:
+    """12 blocks of 39 MiB on 4 GPUs of 300 MiB: the first two GPUs hold 4 and 3 micro-batches at once."""
+    schedule = weft.solve(parse_spec(_HOST), effort=30.0)
+    assert not weft.check(schedule) and schedule.gap == 0
+    assert schedule.solver["placement"].endswith("memory decided with offload")
+    stages = schedule.solver["memory_plan"]["stages"]
+    assert [len(stage["offloaded"]["operators"]) for stage in stages] == [3, 2, 0, 0]
+    assert [len(stage["recomputed"]["operators"]) for stage in stages] == [0, 0, 0, 0]
+    assert [stage["operators"] for stage in stages] == [8, 6, 6, 7]
+    others = {entry["placement"]: entry["bound"] for entry in schedule.solver["alternatives"]}
+    assert schedule.makespan < 0.92 * others["1 stage a GPU, B, memory decided"]
+    assert schedule.makespan < 0.61 * others["1 stage a GPU, B"]
+    # Nothing is slower than with memory for all: 16 micro-batches of the longest stage, and the way through the others.
+    roomy = weft.solve(parse_spec(_HOST.replace("300 MiB", "3000 MiB")), effort=5.0)
+    assert schedule.makespan == pytest.approx(roomy.makespan, rel=1e-6)
+
+
+def test_offloaded_bytes_leave_and_come_back_in_the_time_of_the_host_s_bandwidth() -> None:
+    decided, recomputing = decided_candidates(parse_spec(_HOST))
+    assert decided.decided is not None and recomputing.decided is not None
+    assert "offload" not in recomputing.decided.modes and not recomputing.problem.links
+    problem = decided.problem
+    assert [(link.name, link.source, link.target) for link in problem.links] == [
+        (name, gpu, gpu) for gpu in (0, 1) for name in (f"gpu{gpu} to host", f"host to gpu{gpu}")]
+    for s, count in ((0, 3), (1, 2)):
+        out, back, backward, forward = (problem.blocks[problem.index[name]]
+                                        for name in (f"F{s} out", f"F{s} in", f"B{s}", f"F{s}"))
+        size = count * 39 * 2**20
+        assert out.memory == (-size,) and back.memory == (size,) and forward.memory[0] > size
+        assert sum(block.memory[0] for block in (out, back, backward, forward)) == 0
+        assert out.after[0].lag == backward.after[-1].lag == pytest.approx(size / 25e9, abs=2e-9)
+        assert out.duration == back.duration == 1e-9
+
+
+def test_what_a_stage_receives_is_not_offloaded() -> None:
+    tight = parse_spec(_HOST.replace("300 MiB", "100 MiB").replace("output: 1 MiB", "output: 8 MiB"))
+    for candidate in decided_candidates(tight):
+        assert candidate.decided is not None and set(candidate.decided.inputs) == {"keep"}
+
+
+def test_reports_say_what_is_offloaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text(_HOST)
+    found = weft.estimate(path)
+    assert "3 (117.0 MiB)" in str(found) and "offload buffers" in str(found)
+    memory = found.to_json()["memory_decided"][0]["stages"][0]["memory"]
+    assert memory["offload buffers"] == 2 * 117 * 2**20 and memory["activations"] == 4 * 6 * 2**20
+    schedule = weft.solve(path, effort=5.0)
+    assert "3 offloaded (117.0 MiB, 4.9 ms each way); at its peak 36.0 MiB kept, 234.0 MiB to be offloaded or back" in (
+        weft.explain(schedule).text)
+    assert "3 + 2 + 0 + 0 offloaded" in str(weft.compare(path, effort=5.0))
+
+
+# -- a bound over all placements -------------------------------------------------------------------------------------
+
+_FAMILY = """
+name: a model that is split in every way
+model: {family: gpt, layers: 4, hidden: 256, heads: 4, vocabulary: 4096, sequence: 128}
+costs: roofline
+cluster: {gpus: 2, memory: 2 GiB, bandwidth: 100 GB/s, device: v100, host_bandwidth: 12 GB/s}
+training: {micro_batches: 4, micro_batch_size: 2}
+placement: {shapes: [chain, tensor], backward: [full], memory: decide}
+"""
+
+
+def test_the_bound_over_all_placements_is_the_least_of_both_families() -> None:
+    spec = parse_spec(_FAMILY)
+    found = together(spec)
+    assert found is not None
+    least = decided_least_period(spec)
+    case = case_of(spec)
+    assert case.least_period == min(found[0].least_period, least)
+    schedule = weft.solve(spec, effort=3.0)
+    bound = schedule.solver["bound_over_any_placement"]
+    assert 0 < bound <= schedule.makespan and bound == pytest.approx(4 * case.least_period)
+    for candidate in decided_candidates(spec):
+        busiest = max(sum(candidate.problem.blocks[i].duration for i in row) for row in candidate.problem.blocks_on)
+        assert least <= busiest * (1 + 1e-9)
+
+
+def test_a_family_that_cannot_fit_says_nothing_about_the_bound() -> None:
+    assert decided_least_period(parse_spec(_SPEC.replace("180 MiB", "30 MiB"))) == float("inf")
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.memory_plans import plan_lines
 from weft.units import memory_text, time_text
 
 if TYPE_CHECKING:
@@ -95,9 +96,9 @@ def choice_lines(schedule: Schedule) -> list[str]:
     """What was chosen, what each GPU holds, and why nothing else was, a line each; none for a block problem."""
     entries = schedule.solver.get("alternatives")
     if not isinstance(entries, list):
-        return []
+        return plan_lines(schedule)
     unit = schedule.problem.time_unit
-    lines = [*_stages(schedule), *_memory(schedule)]
+    lines = [*_stages(schedule), *plan_lines(schedule), *_memory(schedule)]
     bound = schedule.solver.get("bound_over_any_placement")
     if isinstance(bound, float) and bound > 0:
         lines.append(f"no placement on groups of these GPUs, whatever its shape and order, is shorter than "

@@ -12,6 +12,7 @@ from solver.problem import Number, Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, Progress
 from solver.validate import violations
+from weft.memory_plans import plan_text
 from weft.options import SearchOptions
 from weft.planning import Case, case_of, read_source, solve_case, solve_source
 from weft.units import memory_text, time_text
@@ -123,6 +124,8 @@ class Comparison:
             lines.append(f"over all {len(self.case.placements)} placements considered: " + (
                 "proven optimal" if own.makespan <= own.bound_over_placements * (1 + 1e-9) else
                 "lower bound " + " ".join(time_text(own.bound_over_placements, unit))))
+        if decided := plan_text(self.weft):
+            lines.append(f"weft: {decided}")
         published = next((row for row in self.rows if row.name == self.best_fixed), None)
         if published is not None and not published.fits:
             lines.append("no fixed schedule fits")

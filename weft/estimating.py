@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from models.estimate import Estimate, estimate_spec
 from models.spec import Spec
+from weft.memory_plans import plan_details, plan_table
 
 if TYPE_CHECKING:
     from rich.console import Group
 
+    from models.build import Candidate
     from weft.api.sources import Source
 
 __all__ = ["Report", "estimate_source"]
@@ -22,21 +24,25 @@ GIB = 1024**3
 
 @dataclass(frozen=True)
 class Report:
-    """What :func:`weft.estimate` found; ``str()`` is the table, :meth:`to_json` the numbers with their origins."""
+    """What :func:`weft.estimate` found; ``str()`` is the table, :meth:`to_json` the numbers with their origins.
+
+    ``decided``: the chains whose memory is decided, where the spec lets it be and some fit, the best bottleneck first.
+    """
 
     estimate: Estimate
+    decided: tuple[Candidate, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU has the memory it needs."""
-        return self.estimate.fits
+        """Whether every GPU has the memory it needs, in the shape asked for or in a chain whose memory is decided."""
+        return self.estimate.fits or bool(self.decided)
 
     def to_json(self) -> dict[str, Any]:
         """All numbers: sizes in bytes, times in seconds; ``origin`` says of each kind where it comes from."""
         found = self.estimate
         counted = "counted" if found.memory_origin == "modelled" else found.memory_origin
         return {
-            "name": found.name, "shape": found.shape, "backward": found.backward, "fits": found.fits,
+            "name": found.name, "shape": found.shape, "backward": found.backward, "fits": self.fits,
             "micro_batches": found.micro_batches,
             "origin": {"forward, backward": "time_origin of each stage", "parameters": counted,
                        "weights, gradients, optimizer": "parameters x bytes that the spec says",
@@ -44,6 +50,8 @@ class Report:
             "stages": [asdict(stage) for stage in found.stages],
             "devices": [{**asdict(device), "needed": device.needed, "missing": device.missing}
                         for device in found.devices],
+            **({"memory_decided": [plan_details(candidate.decided) for candidate in self.decided
+                                   if candidate.decided is not None]} if self.decided else {}),
             "notes": list(found.notes)}
 
     def table(self) -> Group:
@@ -73,7 +81,9 @@ class Report:
                 device.weights, device.gradients, device.optimizer, device.activations, device.workspace,
                 device.reserve, device.needed, device.memory)),
                 "yes" if not device.missing else f"no, lacks {device.missing / GIB:.2f}")
-        return Group(stages, devices, *(Text(f"- {note}") for note in found.notes))
+        decided = [plan_table(candidate.decided, candidate.problem.name) for candidate in self.decided
+                   if candidate.decided is not None]
+        return Group(stages, devices, *decided, *(Text(f"- {note}") for note in found.notes))
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -92,7 +102,16 @@ def estimate_source(source: Source, *, shape: str | None = None) -> Report:
         raise ValueError("a block problem states its own times and memory; estimate is for model specs (.yaml)")
     if shape not in (None, "chain", "v", "loop"):
         raise ValueError(f"shape is {shape!r}, it must be chain, v or loop")
-    return Report(estimate_spec(spec, shape))  # type: ignore[arg-type]
+    found = estimate_spec(spec, shape)  # type: ignore[arg-type]
+    if spec.placement.memory != "decide":
+        return Report(found)
+    from models.memory_candidates import decided_candidates
+    from solver.placement.memory_plan import NoMemoryPlan
+
+    try:
+        return Report(found, tuple(decided_candidates(spec)))
+    except NoMemoryPlan as error:
+        return Report(replace(found, notes=(f"memory decided: {error}", *found.notes)))
 
 
 def _span(layers: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from solver.schedule import Schedule
 from solver.search import Infeasible, Progress, Search
 from weft.choice import Searched, choice, shape_placement_details
 from weft.domination import undominated
+from weft.memory_plans import plan_details
 from weft.options import SearchOptions
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def read_source(source: Source) -> Problem | Spec:
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
-    from models.memory_candidates import spec_candidates
+    from models.memory_candidates import decided_least_period, spec_candidates
     from models.split import SHAPES, NoSplit
     from models.transform.shapes import together
 
@@ -112,7 +113,8 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     found = together(spec)
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
     placements = [] if found is None else [shape_placement(candidate, found[0]) for candidate in found[1]]
-    if found is None or set(SHAPES) & set(spec.placement.shapes):
+    chains = found is None or bool(set(SHAPES) & set(spec.placement.shapes))
+    if chains:
         try:
             placements = [*map(_placement, undominated(spec_candidates(spec))), *placements]
         except NoSplit as error:
@@ -121,8 +123,10 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
             refused.insert(0, ("chain", str(error)))
     if not placements:
         raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
-    # Stages cut at any operator may be faster than any whose layers are whole, for which the bound is.
-    least = None if found is None or spec.placement.memory == "decide" else found[0].least_period
+    least = None if found is None else found[0].least_period
+    if least is not None and chains and spec.placement.memory == "decide":
+        # Stages cut at any operator may be faster than any whose layers are whole.
+        least = min(least, decided_least_period(spec))
     return Case(spec.name, tuple(placements), count, tuple(refused), least)
 
 
@@ -131,12 +135,15 @@ def _placement(candidate: Candidate) -> Placement:
     shape = {"chain": "1 stage a GPU", "v": "V, 2 chunks", "loop": "loop, 2 chunks"}[candidate.shape]
     memory = [None if device.memory is None else device.memory + static
               for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
-    name = f"{shape}, {backward}" + (", memory decided" if candidate.decided else "")
+    plan = candidate.decided
+    name = f"{shape}, {backward}" + ("" if plan is None else ", memory decided" + (
+        " with offload" if "offload" in plan.modes else ""))
     return Placement(name, candidate.problem, {
         "placement": name,
         "static_memory": list(candidate.static_memory),
         "gpu_memory": memory,
         "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
+        **({} if plan is None else {"memory_plan": plan_details(plan)}),
         **({"notes": list(candidate.notes)} if candidate.notes else {}),
         **({"optimizer": "adama", "gradients_freed": list(candidate.freed)} if candidate.freed else {}),
     })

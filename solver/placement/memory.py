@@ -83,7 +83,7 @@ class MemoryProblem:
     one direction, and ``link_latency`` seconds a message. ``modes``: what is allowed beside keeping. ``versions``: a
     stage holds as many versions of its weights as micro-batches (PipeDream's weight stashing). ``micro_batches``: in a
     step (``None``: many). ``windows``: where each of the S - 1 cuts may be, as operators that begin a stage (``None``:
-    anywhere).
+    anywhere). ``inputs_stay``: what a stage receives is never offloaded, as where it lies in a receive buffer.
     """
 
     operators: tuple[ChainOperator, ...]
@@ -97,6 +97,7 @@ class MemoryProblem:
     versions: bool = False
     micro_batches: int | None = None
     windows: tuple[frozenset[int], ...] | None = None
+    inputs_stay: bool = False
 
     def __post_init__(self) -> None:
         if self.stages < 1:
@@ -123,6 +124,10 @@ class MemoryProblem:
     def input_bytes(self, first: int) -> int:
         """What a stage that begins with operator ``first`` holds of what it receives, for each micro-batch."""
         return self.operators[first - 1].output if first and self.rules == "strict" else 0
+
+    def movable_input_bytes(self, first: int) -> int:
+        """What of that may be offloaded."""
+        return self.input_bytes(first) if "offload" in self.modes and not self.inputs_stay else 0
 
     def passing_bytes(self, operator: int) -> int:
         """What stays on the device, beside what the operator before keeps, where a recomputed run begins with

@@ -27,7 +27,7 @@ from solver.cpsat import Budget
 from solver.placement.memory import MemoryPlan, MemoryProblem, Mode
 from solver.placement.memory_stage import StageOracle, modes_of
 
-__all__ = ["NoMemoryPlan", "plan_memory"]
+__all__ = ["NoMemoryPlan", "least_bottleneck", "plan_memory"]
 
 #: The first step above the lower bound, as a share of it; doubled until a plan exists.
 _STEP = 0.01
@@ -51,6 +51,21 @@ def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float 
     return replace(search.plan(cuts), bound=lower)
 
 
+def least_bottleneck(problem: MemoryProblem, *, gap: float = 1e-3, time_limit: float = inf, seed: int = 0) -> float:
+    """Nanoseconds a micro-batch that no plan can go below in any schedule, however few micro-batches it has in flight;
+    infinite where no plan fits even so.
+
+    Any schedule of a plan has at some moment all of what a stage keeps and offloads for one micro-batch on its device,
+    beside one recomputed operator: so it needs what the plan would need with one micro-batch in flight and what is
+    offloaded kept, as published planners count. The least bottleneck of such plans is the bound; counts of a class lose
+    nothing there (see :class:`~solver.placement.memory_stage.StageOracle`).
+    """
+    least = replace(problem, rules="published", micro_batches=1, modes=problem.modes - {"offload"})
+    search = _Search(least, Budget(seconds=time_limit, seed=seed))
+    bound, cuts = search.narrow(gap)
+    return inf if cuts is None and bound > search.slowest else bound
+
+
 class _Search:
     def __init__(self, problem: MemoryProblem, budget: Budget) -> None:
         self.problem = problem
@@ -61,8 +76,8 @@ class _Search:
         every = range(1, self.count)
         self.starts = [[0], *(sorted(k for k in every if problem.windows is None or k in problem.windows[s])
                               for s in range(self.stages - 1))]
-        #: The limit of the best cuts so far.
-        self.limit = 0
+        #: The limit of the best cuts so far, and one that no plan needs more than.
+        self.limit, self.slowest = 0, 0
         #: (stage, start) -> ends with the limit at which they were shown to fit, or not to.
         self._fits: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._fails: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -77,6 +92,7 @@ class _Search:
         links = max((self.problem.link_time(k) for k in range(1, self.count)), default=0)
         most = max(total + sum(op.forward for op in self.problem.operators), links, bound + 1,
                    self.problem.copy_time(kept + max(op.output for op in self.problem.operators)))
+        self.slowest = most
         best: tuple[int, ...] | None = None
         step, limit = _STEP, bound + 1
         while not self.budget.spent:

@@ -199,7 +199,7 @@ class StageOracle:
         best_offload = 0
         gain = self._offload_gain(stage)
         if self._offloads and gain > 0:
-            received = self.problem.input_bytes(first)
+            received = self.problem.movable_input_bytes(first)
             limit_bytes = self.copy_bytes(limit)
             for level, size in enumerate(self._levels):
                 there_bytes = int((there * c.kept)[c.kept <= size].sum()) + received
@@ -234,7 +234,7 @@ class StageOracle:
 
     def _offloaded(self, first: int, there: _Ints, recompute: _Ints, limit: int, largest: int) -> Choice:
         c, left = self.classes, self.copy_bytes(limit) if largest >= 0 else 0
-        received = self.problem.input_bytes(first)
+        received = self.problem.movable_input_bytes(first)
         with_input = 0 < received <= min(left, largest)
         left -= received if with_input else 0
         taken = np.zeros_like(there)
@@ -321,9 +321,9 @@ class _StageModel:
         self.model = model = cp_model.CpModel()
         self.recompute: dict[int, cp_model.IntVar] = {}
         self.offload: dict[int, cp_model.IntVar] = {}
-        received = problem.input_bytes(first)
+        received = problem.movable_input_bytes(first)
         self.input = model.new_bool_var("input offloaded")
-        if not (received and "offload" in problem.modes):
+        if not received:
             model.add(self.input == 0)
         for k in self.present:
             number = int(there[k])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
-from solver.placement.memory_plan import NoMemoryPlan, plan_memory
+from solver.placement.memory_plan import NoMemoryPlan, least_bottleneck, plan_memory
 
 
 @st.composite
@@ -37,7 +37,7 @@ def _problems(draw: st.DrawFn, rules: Rules, *, kinds: bool = False) -> MemoryPr
     return MemoryProblem(
         tuple(ops), stages, draw(st.integers(0, held + 20)), copy_bandwidth=draw(st.sampled_from([5e8, 2e9, 1e10])),
         link_bandwidth=draw(st.sampled_from([5e8, 1e12])), rules=rules, modes=allowed, versions=draw(st.booleans()),
-        micro_batches=draw(st.sampled_from([None, 1, 2])), windows=windows)
+        micro_batches=draw(st.sampled_from([None, 1, 2])), windows=windows, inputs_stay=draw(st.booleans()))
 
 
 def _least(problem: MemoryProblem) -> int | None:
@@ -64,7 +64,7 @@ def _stage(problem: MemoryProblem, cuts: tuple[int, ...], stage: int) -> int | N
     first, last, count = cuts[stage], cuts[stage + 1], len(problem.operators)
     best: int | None = None
     choices: list[Mode] = ["keep", *sorted(problem.modes)]
-    inputs: list[Mode] = ["keep", "offload"] if "offload" in problem.modes and first else ["keep"]
+    inputs: list[Mode] = ["keep", "offload"] if "offload" in problem.modes and not problem.inputs_stay else ["keep"]
     for modes in product(choices, repeat=last - first):
         for received in inputs:
             every: list[Mode] = ["keep"] * count
@@ -97,6 +97,15 @@ def _check(problem: MemoryProblem, *, exact: bool) -> None:
 def test_operators_of_their_own_are_planned_to_the_optimum(problem: MemoryProblem) -> None:
     """Strict rules: no plan fits that is faster."""
     _check(problem, exact=True)
+
+
+@given(_problems("strict", kinds=True), st.sampled_from([None, 1, 2, 3]))
+@settings(max_examples=60, deadline=None)
+def test_no_plan_is_below_the_bound_that_holds_for_any_number_in_flight(problem: MemoryProblem,
+                                                                        micro_batches: int | None) -> None:
+    bound, least = least_bottleneck(problem), _least(replace(problem, micro_batches=micro_batches))
+    assert least is None or bound <= least
+    assert bound >= -(-problem.totals[0][-1] // problem.stages)
 
 
 @given(_problems("published", kinds=True))
