@@ -1,4 +1,4 @@
-"""Problems that several test files build."""
+"""Problems that several test files build, and a model spec."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders
 
-__all__ = ["any_order", "both_ways", "chain", "loop", "pipeline", "v", "waves"]
+__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "loop", "pipeline", "v", "waves"]
+
+#: Seven layers on two GPUs with room for every placement.
+TINY_SPEC = """
+name: tiny
+model:
+  layers:
+    - {name: embed, forward: 1 ms, input_grad: 0 ms, weight_grad: 2 ms, activation_memory: 10 MiB, output: 1 MiB,
+       weights: 5 MiB}
+    - {name: block, forward: 2 ms, input_grad: 2 ms, weight_grad: 2 ms, activation_memory: 20 MiB, output: 1 MiB,
+       weights: 10 MiB, repeat: 6}
+cluster: {gpus: 2, memory: 2 GiB, bandwidth: 30 GB/s, latency: 10 us}
+training: {micro_batches: 4, micro_batch_size: 1}
+"""
 
 
 def chain(p: int) -> list[int]:

@@ -16,20 +16,8 @@ from models.zoo.shapes import shape
 from solver.baselines import baseline
 from solver.files import load_schedule, problem_to_json, save_problem, save_schedule
 from solver.problem import Problem
-from tests.builders import chain, pipeline
+from tests.builders import TINY_SPEC, chain, pipeline
 from weft.cli import main
-
-SPEC = """
-name: tiny
-model:
-  layers:
-    - {name: embed, forward: 1 ms, input_grad: 0 ms, weight_grad: 2 ms, activation_memory: 10 MiB, output: 1 MiB,
-       weights: 5 MiB}
-    - {name: block, forward: 2 ms, input_grad: 2 ms, weight_grad: 2 ms, activation_memory: 20 MiB, output: 1 MiB,
-       weights: 10 MiB, repeat: 6}
-cluster: {gpus: 2, memory: 2 GiB, bandwidth: 30 GB/s, latency: 10 us}
-training: {micro_batches: 4, micro_batch_size: 1}
-"""
 
 
 @pytest.fixture
@@ -93,7 +81,7 @@ def test_compare_shows_every_known_schedule(problem: Path, capsys: pytest.Captur
 
 def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = tmp_path / "tiny.yaml"
-    spec.write_text(SPEC)
+    spec.write_text(TINY_SPEC)
     comparison = weft.compare(spec, effort=0.3)
     assert {"1f1b", "interleaved", "zb-v", "weft"} <= set(comparison.schedules)
     for row in comparison.rows:
@@ -127,12 +115,12 @@ def test_schema_is_the_json_schema_of_a_spec(capsys: pytest.CaptureFixture[str])
     ("list.yaml", "- 1\n- 2\n", 2, "list.yaml: "),
     ("empty.json", "", 2, "empty.json: is empty"),
     ("broken.json", "{\"format\": ", 2, "broken.json: line 1"),
-    ("key.yaml", SPEC.replace("micro_batches", "micro_batchs"), 2, "did you mean 'micro_batches'"),
-    ("negative.yaml", SPEC.replace("forward: 1 ms", "forward: -1 ms"), 2, "negative.yaml: line"),
-    ("nan.yaml", SPEC.replace("forward: 1 ms", "forward: .nan"), 2, "nan.yaml: line"),
-    ("none.yaml", SPEC.replace("micro_batches: 4", "micro_batches: 0"), 2, "micro_batches"),
-    ("million.yaml", SPEC.replace("micro_batches: 4", "micro_batches: 1000000"), 2, "micro_batches"),
-    ("small.yaml", SPEC.replace("2 GiB", "1.05 GiB"), 1, "GPU"),
+    ("key.yaml", TINY_SPEC.replace("micro_batches", "micro_batchs"), 2, "did you mean 'micro_batches'"),
+    ("negative.yaml", TINY_SPEC.replace("forward: 1 ms", "forward: -1 ms"), 2, "negative.yaml: line"),
+    ("nan.yaml", TINY_SPEC.replace("forward: 1 ms", "forward: .nan"), 2, "nan.yaml: line"),
+    ("none.yaml", TINY_SPEC.replace("micro_batches: 4", "micro_batches: 0"), 2, "micro_batches"),
+    ("million.yaml", TINY_SPEC.replace("micro_batches: 4", "micro_batches: 1000000"), 2, "micro_batches"),
+    ("small.yaml", TINY_SPEC.replace("2 GiB", "1.05 GiB"), 1, "GPU"),
 ])
 def test_a_bad_spec_gets_one_sentence(name: str, content: str | None, status: int, message: str, tmp_path: Path,
                                       capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from solver.problem import Block, BlockKind, Device, Problem
 from solver.schedule import Operation, Schedule
 from solver.search import solve
 from solver.validate import violations
-from tests.builders import both_ways, chain, loop, pipeline, v
+from tests.builders import TINY_SPEC, both_ways, chain, loop, pipeline, v
 from tests.properties.strategies import Case, cases
 from weft.cli import main
 
@@ -336,20 +336,6 @@ def test_what_tessel_cannot_express_is_refused() -> None:
 # -- the front door ------------------------------------------------------------------------------------------------
 
 
-SPEC = """
-name: tiny
-model:
-  layers:
-    - {name: embed, forward: 1 ms, input_grad: 0 ms, weight_grad: 2 ms, activation_memory: 10 MiB, output: 1 MiB,
-       weights: 5 MiB}
-    - {name: block, forward: 2 ms, input_grad: 2 ms, weight_grad: 2 ms, activation_memory: 20 MiB, output: 1 MiB,
-       weights: 10 MiB, repeat: 6}
-    - {name: head, forward: 2 ms, input_grad: 2 ms, weight_grad: 2 ms, activation_memory: 20 MiB, weights: 10 MiB}
-cluster: {gpus: 2, memory: 2 GiB, bandwidth: 30 GB/s, latency: 10 us}
-training: {micro_batches: 4, micro_batch_size: 1}
-"""
-
-
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     schedule = with_layers(baseline("1f1b", pipeline(chain(2), memory=2), 4), 4, 8)
@@ -403,7 +389,7 @@ def test_a_csv_is_imported_on_units_a_problem_and_a_spec(saved: Path, tmp_path: 
     assert on_problem.device_orders == load_schedule(saved).device_orders
     assert 0 < on_problem.makespan_bound <= on_problem.makespan
 
-    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "spec.yaml").write_text(TINY_SPEC)
     on_spec = weft.import_schedule(tmp_path / "o.csv", problem=tmp_path / "spec.yaml")
     assert on_spec.problem.time_unit == "s" and on_spec.solver["placement"] == "1 stage a GPU, I+W"
     assert violations(on_spec) == []
@@ -412,7 +398,7 @@ def test_a_csv_is_imported_on_units_a_problem_and_a_spec(saved: Path, tmp_path: 
 def test_an_import_that_cannot_be_is_one_sentence(saved: Path, tmp_path: Path,
                                                   capsys: pytest.CaptureFixture[str]) -> None:
     weft.export_schedule(saved, tmp_path / "o.csv")
-    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "spec.yaml").write_text(TINY_SPEC)
     (tmp_path / "three.csv").write_text("0F0,0B0\n1F0,1B0\n2F0,2B0\n")
     (tmp_path / "broken.csv").write_text("0F0,0B0\n1F0,1X0\n")
     for arguments, message in (
@@ -443,6 +429,6 @@ def test_a_tessel_schedule_is_imported(tmp_path: Path, capsys: pytest.CaptureFix
     assert run("import", tmp_path / "t.json", "-o", tmp_path / "u.json") == 0
     assert run("import", tmp_path / "t.json", "--problem", tmp_path / "p.json", "-o", tmp_path / "w.json") == 0
     assert load_schedule(tmp_path / "u.json").makespan == load_schedule(tmp_path / "w.json").makespan
-    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "spec.yaml").write_text(TINY_SPEC)
     assert run("import", tmp_path / "t.json", "--problem", tmp_path / "spec.yaml", "-o", tmp_path / "x.json") == 2
     assert "a Tessel schedule goes with a block problem" in capsys.readouterr().err

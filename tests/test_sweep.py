@@ -24,7 +24,7 @@ from models.spec import Spec, SpecError, demo_spec, parse_spec
 from solver.files import save_problem
 from solver.problem import Problem
 from solver.search import Infeasible
-from tests.builders import chain, pipeline, v
+from tests.builders import TINY_SPEC, chain, pipeline, v
 from weft.cli import main
 from weft.figures.front import front_chart
 from weft.figures.marks import specification
@@ -33,18 +33,8 @@ from weft.sweeping import SweepProgress
 from weft.tradeoff import Sweep, non_dominated
 from weft.units import memory_text
 
-SPEC = """
-name: tiny
-model:
-  layers:
-    - {name: embed, forward: 1 ms, input_grad: 0 ms, weight_grad: 2 ms, activation_memory: 10 MiB, output: 1 MiB,
-       weights: 5 MiB}
-    - {name: block, forward: 2 ms, input_grad: 2 ms, weight_grad: 2 ms, activation_memory: 20 MiB, output: 1 MiB,
-       weights: 10 MiB, repeat: 6}
-cluster: {gpus: 2, memory: 2 GiB, bandwidth: 30 GB/s, latency: 10 us}
-training: {micro_batches: 4, micro_batch_size: 2}
-placement: {shapes: [chain], backward: [full]}
-"""
+SPEC = (TINY_SPEC.replace("micro_batch_size: 1", "micro_batch_size: 2")
+        + "placement: {shapes: [chain], backward: [full]}\n")
 #: Three caps, the least of which no split fits.
 CAPS = ("1.1 GiB", "1.5 GiB", "2 GiB")
 EFFORT = 0.05
