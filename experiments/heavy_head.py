@@ -150,15 +150,15 @@ class _Runner:
         assert plan.stage_ranks is not None
         self.training = part(ranges, [s for s, rank in enumerate(plan.stage_ranks) if rank == session.rank])
         self.worker = Stages(plan, session, self.training)
-        self.executor = Executor(plan, session, self.worker)
         self.gradients, self.session = Reduction(plan, session, self.training), session
+        self.executor = Executor(self.gradients.plan, session, self.worker, reduce=self.gradients.start)
 
     def step(self, number: int) -> tuple[float, float] | None:
         """Train one step: seconds from its first block's start to its last one's end, and its loss; on rank 0."""
         self.worker.begin(number)
         self.gradients.clear()
         laps = self.executor.run()
-        self.gradients.reduce()
+        self.gradients.finish()
         self.gradients.step()
         rows = self.session.gather((min(lap.start for lap in laps), max(lap.end for lap in laps), self.worker.loss()))
         if rows is None:

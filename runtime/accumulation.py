@@ -20,7 +20,7 @@ parameter's turn, never more than the largest layer's.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
@@ -99,9 +99,10 @@ class Folding:
             self._seen.add(parameter)
             self.optimizer.fold(holder, gradient)
 
-    def fold_tied(self) -> None:
-        """After the last backward of a batch, and after ties and replicas have been summed."""
-        for parameter in self.tied:
+    def fold_tied(self, parameters: Iterable[Tensor]) -> None:
+        """After the last backward of a batch that adds to ``parameters``, and after ties and replicas have been
+        summed."""
+        for parameter in parameters:
             holder = self.holder(parameter)
             if holder.grad is not None and self.optimizer.holds(holder):
                 self.optimizer.fold(holder, holder.grad, whole=True)

@@ -166,8 +166,9 @@ class _Run:
             raise SessionError(str(error)) from None
         self.session, self.training = session, training
         self.worker = Stages(plan, session, training)
-        self.executor = Executor(plan, session, self.worker, _Neighbours, _own_table)
         self.gradients = Reduction(plan, session, training, self.worker.folding)
+        self.executor = Executor(self.gradients.plan, session, self.worker, _Neighbours, _own_table,
+                                 self.gradients.start)
 
     def measured(self, repeats: int) -> RankCost:
         self._row(0)
@@ -200,7 +201,7 @@ class _Run:
     def _update(self) -> None:
         self.session.doing("updating the weights")
         if self.worker.graph.has_backward:
-            self.gradients.reduce()
+            self.gradients.finish()
             self.gradients.clip()
             self.gradients.step()
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from runtime.program import Instruction, Recv, Send, Work
+from runtime.program import Instruction, Recv, Reduce, Send, Work
 
 __all__ = ["BufferTable", "Landing", "Layout", "OPEN_SENDS", "Part", "Staging", "buffer_table", "send_done"]
 
@@ -114,7 +114,7 @@ def buffer_table(row: Sequence[Instruction], layouts: Mapping[Instruction, Layou
     for step, instruction in enumerate(row):
         if isinstance(instruction, Send):
             last_use[instruction.what] = max(last_use.get(instruction.what, 0), done[step])
-        elif not isinstance(instruction, Recv):
+        elif not isinstance(instruction, (Recv, Reduce)):
             kept = step_of[keeps(instruction)]
             for what in reads(instruction):
                 last_use[what] = max(last_use.get(what, 0), kept)

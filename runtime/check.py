@@ -13,14 +13,19 @@ contribution is counted once; on its rank, everything it waits for ran before or
 stage in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or
 for nobody. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
 collectives in one order, and ranks that do not are refused as waiting for each other.
+
+Every gradient is summed once: each group of parameters has one REDUCE on each of its ranks, after the last pass there
+that adds to it (so before the optimizer's step, which comes behind the row). A REDUCE starts, too, only when all its
+ranks stand at it. Over the replicas of a plan there is nothing more to prove: all run one program, so what is a strict
+run of one is a strict run of all of them in step, and a rank and its counterparts sum in one order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from runtime.program import Instruction, Program, ProgramError, Recv, Send, Vocabulary, Work
+from runtime.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
 from solver.problem import Problem
 
 __all__ = ["check_program", "grid"]
@@ -29,12 +34,16 @@ GRID_REACH = 3  # how many steps an error shows before and after the fault
 RANK_REACH = 4  # and how many ranks
 
 
-def check_program(program: Program, problem: Problem, micro_batches: int) -> None:
+def check_program(program: Program, problem: Problem, micro_batches: int,
+                  groups: Mapping[tuple[int, ...], tuple[int, ...]] | None = None) -> None:
     """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``program`` is complete and
-    free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``."""
+    free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``.
+
+    ``groups``: the sets of stages whose parameters' gradients are summed, with their ranks
+    (:meth:`~runtime.stage_graph.StageGraph.parameter_groups`); by default nothing is."""
     if len(program.ranks) != len(problem.devices):
         raise ProgramError(f"the program has {len(program.ranks)} ranks for {len(problem.devices)} devices")
-    _StrictRun(program, problem, micro_batches).run()
+    _StrictRun(program, problem, micro_batches, groups or {}).run()
 
 
 def grid(program: Program, steps: Sequence[int], fault: int) -> str:
@@ -62,13 +71,15 @@ def grid(program: Program, steps: Sequence[int], fault: int) -> str:
 class _StrictRun:
     """Runs a program under the strictest rules; ``step`` is where each rank stands, ``held`` what it has."""
 
-    def __init__(self, program: Program, problem: Problem, micro_batches: int) -> None:
-        self.program, self.problem, self.micro_batches = program, problem, micro_batches
+    def __init__(self, program: Program, problem: Problem, micro_batches: int,
+                 groups: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+        self.program, self.problem, self.micro_batches, self.groups = program, problem, micro_batches, groups
         self.vocabulary = Vocabulary(problem)
         self.step = [0] * len(program.ranks)
         self.held: list[set[tuple[int, int]]] = [set() for _ in program.ranks]
         self.unused: list[dict[tuple[int, int], int]] = [{} for _ in program.ranks]  # received -> step of its RECV
         self.computed: list[set[tuple[int, int]]] = [set() for _ in program.ranks]
+        self.reduced: list[set[tuple[int, ...]]] = [set() for _ in program.ranks]
         self.waited: list[tuple[tuple[int, int], ...]] = [
             tuple(dict.fromkeys((problem.index[d.block], d.distance) for d in block.after)) for block in problem.blocks]
 
@@ -94,6 +105,8 @@ class _StrictRun:
             return None
         if isinstance(instruction, (Send, Recv)):
             return self._transfer(rank, instruction)
+        if isinstance(instruction, Reduce):
+            return self._reduce(rank, instruction)
         return self._compute(rank, instruction)
 
     def _compute(self, rank: int, work: Work) -> tuple[int, ...] | None:
@@ -129,6 +142,31 @@ class _StrictRun:
                 return
             if (block, key[1]) not in self.computed[rank]:
                 self._refuse(rank, f"{work} runs before {self.vocabulary.work(block, key[1])} of its stage")
+
+    def _reduce(self, rank: int, instruction: Reduce) -> tuple[int, ...] | None:
+        stages = instruction.stages
+        if rank not in self.groups.get(stages, ()):
+            expected = ", ".join(str(Reduce(group)) for group, ranks in self.groups.items() if rank in ranks)
+            self._refuse(rank, f"{instruction} on rank {rank} sums gradients that it does not have; it has "
+                               f"{expected or 'none to sum'}")
+        if stages in self.reduced[rank]:
+            self._refuse(rank, f"{instruction} runs twice on rank {rank}: gradients would be summed again")
+        assert self.vocabulary.graph is not None  # there would be no groups
+        for block in self.vocabulary.graph.contributions(stages):
+            if rank not in self.problem.blocks[block].devices:
+                continue
+            for micro_batch in range(self.micro_batches):
+                if (block, micro_batch) not in self.computed[rank]:
+                    work = self.vocabulary.work(block, micro_batch)
+                    self._refuse(rank, f"{instruction} on rank {rank} comes before {work}, whose gradient it would miss"
+                                 if work in self.program.ranks[rank] else f"rank {rank} never runs {work}")
+        ranks = self.groups[stages]
+        if any(self._current(other) != instruction for other in ranks):
+            return None
+        for other in ranks:
+            self.reduced[other].add(stages)
+            self.step[other] += 1
+        return tuple(other for other in ranks if other != rank)
 
     def _transfer(self, rank: int, instruction: Send | Recv) -> tuple[int, ...] | None:
         what, peer = instruction.what, instruction.peer
@@ -176,6 +214,10 @@ class _StrictRun:
             for key, step in self.unused[rank].items():
                 self.step[rank] = step
                 self._refuse(rank, f"rank {rank} receives the result of {self.vocabulary.work(*key)} and never uses it")
+        for stages, ranks in self.groups.items():
+            for rank in ranks:
+                if stages not in self.reduced[rank]:
+                    self._refuse(rank, f"rank {rank} never runs {Reduce(stages)}: gradients would not be summed")
 
     def _refuse_deadlock(self, rank: int) -> None:
         standing = [self._current(r) for r in range(len(self.step))]

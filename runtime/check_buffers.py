@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from runtime.buffers import BufferTable, Landing, Layout, Staging, send_done
 from runtime.check import grid
-from runtime.program import Program, ProgramError, Recv, Send, StageWork, Vocabulary, Work
+from runtime.program import Program, ProgramError, Recv, Reduce, Send, StageWork, Vocabulary, Work
 from solver.problem import Number, Problem
 
 __all__ = ["check_buffers", "check_memory"]
@@ -126,7 +126,7 @@ class _Proof:
         last: dict[Work, int] = {}
         done = send_done(row)
         for step, instruction in enumerate(row):
-            if isinstance(instruction, Recv):
+            if isinstance(instruction, (Recv, Reduce)):
                 continue
             if isinstance(instruction, Send):
                 looked, end = [instruction.what], done[step]
@@ -172,7 +172,7 @@ def check_memory(program: Program, problem: Problem, rank: int, table: BufferTab
     counted = 0
     for step, instruction in enumerate(row):
         counted += change[step]
-        if isinstance(instruction, (Send, Recv)):
+        if isinstance(instruction, (Send, Recv, Reduce)):
             continue
         index = vocabulary.block(instruction)
         assert index is not None

@@ -18,7 +18,7 @@ from torch.autograd import profiler
 
 from runtime.buffers import OPEN_SENDS, BufferTable, Landing
 from runtime.plan import Plan
-from runtime.program import Recv, Send, Work
+from runtime.program import Recv, Reduce, Send, Work
 from runtime.session import Session, SessionError
 from runtime.stopwatch import sleep_until, stopwatch
 from runtime.timeline import Measured
@@ -64,15 +64,16 @@ class Executor:
     """Runs rank ``session.rank`` of ``plan`` with ``worker``, any number of times, until it is closed.
 
     All ranks must make theirs together: they agree on their buffers, prove them, and connect. Raises
-    :class:`~runtime.session.SessionError` where that fails. ``connect`` and ``agree`` are for ranks that are no
-    processes among others: threads, or one rank by itself.
+    :class:`~runtime.session.SessionError` where that fails. ``reduce`` sums gradients; without it nothing does.
+    ``connect`` and ``agree`` are for ranks that are no processes among others: threads, or one rank by itself.
     """
 
     def __init__(self, plan: Plan, session: Session, worker: Worker,
                  connect: Callable[[Session, Sequence[BufferTable]], Transport] = open_transport,
                  agree: Callable[[Plan, Session, Worker, Callable[[Work], Iterable[Work]]],
-                                 Sequence[BufferTable]] = agree_on_buffers) -> None:
-        self.plan, self.session, self.worker = plan, session, worker
+                                 Sequence[BufferTable]] = agree_on_buffers,
+                 reduce: Callable[[Reduce], None] | None = None) -> None:
+        self.plan, self.session, self.worker, self.reduce = plan, session, worker, reduce
         self.row = plan.program.ranks[session.rank]
         session.add_groups(plan.groups)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
@@ -109,6 +110,9 @@ class Executor:
                 batch.receive(landing)
             if isinstance(instruction, Send):
                 batch.send(instruction, step)
+            elif isinstance(instruction, Reduce):
+                if self.reduce is not None:
+                    self.reduce(instruction)
             elif not isinstance(instruction, Recv):
                 batch.compute(instruction)
         batch.finish()

@@ -8,6 +8,9 @@ first. It follows that
   program runs through even if a SEND and its RECV wait for each other and nothing is buffered;
 - a RECV stands before the instruction that runs while the result becomes ready, so its transfer overlaps with that.
 
+A REDUCE (:func:`with_reductions`) is put in afterwards, behind the last pass that adds to its gradients, in a global
+order too: that of a strict run which always goes on with what ends first.
+
 Ends are floats, and adding floats in another order may make a consumer end no later than its producer's message. So
 the key is not the end itself but its rank in a global order of ends that respects all waits: see :func:`_waves`.
 """
@@ -15,13 +18,16 @@ the key is not the end itself but its rank in a global order of ends that respec
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from runtime.program import Instruction, Program, ProgramError, Recv, Send, Vocabulary
+from runtime.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
+from runtime.stage_graph import StageGraph
 from solver.problem import Problem
 from solver.schedule import Operation, Schedule
 
-__all__ = ["LoweringError", "lower", "routes"]
+__all__ = ["LoweringError", "lower", "routes", "with_reductions"]
 
 
 class LoweringError(ProgramError):
@@ -49,6 +55,82 @@ def lower(schedule: Schedule) -> Program:
             rows[target].append((key, Recv(work, source)))
     return Program(tuple(tuple(instruction for _, instruction in sorted(row, key=lambda item: item[0]))
                          for row in rows))
+
+
+def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequence[int]],
+                    ends: Mapping[Work, float]) -> Program:
+    """``program`` with a REDUCE for each of ``graph``'s groups of parameters, in place of any that it has.
+
+    ``shared``: the sets of stages that hold parameters together (:meth:`~runtime.stage_graph.StageGraph
+    .parameter_groups`); ``ends``: when each instruction that computes ends, as planned. ``program`` must have been
+    checked. A REDUCE comes behind the last pass, on any rank, that adds to its gradients, and behind the messages that
+    carry that one's result.
+    """
+    plain = Program(tuple(tuple(i for i in row if not isinstance(i, Reduce)) for row in program.ranks))
+    groups, vocabulary = graph.parameter_groups(shared), Vocabulary(graph.problem)
+    if not groups:
+        return plain
+    places = _places(plain, vocabulary, ends)
+    latest: dict[int | None, int] = {}  # the last place at which a block, or a message with its result, stands
+    for row, places_of_row in zip(plain.ranks, places, strict=True):
+        for instruction, place in zip(row, places_of_row, strict=True):
+            block = vocabulary.block(_named(instruction))
+            latest[block] = max(latest.get(block, 0), place)
+    found = ((max(latest[block] for block in graph.contributions(stages)), stages) for stages in groups)
+    rows = [list(row) for row in plain.ranks]
+    for place, stages in sorted(found, reverse=True):  # from the last: what is put in before it does not move it
+        for rank in groups[stages]:
+            rows[rank].insert(bisect_right(places[rank], place), Reduce(stages))
+    return Program(tuple(map(tuple, rows)))
+
+
+def _places(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]) -> list[list[int]]:
+    """Per rank and step, its place in a strict run in which, of all that can go on, what ends first does. Both ends of
+    a message, and all ranks of a block, have one place. ``program`` must be free of deadlock."""
+    ranks, blocks = program.ranks, vocabulary.problem.blocks
+    places: list[list[int]] = [[] for _ in ranks]
+    ready: list[tuple[float, int, int, int]] = []
+
+    def at(rank: int) -> Instruction | None:
+        return ranks[rank][len(places[rank])] if len(places[rank]) < len(ranks[rank]) else None
+
+    def together(rank: int, instruction: Instruction) -> Sequence[int]:
+        if isinstance(instruction, (Send, Recv)):
+            return rank, instruction.peer
+        block = vocabulary.block(_named(instruction))
+        assert block is not None
+        return blocks[block].devices
+
+    def offer(rank: int) -> None:
+        instruction = at(rank)
+        if instruction is None:
+            return
+        sends = {Send: Recv, Recv: Send}.get(type(instruction))
+        work = _named(instruction)
+        if all(at(other) == (instruction if sends is None or other == rank else sends(work, rank))
+               for other in together(rank, instruction)):
+            heapq.heappush(ready, (ends[work], int(sends is not None), rank, len(places[rank])))
+
+    for rank in range(len(ranks)):
+        offer(rank)
+    place = 0
+    while ready:
+        _, _, rank, step = heapq.heappop(ready)
+        if step < len(places[rank]):
+            continue  # another of its ranks has offered it too
+        instruction = ranks[rank][step]
+        members = together(rank, instruction)
+        for member in members:
+            places[member].append(place)
+        for member in members:
+            offer(member)
+        place += 1
+    return places
+
+
+def _named(instruction: Instruction) -> Work:
+    assert not isinstance(instruction, Reduce)
+    return instruction.what if isinstance(instruction, (Send, Recv)) else instruction
 
 
 def routes(problem: Problem) -> tuple[tuple[tuple[int, int, int], ...], ...]:

@@ -1,11 +1,14 @@
-"""A program ready to launch, and its file ``weft.plan/1``.
+"""A program ready to launch, and its file ``weft.plan/2``.
 
 The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``, as
 predicted, in the problem's time unit; ``stages``, the rank of every stage (a list where it is on several), or ``null``
 where the blocks are no stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An
 instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes
 ``{"do": "0F0", "start": 0, "end": 1.5}``. It may have ``signatures``: per stage, a hash of the
-module that it is for (:mod:`runtime.signature`).
+module that it is for (:mod:`runtime.signature`); and ``shared``: the sets of stages that hold parameters together, as
+lists.
+
+A file ``weft.plan/1`` has no REDUCE instructions and no ``shared``; it is read as the plan that it is with them.
 """
 
 from __future__ import annotations
@@ -14,14 +17,24 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from runtime.check import check_program
-from runtime.lowering import lower
-from runtime.program import Instruction, Program, ProgramError, Recv, Send, Vocabulary, Work, parse_instruction
+from runtime.lowering import lower, with_reductions
+from runtime.program import (
+    Instruction,
+    Program,
+    ProgramError,
+    Recv,
+    Reduce,
+    Send,
+    Vocabulary,
+    Work,
+    parse_instruction,
+)
 from solver.files import (
     Entry,
     FormatError,
@@ -34,9 +47,12 @@ from solver.files import (
 from solver.problem import Problem
 from solver.schedule import Schedule
 
-__all__ = ["Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
+__all__ = ["PLAN_FORMATS", "Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
 
-PLAN_FORMAT = "weft.plan/1"
+PLAN_FORMAT = "weft.plan/2"
+WITHOUT_REDUCTIONS = "weft.plan/1"
+#: What can be read; the last one is written.
+PLAN_FORMATS = (WITHOUT_REDUCTIONS, PLAN_FORMAT)
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,8 @@ class Plan:
     """What ``problem``'s ranks run for ``micro_batches`` micro-batches.
 
     ``times`` are the predicted start and end of everything computed, in the problem's time unit; ``solver`` says who
-    made the schedule; ``signatures`` what the stages are, where the plan was made for given ones.
+    made the schedule; ``signatures`` what the stages are, where the plan was made for given ones; ``shared`` which of
+    them hold parameters together (:meth:`sharing`).
     """
 
     problem: Problem
@@ -53,6 +70,7 @@ class Plan:
     times: Mapping[Work, tuple[float, float]]
     solver: Mapping[str, Any] = field(default_factory=dict)
     signatures: Mapping[str, str] = field(default_factory=dict)
+    shared: tuple[tuple[int, ...], ...] = ()
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
@@ -77,14 +95,29 @@ class Plan:
         return None if graph is None else tuple(stage.ranks for stage in graph.stages)
 
     @property
+    def parameter_groups(self) -> Mapping[tuple[int, ...], tuple[int, ...]]:
+        """The sets of stages whose parameters have a REDUCE of their own, with the ranks that run it."""
+        graph = self.vocabulary.graph
+        return {} if graph is None else graph.parameter_groups(self.shared)
+
+    @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The sets of ranks that run a block together."""
         return tuple(sorted({tuple(sorted(b.devices)) for b in self.problem.blocks if len(b.devices) > 1}))
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the plan's JSON: what a measured timeline says it was measured on."""
-        return hashlib.sha256(json.dumps(plan_to_json(self), sort_keys=True).encode()).hexdigest()
+        """What a measured timeline, and a checkpoint, says it was made with: SHA-256 of the plan's JSON without
+        reductions, which change neither, and which files of :data:`WITHOUT_REDUCTIONS` do not have."""
+        value = _to_json(self, lambda instruction: not isinstance(instruction, Reduce))
+        del value["shared"]
+        return hashlib.sha256(json.dumps({**value, "format": WITHOUT_REDUCTIONS}, sort_keys=True).encode()).hexdigest()
+
+    def sharing(self, shared: Iterable[Sequence[int]]) -> Plan:
+        """The plan where the stages of each set in ``shared`` hold parameters together, whose gradients are then summed
+        apart from those that a stage holds alone. Reductions are put in anew, and proven, unless they are there."""
+        wanted = tuple(sorted({tuple(sorted(stages)) for stages in shared}))
+        return self if wanted == self.shared else _reduced(replace(self, shared=wanted))
 
 
 def plan_of(schedule: Schedule) -> Plan:
@@ -96,27 +129,45 @@ def plan_of(schedule: Schedule) -> Plan:
     check_program(program, schedule.problem, schedule.micro_batches)
     vocabulary = Vocabulary(schedule.problem)
     times = {vocabulary.work(o.block, o.micro_batch): (o.start, o.end) for o in schedule.operations}
-    return Plan(schedule.problem, schedule.micro_batches, program, times, dict(schedule.solver))
+    return _reduced(Plan(schedule.problem, schedule.micro_batches, program, times, dict(schedule.solver)))
+
+
+def _reduced(plan: Plan) -> Plan:
+    """``plan``, whose program without reductions is proven, with them, proven."""
+    graph = plan.vocabulary.graph
+    if graph is None or not graph.has_backward:
+        return plan
+    ends = {work: end for work, (_, end) in plan.times.items()}
+    plan = replace(plan, program=with_reductions(plan.program, graph, plan.shared, ends))
+    check_program(plan.program, plan.problem, plan.micro_batches, plan.parameter_groups)
+    return plan
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a ``weft.plan/1`` file and prove its program. Raises :class:`~solver.files.FormatError`."""
+    """Read a ``weft.plan/2`` or ``/1`` file and prove its program. Raises :class:`~solver.files.FormatError`."""
     return plan_from_json(read_json(path), os.fspath(path))
 
 
 def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a ``weft.plan/1`` file, whole or not at all. Raises ``OSError``."""
+    """Write a ``weft.plan/2`` file, whole or not at all. Raises ``OSError``."""
     write_atomically(path, json.dumps(plan_to_json(plan), indent=1, allow_nan=False) + "\n")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    """The ``weft.plan/1`` object of ``plan``."""
+    """The ``weft.plan/2`` object of ``plan``."""
+    value = _to_json(plan, lambda instruction: True)
+    if not plan.shared:
+        del value["shared"]
+    return value
+
+
+def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]:
     ranks = []
     for device, row in zip(plan.problem.devices, plan.program.ranks, strict=True):
         instructions: list[dict[str, Any]] = []
-        for instruction in row:
+        for instruction in filter(shown, row):
             entry: dict[str, Any] = {"do": str(instruction)}
-            if not isinstance(instruction, (Send, Recv)):
+            if not isinstance(instruction, (Send, Recv, Reduce)):
                 entry["start"], entry["end"] = plan.times[instruction]
             instructions.append(entry)
         ranks.append({"device": device.name, "instructions": instructions})
@@ -129,17 +180,22 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "ranks": ranks,
         "solver": dict(plan.solver),
         **({"signatures": dict(plan.signatures)} if plan.signatures else {}),
+        "shared": [list(stages) for stages in plan.shared],
     }
 
 
 def plan_from_json(value: Any, where: str = "plan") -> Plan:
-    """The plan of a ``weft.plan/1`` object, its program proven; ``where`` (a file name) leads every error message.
+    """The plan of a ``weft.plan/2`` or ``weft.plan/1`` object, its program proven; ``where`` (a file name) leads every
+    error message.
 
     ``makespan`` and ``stages`` follow from the rest: a file in which they say something else is refused.
     """
     entry = Entry(value, where)
-    require_format(entry, PLAN_FORMAT)
-    entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver", "signatures")
+    reduces = entry.text("format") != WITHOUT_REDUCTIONS
+    if reduces:
+        require_format(entry, PLAN_FORMAT)
+    entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver", "signatures",
+                *["shared"] * reduces)
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
     micro_batches = entry.count("micro_batches", minimum=1)
     solver = entry.child("solver").value
@@ -147,16 +203,18 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
     times: dict[Work, tuple[float, float]] = {}
     for item in entry.list("ranks"):
         rows.append(_row(item, len(rows), problem, times))
-    program = Program(tuple(rows))
-    try:
-        check_program(program, problem, micro_batches)
-    except ProgramError as error:
-        raise FormatError(f"{where}: {error}") from None
     signatures: dict[str, str] = {}
     if "signatures" in entry.value:
         hashes = entry.child("signatures")
         signatures = {stage: hashes.text(stage) for stage in hashes.value}
-    plan = Plan(problem, micro_batches, program, times, solver, signatures)
+    plan = Plan(problem, micro_batches, Program(tuple(rows)), times, solver, signatures)
+    graph = plan.vocabulary.graph
+    plan = replace(plan, shared=_shared(entry, 0 if graph is None else len(graph.stages)))
+    try:
+        check_program(plan.program, problem, micro_batches, plan.parameter_groups if reduces else None)
+        plan = plan if reduces else _reduced(plan)
+    except ProgramError as error:
+        raise FormatError(f"{where}: {error}") from None
     makespan = entry.number("makespan")
     if not math.isclose(makespan, plan.makespan, rel_tol=1e-9):
         raise FormatError(f"{where}: makespan is {makespan}, but the last instruction ends at {plan.makespan}")
@@ -164,6 +222,17 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
     if entry.get("stages") != stages:
         raise FormatError(f"{where}: stages is {entry.get('stages')}, but the problem's stages are on ranks {stages}")
     return plan
+
+
+def _shared(entry: Entry, stages: int) -> tuple[tuple[int, ...], ...]:
+    value = entry.get("shared", [])
+    good = isinstance(value, list) and all(
+        isinstance(one, list) and len(one) > 1 and all(type(s) is int and 0 <= s < stages for s in one)
+        and one == sorted(set(one)) for one in value) and value == sorted(value)
+    if not good or len({tuple(one) for one in value}) != len(value):
+        raise FormatError(f"{entry.where}: shared is {value}, it must be a sorted list of lists, each of at least two "
+                          f"of the stages 0 to {stages - 1}, ascending")
+    return tuple(tuple(one) for one in value)
 
 
 def _stages(plan: Plan) -> list[int | list[int]] | None:
@@ -184,7 +253,7 @@ def _row(entry: Entry, rank: int, problem: Problem, times: dict[Work, tuple[floa
         except ProgramError as error:
             raise FormatError(f"{item.where}: do: {error}") from None
         row.append(instruction)
-        if isinstance(instruction, (Send, Recv)):
+        if isinstance(instruction, (Send, Recv, Reduce)):
             item.allow("do")
             continue
         start, end = item.number("start"), item.number("end")

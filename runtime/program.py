@@ -20,11 +20,15 @@ text                      meaning, with what it does to memory and time
 ``RECV 2F0<0``            the other end of it, on rank 1. The transfer into the buffer that :mod:`runtime.buffers` gives
                           it has started here or before; the instruction that needs the result waits for it. Other
                           messages get the buffer when nobody may look at this one any more.
+``REDUCE 2``              sum the gradients of the parameters that stage 2 alone holds, over the replicas of the plan.
+                          Stands behind the last pass of the stage that adds to them.
+``REDUCE 0+3``            sum the gradients of the parameters that stages 0 and 3 hold together (tied, or one object),
+                          over the ranks that hold them, then over the replicas. All these ranks run it.
 ========================  =============================================================================================
 
 A block on several devices stands in the row of each, and they start it together: all ranks of a group so enter its
-collectives in one order, which :mod:`runtime.check` proves. A message is named after the instruction whose result it
-carries, on both ends. Rows hold order, never time.
+collectives in one order, which :mod:`runtime.check` proves. So it is with a REDUCE. A message is named after the
+instruction whose result it carries, on both ends. Rows hold order, never time. The optimizer steps behind the row.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from runtime.stage_graph import LETTERS, NotAStageGraph, StageGraph
@@ -41,7 +46,7 @@ from solver.pipeline import NotAPipeline, Pipeline
 from solver.problem import Problem
 
 __all__ = [
-    "BlockWork", "Instruction", "Program", "ProgramError", "Recv", "Send", "StageWork", "Vocabulary", "Work",
+    "BlockWork", "Instruction", "Program", "ProgramError", "Recv", "Reduce", "Send", "StageWork", "Vocabulary", "Work",
     "parse_instruction",
 ]
 
@@ -97,29 +102,47 @@ class Recv:
         return f"RECV {self.what}<{self.peer}"
 
 
-Instruction: TypeAlias = StageWork | BlockWork | Send | Recv
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Sum the gradients of the parameters that exactly ``stages``, ascending, hold."""
+
+    stages: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"REDUCE {'+'.join(map(str, self.stages))}"
+
+
+Instruction: TypeAlias = StageWork | BlockWork | Send | Recv | Reduce
 
 _NUMBER = r"(?:0|[1-9][0-9]*)"
 _BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 _STAGE_WORK = re.compile(rf"(?P<stage>{_NUMBER})(?P<letter>[{LETTERS}])(?P<micro_batch>{_NUMBER})", re.ASCII)
 _BLOCK_WORK = re.compile(rf'(?P<name>{_BARE_NAME.pattern}|"(?:[^"\\]|\\.)*")\[(?P<micro_batch>{_NUMBER})\]', re.ASCII)
 _MESSAGE = re.compile(rf"(?P<verb>SEND|RECV) (?P<what>.+)(?P<arrow>[<>])(?P<peer>{_NUMBER})", re.ASCII)
+_REDUCE = re.compile(rf"REDUCE (?P<stages>{_NUMBER}(?:\+{_NUMBER})*)", re.ASCII)
 
 
 def parse_instruction(text: str) -> Instruction:
     """The instruction that prints as exactly ``text``. Raises :class:`ProgramError` for anything else."""
-    message = _MESSAGE.fullmatch(text)
-    instruction: Instruction | None
-    if message is None:
-        instruction = _parse_work(text)
-    else:
-        what, peer = _parse_work(message["what"]), int(message["peer"])
-        end = Send if (message["verb"], message["arrow"]) == ("SEND", ">") else Recv
-        instruction = None if what is None else end(what, peer)
+    instruction = _parse_message(text) or _parse_reduce(text) or _parse_work(text)
     if instruction is None or str(instruction) != text:
-        raise ProgramError(f"{text!r} is no instruction, it must look like 2F0, 2B0, 2I0, 2W0, block[0], SEND 2F0>1 "
-                           "or RECV 2F0<0")
+        raise ProgramError(f"{text!r} is no instruction, it must look like 2F0, 2B0, 2I0, 2W0, block[0], SEND 2F0>1, "
+                           "RECV 2F0<0, REDUCE 2 or REDUCE 0+3")
     return instruction
+
+
+def _parse_message(text: str) -> Send | Recv | None:
+    message = _MESSAGE.fullmatch(text)
+    if message is None or (what := _parse_work(message["what"])) is None:
+        return None
+    end = Send if (message["verb"], message["arrow"]) == ("SEND", ">") else Recv
+    return end(what, int(message["peer"]))
+
+
+def _parse_reduce(text: str) -> Reduce | None:
+    match = _REDUCE.fullmatch(text)
+    stages = tuple(map(int, match["stages"].split("+"))) if match else ()
+    return Reduce(stages) if stages and all(one < other for one, other in pairwise(stages)) else None
 
 
 def _parse_work(text: str) -> Work | None:

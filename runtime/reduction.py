@@ -3,19 +3,21 @@
 Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
 nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer leaves it alone.
 
-Each sum is made once a step. Tied parameters are summed over the ranks that hold them, then every parameter over the
-replicas of the plan, in buckets. The norm is that of the whole model's gradient: a parameter counts once, however many
-ranks hold it, and a sharded one with each of its shares.
+Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
+other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over
+the replicas of the plan, sums are started there, in place, and waited for at the end of the row: the gradients of a
+group lie in buckets, so that nothing is copied. The norm is that of the whole model's gradient: a parameter counts
+once, however many ranks hold it, and a sharded one with each of its shares.
 
 Under AdamA (:mod:`runtime.optim`) gradients are in the optimizer's moments by then, and the moments are summed over the
-replicas in their place; only gradients of tied parameters are still there.
+replicas in their place, bucket by bucket; only gradients of tied parameters are still there.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,7 +25,9 @@ from torch import Tensor, nn
 
 from runtime.parallel import is_sharded
 from runtime.plan import Plan
+from runtime.program import ProgramError, Reduce
 from runtime.session import Session, SessionError
+from runtime.ties import Tie, Ties
 from runtime.training import Training
 
 if TYPE_CHECKING:
@@ -32,24 +36,16 @@ if TYPE_CHECKING:
 __all__ = ["Reduction"]
 
 BUCKET = 25 * 2**20  # bytes that are summed over replicas at once
+AnyTensor = TypeVar("AnyTensor", bound=Tensor)
 TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
-
-
-class _Tie(NamedTuple):
-    """The parameters of this rank that are one; which of their gradients are to be added up; the ranks over which
-    (none if each adds up its own); and whether this rank counts it in the norm."""
-
-    parameters: tuple[nn.Parameter, ...]
-    added: tuple[nn.Parameter, ...]
-    ranks: tuple[int, ...]
-    counted: bool
 
 
 class Reduction:
     """The gradients of rank ``session.rank``'s part of ``plan``, as ``training`` has it.
 
-    All ranks of the session build theirs at the same point. Raises :class:`~runtime.session.SessionError` if they
-    disagree, or begin with different values of what is one parameter.
+    ``plan`` is then the one to run: with a REDUCE for each group of parameters that there is, proven. All ranks of the
+    session build theirs at the same point. Raises :class:`~runtime.session.SessionError` if they disagree, or begin
+    with different values of what is one parameter.
     """
 
     def __init__(self, plan: Plan, session: Session, training: Training, folding: Folding | None = None) -> None:
@@ -64,15 +60,21 @@ class Reduction:
         self.parameters = list({id(p): p for module in training.stages.values() for p in module.parameters()
                                 if p.requires_grad}.values())
         self._require_masters()
-        everywhere = range(session.world)
-        self._require_plain_ties()
-        spans = [self._span(tie) for tie in training.ties]
-        session.add_groups([everywhere, *(ranks for ranks, split in spans if split)])
+        found = Ties(plan, session, training)
+        self.ties = found.ties
+        session.add_groups([range(session.world), *found.spans])
         self.counterparts = session.counterparts() if session.replicas > 1 else None
-        self.ties = [self._tie(tie, *span) for tie, span in zip(training.ties, spans, strict=True)
-                     if session.rank in span[0]]
+        self.plan = self._proven(plan, found)
+        self.members: defaultdict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
+        for parameter, stages in found.groups.items():
+            self.members[stages].append(parameter)
         self.counted = list(self._counted())
         self._kept: dict[nn.Parameter, tuple[Tensor, int]] = {}  # by holder: the gradient, its version when cleared
+        self._flat: dict[tuple[int, ...], list[Tensor]] = {}  # by group: what replicas sum
+        if session.replicas > 1 and folding is None:
+            self._flat = {instruction.stages: list(self._lay_out(self.members[instruction.stages]))
+                          for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
+        self._open: list[dist.Work] = []
         self._require_equal_starts()
 
     @property
@@ -84,30 +86,60 @@ class Reduction:
         """Begin a batch: gradients that are there become zero (those that go into AdamA's moments are dropped)."""
         for parameter in self.parameters:
             holder = self._holder(parameter)
-            gradient = self._kept[holder][0] if holder in self._kept and holder.grad is None else holder.grad
+            kept = self._kept[holder][0] if holder in self._kept else None
+            gradient = kept if holder.grad is None or self._flat else holder.grad
             parameter.grad = holder.grad = None
             if gradient is not None and self.folding is None:
                 holder.grad = gradient.zero_()
                 self._kept[holder] = gradient, gradient._version
 
-    def reduce(self) -> None:
-        """Sum the gradients of what is tied, then over replicas."""
-        for holder, (gradient, version) in self._kept.items():
-            if holder.grad is gradient and gradient._version == version:  # nothing was added to it
-                holder.grad = None
+    def start(self, instruction: Reduce) -> None:
+        """Sum the gradients of the parameters that ``instruction`` names: over the ranks that hold them now, over the
+        replicas until :meth:`finish`."""
+        members = self.members.get(instruction.stages, [])
+        if not self._flat:
+            self._drop_unused(members)
         for tie in self.ties:
-            self._sum_tie(tie)
-        folding = self.folding
+            if tie.stages == instruction.stages:
+                self._sum_tie(tie, instruction)
         if self.session.replicas > 1:
-            self.session.watch.doing("summing gradients over the replicas", [
-                replica * self.session.world + self.session.rank for replica in range(self.session.replicas)])
-            self._sum_over_replicas([self._gradient(parameter) for parameter in self.parameters
-                                     if folding is None or parameter in folding.tied])
-            if folding is not None:
-                held = [self._holder(p) for p in self.parameters if p not in folding.tied]
-                folding.optimizer.reduce([p for p in held if folding.optimizer.holds(p)], self._sum_over_replicas)
-        if folding is not None:
-            folding.fold_tied()
+            self._wait_for_replicas(instruction)
+            if self.folding is None:
+                for parameter in members:
+                    self._gradient(parameter)
+                sums = (dist.all_reduce(flat, group=self.counterparts, async_op=True)
+                        for flat in self._flat[instruction.stages])
+                self._open += [work for work in sums if work is not None]
+            else:
+                self._sum_folded(members, self.folding)
+        if self.folding is not None:
+            self.folding.fold_tied([parameter for parameter in members if parameter in self.folding.tied])
+
+    def finish(self) -> None:
+        """Wait for the sums that have been started."""
+        if self._open:
+            self._wait_for_replicas("the gradients' sums")
+        for work in self._open:
+            work.wait()
+        self._open.clear()
+
+    def _drop_unused(self, members: Iterable[nn.Parameter]) -> None:
+        for parameter in members:
+            holder = self._holder(parameter)
+            if holder in self._kept:
+                gradient, version = self._kept[holder]
+                if holder.grad is gradient and gradient._version == version:  # nothing was added to it
+                    holder.grad = None
+
+    def _wait_for_replicas(self, what: object) -> None:
+        """Say that this rank cannot go on without its counterparts."""
+        self.session.watch.doing(f"summing gradients over the replicas ({what})", [
+            replica * self.session.world + self.session.rank for replica in range(self.session.replicas)])
+
+    def _sum_folded(self, members: Iterable[nn.Parameter], folding: Folding) -> None:
+        self._sum_over_replicas([self._gradient(parameter) for parameter in members if parameter in folding.tied])
+        held = [self._holder(parameter) for parameter in members if parameter not in folding.tied]
+        folding.optimizer.reduce([p for p in held if folding.optimizer.holds(p)], self._sum_over_replicas)
 
     def _sum_over_replicas(self, tensors: Iterable[Tensor]) -> None:
         for bucket in _buckets(tensors):
@@ -141,53 +173,24 @@ class Reduction:
         if self.training.masters is not None:
             self.training.masters.write_back()
 
-    # -- ties ----------------------------------------------------------------------------------------------------------
+    # -- sums ----------------------------------------------------------------------------------------------------------
 
-    def _require_plain_ties(self) -> None:
-        seen: set[tuple[int, str]] = set()
-        for tie in self.training.ties:
-            if len(tie) < 2:
-                raise SessionError(f"the tie {dict(tie)} must name a parameter of at least two stages")
-            for stage, name in tie.items():
-                if not 0 <= stage < len(self.groups):
-                    raise SessionError(f"ties name stage {stage}, but there are the stages 0 to "
-                                       f"{len(self.groups) - 1}")
-                if (stage, name) in seen:
-                    raise SessionError(f"two ties name {name!r} of stage {stage}: make them one")
-                seen.add((stage, name))
+    def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[Tensor]:
+        """The buckets in which the gradients of ``members`` lie from now on."""
+        for bucket in _buckets(self._holder(parameter) for parameter in members):
+            flat = torch.zeros(sum(holder.numel() for holder in bucket), dtype=bucket[0].dtype, device=bucket[0].device)
+            begin = 0
+            for holder in bucket:
+                self._kept[holder] = flat[begin:begin + holder.numel()].view_as(holder), -1
+                begin += holder.numel()
+            yield flat
 
-    def _span(self, tie: Mapping[int, str]) -> tuple[tuple[int, ...], bool]:
-        """The ranks that hold the parameters of ``tie``, and whether they differ from stage to stage."""
-        ranks = {self.groups[stage] for stage in tie}
-        return tuple(sorted({rank for group in ranks for rank in group})), len(ranks) > 1
-
-    def _tie(self, tie: Mapping[int, str], ranks: tuple[int, ...], split: bool) -> _Tie:
-        rank, found = self.session.rank, list[nn.Parameter]()
-        groups: dict[nn.Parameter, tuple[int, ...]] = {}
-        for stage in sorted(set(tie) & set(self.training.stages)):
-            named = dict(self.training.stages[stage].named_parameters(remove_duplicate=False))
-            if tie[stage] not in named:
-                raise SessionError(f"ties name the parameter {tie[stage]!r} of stage {stage}, whose module has "
-                                   f"{', '.join(named) or 'none'}")
-            if split and is_sharded(named[tie[stage]]):
-                raise SessionError(f"ties name {tie[stage]!r} of stage {stage}, which is sharded: it can only be tied "
-                                   "to parameters on the same ranks, share by share")
-            found.append(named[tie[stage]])
-            if groups.setdefault(found[-1], self.groups[stage]) != self.groups[stage]:
-                raise SessionError(f"{tie[stage]!r} of stage {stage} is the same parameter object in stages on "
-                                   "different ranks: give each stage its own, the tie keeps them equal")
-            if not torch.equal(found[0], found[-1]):
-                raise SessionError(f"tied parameters begin with different values: {dict(tie)}")
-        added = tuple(p for p, group in groups.items() if not split or group[0] == rank)
-        return _Tie(tuple(groups), added, ranks if split else (),
-                    counted=rank == self.groups[min(tie)][0] or (not split and is_sharded(found[0])))
-
-    def _sum_tie(self, tie: _Tie) -> None:
+    def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
         total = torch.zeros_like(self._gradient(tie.parameters[0]))
         for parameter in tie.added:
             total += self._gradient(parameter)
         if tie.ranks:
-            self.session.doing("summing the gradients of tied parameters", tie.ranks)
+            self.session.doing(f"summing the gradients of tied parameters ({instruction})", tie.ranks)
             dist.all_reduce(total, group=self.session.group(tie.ranks))
         for parameter in tie.parameters:
             self._gradient(parameter).copy_(total)
@@ -198,8 +201,12 @@ class Reduction:
 
     def _gradient(self, parameter: nn.Parameter) -> Tensor:
         holder = self._holder(parameter)
+        kept = self._kept[holder][0] if holder in self._kept else None
         if holder.grad is None:
-            holder.grad = self._kept[holder][0] if holder in self._kept else torch.zeros_like(holder)
+            holder.grad = torch.zeros_like(holder) if kept is None else kept
+        elif self._flat and kept is not None and holder.grad is not kept:  # somebody put another one there
+            kept.copy_(holder.grad)
+            holder.grad = kept
         return holder.grad
 
     # -- what counts, and what must be equal ---------------------------------------------------------------------------
@@ -216,6 +223,16 @@ class Reduction:
         for tie in self.ties:
             if tie.counted:
                 yield tie.parameters[0]
+
+    def _proven(self, plan: Plan, ties: Ties) -> Plan:
+        """``plan`` with a REDUCE for each group of parameters; every parameter that is trained is in one of them."""
+        try:
+            plan = plan.sharing(ties.shared)
+        except ProgramError as error:
+            raise SessionError(str(error)) from None
+        self.session.agree("the reductions of the plan", [
+            [str(i) for i in row if isinstance(i, Reduce)] for row in plan.program.ranks])
+        return plan
 
     def _require_masters(self) -> None:
         if self.training.masters is None:
@@ -259,9 +276,9 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def _buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+def _buckets(tensors: Iterable[AnyTensor]) -> Iterator[list[AnyTensor]]:
     """Tensors of one type together, up to :data:`BUCKET` bytes."""
-    kinds: defaultdict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+    kinds: defaultdict[tuple[torch.dtype, torch.device], list[AnyTensor]] = defaultdict(list)
     for tensor in {id(t): t for t in tensors}.values():
         kind = kinds[tensor.dtype, tensor.device]
         kind.append(tensor)

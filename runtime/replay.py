@@ -176,8 +176,8 @@ def run_training(plan: Plan, session: Session, training: Training,
     except SignatureError as error:
         raise SessionError(str(error)) from None
     worker = Stages(plan, session, training)
-    executor = Executor(plan, session, worker)
     gradients = Reduction(plan, session, training, worker.folding)
+    executor = Executor(gradients.plan, session, worker, reduce=gradients.start)
     measured: list[Measured] = []
     losses: list[float] = []
     norms: list[float] = []
@@ -189,7 +189,7 @@ def run_training(plan: Plan, session: Session, training: Training,
         require_finite(worker.losses, step)
         losses.append(worker.loss())
         if worker.graph.has_backward:
-            gradients.reduce()
+            gradients.finish()
         session.doing(f"after the backward of batch {step}")
         if training.after_backward is not None:
             training.after_backward(step)

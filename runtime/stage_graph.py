@@ -16,7 +16,7 @@ kinds, devices and what waits for what, never in names:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -83,6 +83,23 @@ class StageGraph:
     def has_backward(self) -> bool:
         """Whether it trains."""
         return any(stage.backward is not None for stage in self.stages)
+
+    def parameter_groups(self, shared: Iterable[Sequence[int]] = ()) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """The sets of stages whose gradients are summed apart, with the ranks that hold them: each trained stage by
+        itself, and each of ``shared``, which hold parameters together. None where nothing is trained."""
+        if not self.has_backward:
+            return {}
+        groups: list[tuple[int, ...]] = [(s,) for s, stage in enumerate(self.stages) if stage.backward is not None]
+        groups += sorted({tuple(sorted(stages)) for stages in shared} - set(groups))
+        groups = [stages for stages in groups if any(True for _ in self.contributions(stages))]
+        return {stages: tuple(sorted({rank for s in stages for rank in self.stages[s].ranks})) for stages in groups}
+
+    def contributions(self, stages: Iterable[int]) -> Iterator[int]:
+        """The blocks that add to the gradients of parameters of ``stages``."""
+        for stage in stages:
+            for letter in "BIW":
+                if letter in self.stages[stage].blocks:
+                    yield self.stages[stage].blocks[letter]
 
     def reaches(self, producer: int, reader: int, rank: int) -> bool:
         """Whether the result of block ``producer`` is at hand on ``rank`` when block ``reader`` runs there: it runs

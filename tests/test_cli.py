@@ -98,7 +98,7 @@ def test_draw_and_plan_write_their_files(schedule: Path, tmp_path: Path, capsys:
     assert run("draw", schedule, *(word for output in outputs for word in ("-o", output))) == 0
     assert all(output.stat().st_size > 500 for output in outputs)
     assert run("plan", schedule, "-o", tmp_path / "plan.json") == 0
-    assert json.loads((tmp_path / "plan.json").read_text())["format"] == "weft.plan/1"
+    assert json.loads((tmp_path / "plan.json").read_text())["format"] == "weft.plan/2"
     capsys.readouterr()
     assert run("plan", schedule) == 0
     assert json.loads(capsys.readouterr().out)["micro_batches"] == 4

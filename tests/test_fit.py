@@ -152,7 +152,7 @@ def test_timelines_of_other_plans_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert main(["fit", str(tmp_path / "s.json"), str(tmp_path / "t.json")]) == 2
     assert f"t.json: was not measured on {tmp_path / 's.json'}, but on another plan\n" in capsys.readouterr().err
     assert main(["fit", str(tmp_path / "t.json"), str(tmp_path / "t.json")]) == 2
-    assert "is neither a plan (weft.plan/1) nor a schedule" in capsys.readouterr().err
+    assert "is neither a plan (weft.plan/2) nor a schedule" in capsys.readouterr().err
     with pytest.raises(ValueError, match="has block 'f0' on rank 0, which the problem 'mshape-2-infer' does not have"):
         fit(shape("m", 2, None), [run_of(one, one.problem)])
     with pytest.raises(ValueError, match="there is no timeline"):

@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from runtime.check import check_program
 from runtime.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json, save_plan
-from runtime.program import BlockWork, Program, ProgramError, Recv, Send, StageWork, parse_instruction
+from runtime.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork, parse_instruction
 from runtime.timeline import Measured, Timeline, compare, load_timeline, save_timeline, timeline_from_json
+from solver.baselines import baseline
 from solver.files import FormatError
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders
+from tests.builders import pipeline
 
 
 def two_stages() -> Problem:
@@ -47,6 +50,8 @@ def plan_of_two() -> Plan:
     ("SEND 2F0>1", Send(StageWork(2, "F", 0), 1)),
     ("RECV 3I5<12", Recv(StageWork(3, "I", 5), 12)),
     ('SEND "a>1"[0]>2', Send(BlockWork("a>1", 0), 2)),
+    ("REDUCE 2", Reduce((2,))),
+    ("REDUCE 0+3+11", Reduce((0, 3, 11))),
 ])
 def test_an_instruction_prints_as_its_text_and_parses_back(text: str, instruction: object) -> None:
     assert str(instruction) == text
@@ -56,6 +61,7 @@ def test_an_instruction_prints_as_its_text_and_parses_back(text: str, instructio
 @pytest.mark.parametrize("text", [
     "", "2F", "F0", "2F0 ", " 2F0", "2F0typo", "2X0", "02F0", "2F00", "-1F0", "2f0", "٢F0", "2F0\n",
     "SEND 2F0", "SEND 2F0<1", "RECV 2F0>1", "send 2F0>1", "SEND  2F0>1", "SEND 2F0>01", "SEND SEND 2F0>1>1",
+    "REDUCE", "REDUCE 3+0", "REDUCE 0+0", "REDUCE 0+", "REDUCE 00", "REDUCE 0 + 3", "reduce 0", "REDUCE a",
     "embed", "embed[]", "embed[-1]", "2F[0]", '"plain"[0]', '"bad \\x"[0]', "a b[0]",
 ])
 def test_anything_else_is_refused(text: str) -> None:
@@ -76,7 +82,7 @@ def test_a_plan_file_gives_the_same_plan_back(tmp_path: Path) -> None:
     assert again.digest == plan.digest
     assert again.stage_ranks == (0, 1)
     assert again.program.to_text()[0] == (
-        "0F0", "SEND 0F0>1", "0F1", "SEND 0F1>1", "RECV 1B0<1", "0B0", "RECV 1B1<1", "0B1")
+        "0F0", "SEND 0F0>1", "0F1", "SEND 0F1>1", "RECV 1B0<1", "0B0", "RECV 1B1<1", "0B1", "REDUCE 0")
 
 
 def _set(value: dict[str, Any], path: str, new: object) -> None:
@@ -87,10 +93,10 @@ def _set(value: dict[str, Any], path: str, new: object) -> None:
 
 
 @pytest.mark.parametrize(("path", "new", "message"), [
-    ("format", "weft.plan/2", "the file comes from a newer weft"),
+    ("format", "weft.plan/3", "the file comes from a newer weft"),
     ("colour", "blue", "unknown field 'colour'"),
     ("micro_batches", 0, "micro_batches is 0, it must be a whole number of at least 1"),
-    ("micro_batches", 3, "rank 0 never runs 0F2"),
+    ("micro_batches", 3, "rank 0 never runs 0B2"),
     ("makespan", 1.0, "makespan is 1.0, but the last instruction ends at"),
     ("stages", [1, 0], r"stages is \[1, 0\], but the problem's stages are on ranks \[0, 1\]"),
     ("ranks.0.device", "middle", "device is 'middle', but rank 0 runs the problem's device 'left'"),
@@ -98,6 +104,10 @@ def _set(value: dict[str, Any], path: str, new: object) -> None:
     ("ranks.1.instructions.0.start", 0, "unknown field 'start'"),
     ("ranks.0.instructions.0.end", 0, "it must end after it starts"),
     ("ranks.0.instructions.0.do", "0F1", "0F1 is from 1.0 to 2.0, it must .* have the same times on all its ranks"),
+    ("shared", [[1, 0]], r"shared is \[\[1, 0\]\], it must be a sorted list of lists, each of at least two"),
+    ("shared", [[0, 2]], "of the stages 0 to 1, ascending"),
+    ("shared", [[0, 1]], r"rank 0 never runs REDUCE 0\+1: gradients would not be summed"),
+    ("format", "weft.plan/1", "REDUCE 0 on rank 0 sums gradients that it does not have; it has none to sum"),
     ("solver", None, "solver: is null, it must be an object"),
 ])
 def test_a_plan_that_is_not_what_it_should_be_is_refused(path: str, new: object, message: str) -> None:
@@ -105,6 +115,77 @@ def test_a_plan_that_is_not_what_it_should_be_is_refused(path: str, new: object,
     _set(value, path, new)
     with pytest.raises(FormatError, match=message):
         plan_from_json(value, "plan.json")
+
+
+def test_a_plan_written_before_there_were_reductions_is_read_with_them() -> None:
+    plan = plan_of_two()
+    value = json.loads(json.dumps(plan_to_json(plan)))
+    for row in value["ranks"]:
+        assert row["instructions"].pop()["do"].startswith("REDUCE")
+    assert plan_from_json({**value, "format": "weft.plan/1"}) == plan
+    with pytest.raises(FormatError, match="rank 0 never runs REDUCE 0: gradients would not be summed"):
+        plan_from_json(value)
+    with pytest.raises(FormatError, match="unknown field 'shared'"):
+        plan_from_json({**value, "format": "weft.plan/1", "shared": []})
+
+
+def test_what_stages_share_is_summed_behind_the_last_of_their_backwards_on_all_their_ranks() -> None:
+    plan = plan_of_two()
+    shared = plan.sharing([(1, 0)])
+    assert shared.shared == ((0, 1),) and shared.digest == plan.digest
+    assert shared.sharing([]) == plan and plan.sharing([]) is plan
+    assert shared.program.to_text()[0][-3:] == ("0B1", "REDUCE 0", "REDUCE 0+1")
+    assert shared.program.to_text()[1][-4:] == ("1B1", "SEND 1B1>0", "REDUCE 1", "REDUCE 0+1")
+
+
+def test_a_stage_that_is_done_sums_while_another_of_its_rank_goes_on() -> None:
+    problem = pipeline([0, 1, 1, 0])
+    plan = plan_of(baseline("greedy", problem, 2))
+    row = plan.program.to_text()[0]
+    assert row.index("3B1") < row.index("REDUCE 3") < row.index("0B1") < row.index("REDUCE 0")
+
+
+def test_inference_sums_nothing() -> None:
+    problem = replace(two_stages(), blocks=two_stages().blocks[:2])
+    plan = plan_of(Schedule(problem, 1, time_orders(problem, 1, [[(0, 0)], [(1, 0)]]), 0.0))
+    assert not any(text.startswith("REDUCE") for row in plan.program.to_text() for text in row)
+
+
+@pytest.mark.parametrize(("rank", "row", "message"), [
+    (0, ["drop REDUCE 0"], "rank 0 never runs REDUCE 0: gradients would not be summed"),
+    (1, ["drop REDUCE 0+1"], "the ranks wait for each other .* rank 0 waits at REDUCE 0.1, rank 1 is at its end"),
+    (0, ["add REDUCE 0"], "REDUCE 0 runs twice on rank 0: gradients would be summed again"),
+    (1, ["drop REDUCE 1", "0 REDUCE 1"], "REDUCE 1 on rank 1 comes before 1B0, whose gradient it would miss"),
+    (0, ["add REDUCE 1"], "REDUCE 1 on rank 0 sums gradients that it does not have; it has REDUCE 0, REDUCE 0.1"),
+    (0, ["add REDUCE 7"], "REDUCE 7 on rank 0 sums gradients that it does not have"),
+])
+def test_a_reduction_that_is_missing_doubled_or_in_the_wrong_place_is_refused(
+        rank: int, row: list[str], message: str) -> None:
+    plan = plan_of_two().sharing([(0, 1)])
+    rows = [list(texts) for texts in plan.program.to_text()]
+    for change in row:
+        where, _, text = change.partition(" ")
+        if where == "drop":
+            rows[rank].remove(text)
+        else:
+            rows[rank].insert(len(rows[rank]) if where == "add" else int(where), text)
+    with pytest.raises(ProgramError, match=message) as refused:
+        check_program(Program.from_text(rows), plan.problem, plan.micro_batches, plan.parameter_groups)
+    assert f"rank {rank}, step" in str(refused.value) and "<-- here" in str(refused.value)
+
+
+def test_reductions_in_another_order_on_another_rank_are_refused() -> None:
+    problem = pipeline([0, 1, 0, 1])
+    plan = plan_of(baseline("greedy", problem, 2)).sharing([(0, 1), (2, 3)])
+    rows = [list(texts) for texts in plan.program.to_text()]
+    for row in rows:  # both at the end, where they miss nothing
+        assert row.index("REDUCE 2+3") < row.index("REDUCE 0+1")
+        row.remove("REDUCE 2+3")
+        row.append("REDUCE 2+3")
+    check_program(Program.from_text(rows), problem, 2, plan.parameter_groups)
+    rows[1][-2:] = rows[1][:-3:-1]
+    with pytest.raises(ProgramError, match="the ranks wait for each other"):
+        check_program(Program.from_text(rows), problem, 2, plan.parameter_groups)
 
 
 def test_planning_needs_no_torch() -> None:

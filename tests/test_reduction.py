@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from runtime.parallel import sharded
 from runtime.plan import Plan, plan_of
 from runtime.precision import MasterWeights
+from runtime.program import Reduce
 from runtime.reduction import Reduction
 from runtime.session import Session, SessionError
 from runtime.training import Training
@@ -30,6 +31,9 @@ class Alone:
 
     def add_groups(self, groups: Iterable[Iterable[int]]) -> None:
         pass
+
+    def exchange(self, value: Any, text: str) -> list[Any]:
+        return [value]
 
     def gather(self, value: Any) -> list[Any]:
         return [value]
@@ -55,6 +59,14 @@ def reduction(layers: dict[int, nn.Linear], **options: Any) -> Reduction:
     return Reduction(plan(), cast(Session, Alone()), training)
 
 
+def reduce(found: Reduction) -> None:
+    """What the executor does with them."""
+    for instruction in found.plan.program.ranks[0]:
+        if isinstance(instruction, Reduce):
+            found.start(instruction)
+    found.finish()
+
+
 def layers() -> dict[int, nn.Linear]:
     torch.manual_seed(0)
     made = {s: nn.Linear(3, 3, bias=False) for s in range(3)}
@@ -75,7 +87,7 @@ def test_tied_gradients_are_summed_and_counted_once() -> None:
     found = reduction(made, ties=[TIE], clip_norm=1.0)
     for s, module in made.items():
         module.weight.grad = torch.full((3, 3), s + 1.0)
-    found.reduce()
+    reduce(found)
     assert [float(gradient(module)[0, 0]) for module in made.values()] == [4.0, 2.0, 4.0]
     norm = found.clip()
     assert norm is not None and norm == pytest.approx((9 * (4.0**2 + 2.0**2)) ** 0.5)
@@ -98,7 +110,7 @@ def test_gradients_stay_allocated_and_what_a_batch_does_not_use_has_none(mixed: 
         found.clear()
         for s in used:
             torch.autograd.backward(made[s](torch.ones(1, 3, dtype=made[s].weight.dtype)).sum())
-        found.reduce()
+        reduce(found)
         assert [s for s in range(3) if holders[s].grad is not None] == list(used)
         assert all(torch.equal(holder.grad, torch.ones(3, 3)) for holder in holders if holder.grad is not None)
         seen.append([holder.grad for holder in holders])
@@ -112,7 +124,7 @@ def test_a_parameter_object_that_stages_share_is_counted_and_scaled_once() -> No
         found = reduction(made, ties=ties, clip_norm=1.0)
         found.clear()
         made[0].weight.grad = torch.full((3, 3), 4.0)
-        found.reduce()
+        reduce(found)
         assert found.clip() == pytest.approx(12.0)
         assert torch.allclose(gradient(made[0]), torch.full((3, 3), 1 / 3))
 

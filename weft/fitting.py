@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from runtime.fitting import Fit, fit
-from runtime.plan import Plan, load_plan, plan_of
+from runtime.plan import PLAN_FORMATS, Plan, load_plan, plan_of
 from runtime.timeline import Timeline, load_timeline
 from solver.files import FormatError, load_schedule, read_json
 from solver.schedule import Schedule
@@ -108,6 +108,6 @@ def _plan(source: Schedule | PathLike) -> tuple[Plan, str]:
     name = os.fspath(source)
     value = read_json(source)
     format = value.get("format") if isinstance(value, dict) else None
-    if format not in ("weft.plan/1", "weft.schedule/1"):
-        raise FormatError(f"{name}: is neither a plan (weft.plan/1) nor a schedule (weft.schedule/1)")
-    return load_plan(source) if format == "weft.plan/1" else plan_of(load_schedule(source)), name
+    if format not in (*PLAN_FORMATS, "weft.schedule/1"):
+        raise FormatError(f"{name}: is neither a plan ({PLAN_FORMATS[-1]}) nor a schedule (weft.schedule/1)")
+    return load_plan(source) if format in PLAN_FORMATS else plan_of(load_schedule(source)), name

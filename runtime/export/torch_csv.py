@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from runtime.export.actions import Action, TorchVersion
 from runtime.export.refusal import ExportError, pipeline_for
 from runtime.lowering import lower
-from runtime.program import BlockWork, Instruction, Send, StageWork
+from runtime.program import Instruction, Recv, Send, StageWork
 from solver.files import write_atomically
 from solver.pipeline import Pipeline
 from solver.schedule import Schedule
@@ -81,7 +81,7 @@ def _actions(row: Iterable[Instruction], rank: int, pipeline: Pipeline) -> list[
     for instruction in row:
         if isinstance(instruction, StageWork):
             actions.append(_compute(instruction, pipeline))
-        elif not isinstance(instruction, BlockWork):
+        elif isinstance(instruction, (Send, Recv)):
             sends, what = isinstance(instruction, Send), instruction.what
             assert isinstance(what, StageWork)
             user = what.stage + 1 if what.letter == "F" else what.stage - 1

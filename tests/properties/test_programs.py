@@ -1,5 +1,7 @@
 """Random schedules lower to programs that the proof accepts; a program with one fault is refused, or runs the same.
 
+Stages hold parameters together at random, so that their gradients are summed over any ranks.
+
 The second half needs a notion of "runs the same" that shares nothing with the proof: :func:`_runs_asynchronously` lets
 ranks post their messages without waiting, delivers each pair's messages in order, and says whether every rank reaches
 its end with all work done once and all its inputs there.
@@ -14,8 +16,18 @@ from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
 from runtime.check import check_program
-from runtime.plan import plan_from_json, plan_of, plan_to_json
-from runtime.program import BlockWork, Instruction, Program, ProgramError, Recv, Send, StageWork, parse_instruction
+from runtime.plan import Plan, plan_from_json, plan_of, plan_to_json
+from runtime.program import (
+    BlockWork,
+    Instruction,
+    Program,
+    ProgramError,
+    Recv,
+    Reduce,
+    Send,
+    StageWork,
+    parse_instruction,
+)
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from tests.builders import any_order
@@ -23,7 +35,8 @@ from tests.builders import any_order
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)
 WORKS = (st.builds(StageWork, COUNTS, st.sampled_from("FBIW"), COUNTS) | st.builds(BlockWork, NAMES, COUNTS))
-INSTRUCTIONS = WORKS | st.builds(Send, WORKS, COUNTS) | st.builds(Recv, WORKS, COUNTS)
+REDUCTIONS = st.builds(lambda stages: Reduce(tuple(sorted(stages))), st.sets(COUNTS, min_size=1, max_size=4))
+INSTRUCTIONS = WORKS | st.builds(Send, WORKS, COUNTS) | st.builds(Recv, WORKS, COUNTS) | REDUCTIONS
 
 
 @given(INSTRUCTIONS)
@@ -79,25 +92,40 @@ def _pipelines(draw: st.DrawFn) -> Problem:
     return Problem("pipeline", tuple(Device(str(d)) for d in range(devices)), tuple(blocks))
 
 
-@given(schedules())
-def test_every_schedule_lowers_to_a_program_that_is_proven(schedule: Schedule) -> None:
+@st.composite
+def plans(draw: st.DrawFn) -> tuple[Schedule, Plan]:
+    """A schedule, and its plan, in which some sets of stages hold parameters together."""
+    schedule = draw(schedules())
     plan = plan_of(schedule)
+    stages = 0 if plan.stage_groups is None else len(plan.stage_groups)
+    if stages < 2:
+        return schedule, plan
+    sets = st.lists(st.integers(0, stages - 1), min_size=2, max_size=3, unique=True)
+    return schedule, plan.sharing(draw(st.lists(sets, max_size=2)))
+
+
+@given(plans())
+def test_every_schedule_lowers_to_a_program_that_is_proven(made: tuple[Schedule, Plan]) -> None:
+    schedule, plan = made
     for device, row in enumerate(schedule.device_orders):
         assert list(plan.program.works(device)) == [plan.vocabulary.work(o.block, o.micro_batch) for o in row]
-    assert _runs_asynchronously(plan.program, schedule.problem, schedule.micro_batches)
+    assert _runs_asynchronously(plan.program, plan)
     assert plan_from_json(plan_to_json(plan)) == plan
+    assert plan.digest == plan.sharing(()).digest
 
 
-@given(schedules(), st.data())
-def test_one_fault_is_refused_or_changes_nothing(schedule: Schedule, data: st.DataObject) -> None:
-    """Dropped, doubled and redirected instructions are always refused. Two neighbours that change places are refused,
-    or they are independent of each other: then the program still runs, in another valid order."""
-    program = plan_of(schedule).program
-    rows = [list(row) for row in program.ranks]
+@given(plans(), st.data())
+def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
+    """Dropped, doubled and redirected instructions are always refused, and so are reductions of other parameters. Two
+    neighbours that change places, and one instruction that moves elsewhere, are refused, or they are independent of
+    what they pass: then the program still runs, in another valid order."""
+    _, plan = made
+    rows = [list(row) for row in plan.program.ranks]
     places = [(rank, step) for rank, row in enumerate(rows) for step in range(len(row))]
-    rank, step = data.draw(st.sampled_from(places))
+    reductions = [(rank, step) for rank, step in places if isinstance(rows[rank][step], Reduce)]
+    rank, step = data.draw(st.sampled_from(places) | st.sampled_from(reductions or places))
     row, instruction = rows[rank], rows[rank][step]
-    fault = data.draw(st.sampled_from(["drop", "double", "swap", "peer"]))
+    fault = data.draw(st.sampled_from(["drop", "double", "swap", "move", "peer"]))
     if fault == "drop":
         del row[step]
     elif fault == "double":
@@ -105,23 +133,31 @@ def test_one_fault_is_refused_or_changes_nothing(schedule: Schedule, data: st.Da
     elif fault == "swap":
         assume(step + 1 < len(row))
         row[step], row[step + 1] = row[step + 1], row[step]
+    elif fault == "move":
+        row.insert(data.draw(st.integers(0, len(row) - 1)), row.pop(step))
+    elif isinstance(instruction, Reduce):
+        groups = [Reduce(stages) for stages in plan.parameter_groups] + [Reduce((len(plan.stage_groups or ()),))]
+        row[step] = data.draw(st.sampled_from(groups).filter(lambda other: other != instruction))
     else:
         assume(isinstance(instruction, (Send, Recv)))
         assert isinstance(instruction, (Send, Recv))
         peer = data.draw(st.integers(0, len(rows)).filter(lambda other: other != instruction.peer))
         row[step] = type(instruction)(instruction.what, peer)
     faulty = Program(tuple(tuple(row) for row in rows))
+    kind = "REDUCE " if isinstance(instruction, Reduce) else ""
     try:
-        check_program(faulty, schedule.problem, schedule.micro_batches)
-    except ProgramError:
-        event(f"{fault}: refused")
+        check_program(faulty, plan.problem, plan.micro_batches, plan.parameter_groups)
+    except ProgramError as error:
+        event(f"{kind}{fault}: refused")
+        assert "<-- here" in str(error)
         return
-    event(f"{fault}: harmless")
-    assert fault == "swap"
-    assert _runs_asynchronously(faulty, schedule.problem, schedule.micro_batches)
+    event(f"{kind}{fault}: harmless")
+    assert fault in ("swap", "move")
+    assert _runs_asynchronously(faulty, plan)
 
 
-def _runs_asynchronously(program: Program, problem: Problem, micro_batches: int) -> bool:
+def _runs_asynchronously(program: Program, plan: Plan) -> bool:
+    problem, micro_batches = plan.problem, plan.micro_batches
     names = {str(work): work for row in program.ranks for work in row}
     sent: dict[tuple[int, int], list[str]] = {}
     got: list[set[str]] = [set() for _ in program.ranks]
@@ -135,6 +171,12 @@ def _runs_asynchronously(program: Program, problem: Problem, micro_batches: int)
         if isinstance(work, BlockWork):
             return problem.index[work.block], work.micro_batch
         return problem.index[f"{work.letter.lower()}{work.stage}"], work.micro_batch  # as _pipelines names them
+
+    def adds_all(rank: int, stages: tuple[int, ...]) -> bool:
+        """Whether ``rank`` has run everything that adds to the gradients of ``stages``, whose passes are named b3."""
+        wanted = {(b, m) for m in range(micro_batches) for b in problem.blocks_on[rank]
+                  if problem.blocks[b].name in [f"{letter}{s}" for letter in "biw" for s in stages]}
+        return wanted <= {block_of(text) for text in done[rank] if not text.startswith("REDUCE")}
 
     def deliver() -> bool:
         return all(a == b for pair, wanted in asked.items() for a, b in zip(wanted, sent.get(pair, []), strict=False))
@@ -152,11 +194,21 @@ def _runs_asynchronously(program: Program, problem: Problem, micro_batches: int)
                 sent.setdefault((rank, instruction.peer), []).append(str(instruction.what))
             elif isinstance(instruction, Recv):
                 asked.setdefault((instruction.peer, rank), []).append(str(instruction.what))
+            elif isinstance(instruction, Reduce):
+                members = plan.parameter_groups[instruction.stages]
+                at = [program.ranks[o][step[o]] if step[o] < len(program.ranks[o]) else None for o in members]
+                if not adds_all(rank, instruction.stages):
+                    return False
+                if rank == min(members) and any(other != instruction for other in at):
+                    continue
+                if rank != min(members) and str(instruction) not in done[min(members)]:
+                    continue
+                done[rank].append(str(instruction))
             else:
                 block, m = block_of(str(instruction))
                 arrived = {text for (source, target), wanted in asked.items() if target == rank
                            for text, _ in zip(wanted, sent.get((source, target), []), strict=False)}
-                got[rank] = {*done[rank], *arrived}
+                got[rank] = {*(text for text in done[rank] if not text.startswith("REDUCE")), *arrived}
                 have = {block_of(text) for text in got[rank]}
                 needed = {(problem.index[d.block], m - d.distance) for d in problem.blocks[block].after
                           if m >= d.distance}
@@ -171,8 +223,11 @@ def _runs_asynchronously(program: Program, problem: Problem, micro_batches: int)
             moved = True
             if not deliver():
                 return False
-    complete = all(sorted(block_of(text) for text in texts)
+    complete = all(sorted(block_of(text) for text in texts if not text.startswith("REDUCE"))
                    == [(b, m) for b in blocks for m in range(micro_batches)]
                    for texts, blocks in zip(done, problem.blocks_on, strict=True))
+    complete &= all(sorted(text for text in texts if text.startswith("REDUCE"))
+                    == sorted(str(Reduce(stages)) for stages, ranks in plan.parameter_groups.items() if rank in ranks)
+                    for rank, texts in enumerate(done))
     return complete and all(len(asked.get(pair, [])) == len(messages) for pair, messages in sent.items()) and all(
         step[rank] == len(row) for rank, row in enumerate(program.ranks))

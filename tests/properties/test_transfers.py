@@ -155,6 +155,8 @@ def test_one_fault_in_a_program_is_refused_or_it_runs_right(schedule: Schedule, 
         other = data.draw(st.integers(0, plan.micro_batches).filter(lambda m: m != instruction.micro_batch))
         row[step] = instruction._replace(micro_batch=other)
     else:
+        assume(isinstance(instruction, (Send, Recv)))
+        assert isinstance(instruction, (Send, Recv))
         what, peer = instruction.what, instruction.peer
         if fault == "peer":
             peer = data.draw(st.integers(0, len(rows)).filter(lambda other: other != peer))
@@ -164,7 +166,7 @@ def test_one_fault_in_a_program_is_refused_or_it_runs_right(schedule: Schedule, 
         row[step] = Send(what, peer) if isinstance(instruction, Send) else Recv(what, peer)
     faulty = replace(plan, program=Program(tuple(tuple(row) for row in rows)))
     try:
-        check_program(faulty.program, plan.problem, plan.micro_batches)
+        check_program(faulty.program, plan.problem, plan.micro_batches, plan.parameter_groups)
     except ProgramError:
         event(f"{fault}: refused")
         return

@@ -1,0 +1,120 @@
+"""Which parameters are one, although several stages hold them: tied ones, and objects that stages of a rank share.
+
+Every parameter belongs to one *group*: the set of stages that hold it. A plan has a REDUCE for each group, so the
+groups must be known before its program is proven; what modules share is known on their rank alone, so ranks tell each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from runtime.parallel import is_sharded
+from runtime.plan import Plan
+from runtime.session import Session, SessionError
+from runtime.training import Training
+
+__all__ = ["Tie", "Ties"]
+
+
+class Tie(NamedTuple):
+    """The parameters of this rank that are one; which of their gradients are to be added up; the ranks over which
+    (none if each adds up its own); whether this rank counts it in the norm; and the stages that hold it."""
+
+    parameters: tuple[nn.Parameter, ...]
+    added: tuple[nn.Parameter, ...]
+    ranks: tuple[int, ...]
+    counted: bool
+    stages: tuple[int, ...]
+
+
+class Ties:
+    """What of rank ``session.rank``'s part of ``plan`` is one parameter, as ``training`` has it.
+
+    ``ties`` are those of :attr:`~runtime.training.Training.ties` with a parameter on this rank; ``groups`` has, for
+    each trainable parameter of this rank, the stages that hold it; ``shared`` are the groups of several stages, on any
+    rank; ``spans`` the sets of ranks whose gradients are summed. All ranks make theirs together. Raises
+    :class:`~runtime.session.SessionError` for ties that mean nothing.
+    """
+
+    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+        self.ranks, self.rank, self.training = plan.stage_groups or (), session.rank, training
+        self._require_plain()
+        holders: dict[nn.Parameter, set[int]] = {}
+        for stage, module in training.stages.items():
+            for parameter in module.parameters():
+                if parameter.requires_grad:
+                    holders.setdefault(parameter, set()).add(stage)
+        named = [self._named(tie) for tie in training.ties]
+        self._require_one_tie_each(named)
+        everyone = session.exchange(
+            ([sorted(set(tie).union(*(holders.get(p, ()) for p in found.values())))
+              for tie, found in zip(training.ties, named, strict=True)],
+             [sorted(stages) for stages in holders.values() if len(stages) > 1]), "comparing shared parameters")
+        held = [tuple(sorted({s for stages, _ in everyone for s in stages[i]})) for i in range(len(training.ties))]
+        spans = [self._span(tie) for tie in training.ties]
+        self.spans = [ranks for ranks, split in spans if split]
+        self.ties = [self._tie(*facts) for facts in zip(training.ties, named, spans, held, strict=True) if facts[1]]
+        tied = {parameter: tie.stages for tie in self.ties for parameter in tie.parameters}
+        self.groups = {parameter: tied.get(parameter, tuple(sorted(stages))) for parameter, stages in holders.items()}
+        in_ties = {tuple(stages) for each, _ in everyone for stages in each}
+        self.shared = sorted({*held, *({tuple(stages) for _, each in everyone for stages in each} - in_ties)})
+
+    def _require_plain(self) -> None:
+        seen: set[tuple[int, str]] = set()
+        for tie in self.training.ties:
+            if len(tie) < 2:
+                raise SessionError(f"the tie {dict(tie)} must name a parameter of at least two stages")
+            for stage, name in tie.items():
+                if not 0 <= stage < len(self.ranks):
+                    raise SessionError(f"ties name stage {stage}, but there are the stages 0 to {len(self.ranks) - 1}")
+                if (stage, name) in seen:
+                    raise SessionError(f"two ties name {name!r} of stage {stage}: make them one")
+                seen.add((stage, name))
+
+    def _named(self, tie: Mapping[int, str]) -> dict[int, nn.Parameter]:
+        """The parameters of this rank that ``tie`` names, by stage."""
+        found = {}
+        for stage in sorted(set(tie) & set(self.training.stages)):
+            named = dict(self.training.stages[stage].named_parameters(remove_duplicate=False))
+            if tie[stage] not in named:
+                raise SessionError(f"ties name the parameter {tie[stage]!r} of stage {stage}, whose module has "
+                                   f"{', '.join(named) or 'none'}")
+            found[stage] = named[tie[stage]]
+        return found
+
+    def _require_one_tie_each(self, named: Sequence[Mapping[int, nn.Parameter]]) -> None:
+        first: dict[nn.Parameter, int] = {}
+        for number, found in enumerate(named):
+            for stage, parameter in found.items():
+                if first.setdefault(parameter, number) != number:
+                    raise SessionError(f"{dict(self.training.ties[first[parameter]])} and "
+                                       f"{dict(self.training.ties[number])} tie one parameter object, that of stage "
+                                       f"{stage}: make them one tie")
+
+    def _span(self, tie: Mapping[int, str]) -> tuple[tuple[int, ...], bool]:
+        """The ranks that hold the parameters of ``tie``, and whether they differ from stage to stage."""
+        ranks = {self.ranks[stage] for stage in tie}
+        return tuple(sorted({rank for group in ranks for rank in group})), len(ranks) > 1
+
+    def _tie(self, tie: Mapping[int, str], named: Mapping[int, nn.Parameter], span: tuple[tuple[int, ...], bool],
+             stages: tuple[int, ...]) -> Tie:
+        ranks, split = span
+        found = list(named.values())
+        groups: dict[nn.Parameter, tuple[int, ...]] = {}
+        for stage, parameter in named.items():
+            if split and is_sharded(parameter):
+                raise SessionError(f"ties name {tie[stage]!r} of stage {stage}, which is sharded: it can only be tied "
+                                   "to parameters on the same ranks, share by share")
+            if groups.setdefault(parameter, self.ranks[stage]) != self.ranks[stage]:
+                raise SessionError(f"{tie[stage]!r} of stage {stage} is the same parameter object in stages on "
+                                   "different ranks: give each stage its own, the tie keeps them equal")
+            if not torch.equal(found[0], parameter):
+                raise SessionError(f"tied parameters begin with different values: {dict(tie)}")
+        added = tuple(p for p, group in groups.items() if not split or group[0] == self.rank)
+        return Tie(tuple(groups), added, ranks if split else (),
+                   counted=self.rank == self.ranks[min(tie)][0] or (not split and is_sharded(found[0])), stages=stages)
