@@ -46,25 +46,28 @@ class InvalidSchedule(ValueError):
         self.violations = tuple(violations)
 
 
-def validate(schedule: Schedule, *, capacities: bool = True) -> None:
+def validate(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True) -> None:
     """Raise :class:`InvalidSchedule` unless ``schedule`` keeps every rule.
 
     ``capacities=False`` leaves out the devices' memory: what a schedule needs, rather than whether it fits.
+    ``in_turn=False`` leaves out that a block runs micro-batch m before m + 1: bounds and steady states rest on it, but
+    other tools' schedules may run backwards last in, first out.
     """
-    found = violations(schedule, capacities=capacities)
+    found = violations(schedule, capacities=capacities, in_turn=in_turn)
     if found:
         raise InvalidSchedule(found)
 
 
-def violations(schedule: Schedule, *, capacities: bool = True, limit: int = 20) -> list[str]:
+def violations(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True, limit: int = 20) -> list[str]:
     """What is wrong with ``schedule``, at most ``limit`` sentences; empty if nothing is.
 
-    Each names the block, micro-batch, device, time and amount at fault, in the problem's units.
+    Each names the block, micro-batch, device, time and amount at fault, in the problem's units. Arguments are those of
+    :func:`validate`.
     """
-    return list(islice(_violations(schedule, capacities), limit))
+    return list(islice(_violations(schedule, capacities, in_turn), limit))
 
 
-def _violations(schedule: Schedule, capacities: bool) -> Iterator[str]:
+def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator[str]:
     n = schedule.micro_batches
     if not isinstance(n, int) or n < 1:
         yield f"micro_batches is {n!r}, a schedule has at least one"
@@ -72,8 +75,10 @@ def _violations(schedule: Schedule, capacities: bool) -> Iterator[str]:
     case = _Case.of(schedule)
     yield from _check_operations(schedule, case)
     yield from _check_completeness(case)
-    for check in (_check_devices, _check_dependencies, _check_links, _check_fifo):
+    for check in (_check_devices, _check_dependencies, _check_links):
         yield from check(case)
+    if in_turn:
+        yield from _check_fifo(case)
     if capacities:
         yield from _check_memory(case)
     yield from _check_bounds(schedule, case)

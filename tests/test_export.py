@@ -23,6 +23,7 @@ from runtime.export.layouts import megatron_flags, megatron_layout, torchtitan_s
 from runtime.export.nnscaler import nnscaler_module
 from runtime.export.refusal import ExportError
 from runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
+from runtime.export.torch_import import read_table, schedule_of_table
 from solver.baselines import baseline
 from solver.files import FormatError, load_schedule, save_problem, save_schedule
 from solver.problem import Block, BlockKind, Device, Problem
@@ -419,6 +420,51 @@ def test_what_breaks_our_rules_is_told_and_written(tmp_path: Path, capsys: pytes
     assert run("import", tmp_path / "o.csv", "-o", tmp_path / "s.json") == 1
     assert "fault     block 'B0' of micro-batch 1 on device 'gpu0' starts at 2 step" in capsys.readouterr().out
     assert load_schedule(tmp_path / "s.json").makespan == 6
+
+
+LAST_IN_FIRST_OUT = "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"
+
+
+def test_micro_batches_out_of_turn_are_drawn_explained_planned_and_exported(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "o.csv").write_text(LAST_IN_FIRST_OUT)
+    assert run("import", tmp_path / "o.csv", "-o", tmp_path / "s.json") == 1
+    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "s.svg", "--critical") == 0
+    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "s.png", "--baseline", tmp_path / "s.json") == 0
+    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "trace.json") == 0
+    assert run("explain", tmp_path / "s.json", "--quiet") == 0
+    assert "Critical path: 6 operations" in capsys.readouterr().out
+    assert run("plan", tmp_path / "s.json", "-o", tmp_path / "plan.json") == 0
+    for name in ("pytorch", "pytorch-comms", "nnscaler", "tessel"):
+        assert run("export", tmp_path / "s.json", "-o", tmp_path / name, "--format", name) == 0
+    assert (tmp_path / "pytorch").read_text() == LAST_IN_FIRST_OUT
+    back = schedule_of_table(read_table(tmp_path / "pytorch"))
+    assert back.device_orders == load_schedule(tmp_path / "s.json").device_orders
+    capsys.readouterr()
+    assert run("explain", tmp_path / "s.json", "--what-if", "--quiet") == 1
+    assert "what-if figures are of schedules that run micro-batches in turn, ask without" in capsys.readouterr().err
+
+
+def test_what_no_device_can_run_is_refused_in_one_sentence(saved: Path, tmp_path: Path,
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    weft.export_schedule(baseline("gpipe", pipeline(chain(2)), 4), tmp_path / "o.csv")
+    save_problem(pipeline(chain(2), memory=2), tmp_path / "p.json")
+    assert run("import", tmp_path / "o.csv", "--problem", tmp_path / "p.json", "-o", tmp_path / "s.json") == 1
+    capsys.readouterr()
+    for arguments in (["draw", tmp_path / "s.json"], ["draw", saved, "--baseline", tmp_path / "s.json"],
+                      ["export", tmp_path / "s.json", "-o", tmp_path / "x.csv"], ["explain", tmp_path / "s.json"],
+                      ["plan", tmp_path / "s.json"]):
+        assert run(*arguments) == 1
+        printed = capsys.readouterr().err
+        assert f"{tmp_path / 's.json'}: device 'gpu0': when block 'f0' of micro-batch 2 starts" in printed
+        assert printed.endswith("(and more: `weft check` lists all)\n") and printed.count("\n") == 1
+
+
+def test_a_note_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = baseline("1f1b", pipeline(chain(2)), 2)
+    weft.export_schedule(schedule, tmp_path / "o.csv", format="pytorch-comms", torch="2.9")
+    assert run("import", tmp_path / "o.csv", "-o", tmp_path / "s.json") == 0
+    assert capsys.readouterr().out.count("note      ") == 1
 
 
 def test_a_tessel_schedule_is_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -287,6 +287,12 @@ def test_pytorchs_own_schedules_come_in() -> None:
         schedule = schedule_of_table(parse_table(text, name))
         assert violations(schedule) == []
         found[name] = Pipeline.of(schedule.problem).shape
+    # Its backwards run last in, first out: no fault that keeps anyone from running it.
+    rows = visualizer.get_schedule_ops("LoopedBFS", 2, 4, num_stages_per_rank=2)
+    text = "".join(",".join(str(action) for action in row if action is not None) + "\n" for row in rows)
+    looped = schedule_of_table(parse_table(text))
+    assert violations(looped) != [] == violations(looped, in_turn=False)
+    assert torch_csv(looped) == text
     assert found == {"GPipe": "chain", "Interleaved1F1B": "loop", "InterleavedZeroBubble": "loop",
                      "ZBVZeroBubble": "v", "DualPipeV": "v"}
 
@@ -333,6 +339,7 @@ def trained(ranks: int) -> dict[str, Schedule]:
         "zb-v": baseline("zb-v", pipeline(v(2), split=(1, 1)), 4),
         "interleaved": baseline("interleaved", pipeline(loop(2)), 4),
         "waves": baseline("hanayo", pipeline(waves(2, 2)), 4),
+        "last in, first out": schedule_of_table(parse_table("0F0,0F1,0F2,0B2,0B1,0B0\n1F0,1F1,1F2,1B2,1B1,1B0\n")),
         "three on one": baseline("greedy", pipeline([1, 0, 1, 1], split=(1, 1)), 4),
         "solved": solve(uneven, 4, effort=0.5),
         "solved, one a rank": solve(pipeline(chain(2), forward=2, split=(3, 1), memory=2), 5, effort=0.5),

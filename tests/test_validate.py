@@ -50,6 +50,14 @@ def test_validate_raises_with_all_sentences() -> None:
     assert str(caught.value) == "\n".join(violations(bad))
 
 
+def test_micro_batches_out_of_turn_may_be_left_out_alone() -> None:
+    reversed_ = schedule(ALONE, ("a", 1, 0), ("a", 0, 1))
+    assert len(violations(reversed_)) == 1
+    validate(reversed_, in_turn=False)
+    crowded = schedule(ALONE, ("a", 1, 0), ("a", 0, 0.5))
+    assert violations(crowded, in_turn=False) == violations(crowded)[:1] != violations(crowded)
+
+
 def test_missing() -> None:
     assert violations(schedule(ALONE, ("a", 0, 0), ("a", 2, 1), n=4)) == [
         "block 'a' of micro-batch 1 on device 'gpu0' never runs, nor do 1 other micro-batches of it"]

@@ -79,7 +79,14 @@ def _checked(command: Command, options: argparse.Namespace) -> int:
         from solver.search import Infeasible
         from solver.validate import InvalidSchedule
 
-        return _fail(NO if isinstance(error, Infeasible | InvalidSchedule) else BAD, str(error))
+        if isinstance(error, InvalidSchedule):
+            return _fail(NO, _first(error.violations))
+        return _fail(NO if isinstance(error, Infeasible) else BAD, str(error))
+
+
+def _first(faults: Sequence[str]) -> str:
+    """One sentence of a schedule's faults."""
+    return faults[0] + (" (and more: `weft check` lists all)" if len(faults) > 1 else "")
 
 
 def _fail(status: int, message: str) -> int:

@@ -13,15 +13,16 @@ from solver.cpsat import Budget
 from solver.critical import CriticalPath, critical_path
 from solver.critical_cycle import CriticalCycle, critical_cycle
 from solver.explain import Infeasible
-from solver.files import SCHEDULE_FORMAT, load_schedule, read_json
+from solver.files import SCHEDULE_FORMAT, read_json
 from solver.idle import DeviceIdle, idle_times
 from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Progress
-from solver.validate import validate
+from solver.validate import InvalidSchedule, violations
 from solver.whatif import WhatIf, what_if
 from weft import sentences
 from weft.choice import choice_lines
+from weft.judging import judged
 from weft.options import SearchOptions
 from weft.planning import case_of, solve_case
 
@@ -175,7 +176,9 @@ def explain_source(
         if micro_batches not in (None, schedule.micro_batches):
             raise ValueError(f"the schedule runs {schedule.micro_batches} micro-batches, not {micro_batches}; "
                              "leave the number out, or explain the problem")
-        validate(schedule)
+        if what_if_figures and (faults := violations(schedule)):
+            raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "
+                                   f"{fault}" for fault in faults])
     clock = Budget(seconds=options.time_limit)
     found = what_if(schedule, effort=options.effort or 0.3, seed=options.seed,
                     spent=lambda: clock.spent) if what_if_figures else None
@@ -183,11 +186,11 @@ def explain_source(
 
 
 def _schedule(source: Source | Schedule) -> Schedule | None:
-    """The schedule that ``source`` is or names; None if it is a spec or a problem."""
+    """The schedule that ``source`` is or names, its micro-batches in any order; None if it is a spec or a problem."""
     if isinstance(source, Schedule):
-        return source
+        return judged(source, in_turn=False)
     if isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".json"):
         content = read_json(source)
         if isinstance(content, dict) and content.get("format") == SCHEDULE_FORMAT:
-            return load_schedule(source)
+            return judged(source, in_turn=False)
     return None

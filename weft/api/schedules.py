@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.api.sources import PathLike, Source
+from weft.judging import judged
 
 if TYPE_CHECKING:
     from solver.schedule import Schedule
@@ -48,7 +49,9 @@ def draw(
     ``baseline`` is drawn above it on the same time axis; ``measured`` is a timeline that :func:`replay` wrote.
     ``critical`` marks the critical path (see :func:`explain`). ``history`` draws, instead of the schedule, the best
     makespan and the bound over the time of the search that made it.
-    Raises :class:`~solver.validate.InvalidSchedule` for a schedule that breaks a rule.
+
+    Blocks may run micro-batches in any order, as those of an imported schedule may. Raises
+    :class:`~solver.validate.InvalidSchedule` for a schedule that breaks any other rule.
     """
     from weft.drawing import draw_history, draw_schedule
 
@@ -56,21 +59,23 @@ def draw(
         if baseline is not None or measured is not None or critical:
             raise ValueError("the history of a search is a picture of its own: leave out baseline, measured and "
                              "critical")
-        draw_history(_valid(schedule), path, title=title)
+        draw_history(judged(schedule, in_turn=False), path, title=title)
         return
-    draw_schedule(_valid(schedule), path, baseline=None if baseline is None else _valid(baseline), measured=measured,
-                  title=title, critical=critical)
+    above = None if baseline is None else judged(baseline, in_turn=False)
+    draw_schedule(judged(schedule, in_turn=False), path, baseline=above, measured=measured, title=title,
+                  critical=critical)
 
 
 def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None) -> Any:
     """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
 
     With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch.
-    Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and :class:`runtime.check.ProgramError`.
+    Blocks may run micro-batches in any order. Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and
+    :class:`runtime.check.ProgramError`.
     """
     from runtime.plan import plan_of, save_plan
 
-    made = plan_of(_valid(schedule))
+    made = plan_of(judged(schedule, in_turn=False))
     if stages is not None:
         from runtime.replay import load_factory
         from runtime.signature import signed
@@ -87,12 +92,12 @@ def export_schedule(schedule: Schedule | PathLike, path: PathLike, *, format: st
 
     ``format`` is ``pytorch`` (pipelining CSV; the default for ``.csv``), ``pytorch-comms`` (with communication, for
     PyTorch version ``torch``), ``megatron`` (flags), ``torchtitan`` (``.toml``, and a CSV beside it), ``nnscaler``
-    (``.py``), ``tessel`` or ``perfetto`` (JSON). Raises ``InvalidSchedule``, and ``ValueError`` (``ExportError``) with
-    the reason for a schedule that the format cannot express.
+    (``.py``), ``tessel`` or ``perfetto`` (JSON). Blocks may run micro-batches in any order. Raises ``InvalidSchedule``,
+    and ``ValueError`` (``ExportError``) with the reason for a schedule that the format cannot express.
     """
     from weft.exporting import export_to
 
-    return export_to(_valid(schedule), path, format=format, torch=torch)
+    return export_to(judged(schedule, in_turn=False), path, format=format, torch=torch)
 
 
 def import_schedule(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:
@@ -146,16 +151,4 @@ def unroll(schedule: Schedule | PathLike, micro_batches: int) -> Schedule:
     """
     from solver.unroll import unroll as stretch
 
-    return stretch(_valid(schedule), micro_batches)
-
-
-def _valid(schedule: Schedule | PathLike) -> Schedule:
-    """The schedule, read if it is a path, and judged."""
-    from solver.validate import validate
-
-    if isinstance(schedule, str | os.PathLike):
-        from solver.files import load_schedule
-
-        schedule = load_schedule(schedule)
-    validate(schedule)
-    return schedule
+    return stretch(judged(schedule), micro_batches)

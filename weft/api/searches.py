@@ -171,8 +171,8 @@ def explain(
     ``effort`` and all within ``time_limit``. ``in_flight`` asks how many micro-batches at once the memory holds.
     ``str()`` is the text, ``.to_json()`` the numbers.
 
-    Raises ``InvalidSchedule`` for a schedule that breaks a rule, and the errors of :func:`solve` for a source that
-    means nothing.
+    Raises ``InvalidSchedule`` for a schedule that breaks a rule (micro-batches may run in any order, but not with
+    ``what_if``), and the errors of :func:`solve` for a source that means nothing.
     """
     from weft.explanation import explain_source
 

@@ -28,8 +28,6 @@ def _run(options: argparse.Namespace) -> int:
     schedule = weft.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)
     save(schedule, options.output)
     print(summary(schedule))
-    for note in schedule.solver.get("notes", ()):
-        print(f"note      {note}")
     faults = violations(schedule)
     for fault in faults:
         print(f"fault     {fault}")
@@ -45,7 +43,8 @@ COMMAND = Command(
         "(.json). It is checked as far as a run depends on it: complete, runnable, sends and receives in one "
         "order. Times are the earliest that its order allows, with the durations of --problem, or one unit for a "
         "forward and for each half of a backward. What breaks weft's rules is told (exit status 1) and written "
-        "all the same.",
+        "all the same. Where that is only the order of micro-batches, as in PyTorch's LoopedBFS, it can be drawn, "
+        "explained, planned and exported.",
     ),
     example="weft import order.csv --problem gpt.yaml -o theirs.json && weft draw theirs.json",
     arguments=_arguments,

@@ -1,0 +1,31 @@
+"""Schedules that somebody hands in: read, and judged before anything is made of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from solver.schedule import Schedule
+    from weft.api.sources import PathLike
+
+__all__ = ["judged"]
+
+
+def judged(schedule: Schedule | PathLike, *, in_turn: bool = True) -> Schedule:
+    """``schedule``, read if it is a path, which keeps every rule.
+
+    ``in_turn=False`` allows a block to run micro-batches in any order: devices can run such schedules as they stand,
+    and other tools make them; only what bounds and periods say does not hold for them. Raises
+    :class:`~solver.validate.InvalidSchedule`, its sentences led by the file's name, and ``FormatError``.
+    """
+    from solver.files import load_schedule
+    from solver.validate import InvalidSchedule, violations
+
+    where = ""
+    if isinstance(schedule, str | os.PathLike):
+        where, schedule = f"{os.fspath(schedule)}: ", load_schedule(schedule)
+    faults = violations(schedule, in_turn=in_turn)
+    if faults:
+        raise InvalidSchedule([where + fault for fault in faults])
+    return schedule
