@@ -7,10 +7,15 @@ are whole checkpoints and perhaps a ``.partial`` folder, which the next one clea
 
 A rank's part is its modules' parameters and buffers, its optimizer's state (and master weights), and the state of the
 random number generators. Data is asked for by batch and micro-batch, so there is nothing to remember about it.
+
+Replicas of a plan hold the same weights and optimizer state, and their own buffers and random numbers. What is equal,
+bit for bit, in all of them (they compare hashes) is saved once: it goes by one name, and the writing is divided among
+them. So nothing has to be assumed about what a module or an optimizer keeps.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -22,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -35,7 +41,8 @@ from runtime.training import Training
 
 __all__ = ["Checkpoints", "latest"]
 
-CHECKPOINT_FORMAT = "weft.checkpoint/1"
+CHECKPOINT_FORMAT = "weft.checkpoint/2"
+WITHOUT_REPLICAS = "weft.checkpoint/1"  # each process has all of its own there; for one replica there is no difference
 KEPT = 2  # whole checkpoints that stay
 MARKER = "complete.json"
 
@@ -68,6 +75,9 @@ class Checkpoints:
             return 0
         marker = _marker(here)
         assert marker is not None
+        if marker.get("replicas", 1) != session.replicas:
+            raise SessionError(f"{here}: the checkpoint is of {marker.get('replicas', 'one or more')} replicas, now "
+                               f"there are {session.replicas}: their batches differ; go on with as many")
         for rank, found in marker["signatures"].items():
             if rank == str(session.rank) and found != dict(signatures(training)):
                 raise SessionError(f"{here}: the checkpoint is of another model: rank {rank} had the stages {found}, "
@@ -96,9 +106,11 @@ class Checkpoints:
             except OSError as error:
                 raise SessionError(f"{partial}: cannot be written: {error.strerror}") from None
         session.barrier(f"to save {target}")
-        save(_state(session, training), storage_writer=FileSystemWriter(partial, sync_files=True))
+        state = _once(session, _state(session, training))
+        save(state, storage_writer=FileSystemWriter(partial, sync_files=True))
         if first:
             _commit(partial, target, {"format": CHECKPOINT_FORMAT, "plan": plan.digest, "step": done,
+                                      "replicas": session.replicas,
                                       "signatures": {str(rank): found for rank, found in enumerate(theirs)}})
             for old in _whole(self.folder)[KEPT:]:
                 shutil.rmtree(old)
@@ -118,7 +130,7 @@ def _marker(path: Path) -> dict[str, Any] | None:
     """What ``path`` says of itself; ``None`` unless everything it says is there."""
     try:
         marker = json.loads((path / MARKER).read_text())
-        whole = marker["format"] == CHECKPOINT_FORMAT and all(
+        whole = marker["format"] in (CHECKPOINT_FORMAT, WITHOUT_REPLICAS) and all(
             (path / name).stat().st_size == size for name, size in marker["files"].items())
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -149,7 +161,7 @@ def _sync(folder: Path) -> None:
 
 
 def _state(session: Session, training: Training) -> dict[str, Tensor]:
-    """This rank's part, as tensors by names that no other rank uses for something else."""
+    """This rank's part, as tensors by names that no other rank of its replica uses for something else."""
     parts: dict[str, Any] = {
         "stages": {str(stage): module.state_dict() for stage, module in training.stages.items()},
         "optimizer": None if training.optimizer is None else training.optimizer.state_dict(),
@@ -165,15 +177,34 @@ def _state(session: Session, training: Training) -> dict[str, Tensor]:
     return tensors
 
 
+def _once(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``tensors`` by names that all replicas have in common where they hold the same, else by names of their own."""
+    if session.replicas == 1:
+        return dict(tensors)
+    mine = {name: _hash(tensor) for name, tensor in tensors.items()}
+    session.watch.doing("comparing what is to be saved with the other replicas", [
+        replica * session.world + session.rank for replica in range(session.replicas)])
+    found = [mine] * session.replicas
+    dist.all_gather_object(found, mine, group=session.counterparts())
+    return {name if all(other.get(name) == mine[name] for other in found) else _own(session) + name: tensor
+            for name, tensor in tensors.items()}
+
+
+def _hash(tensor: Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.blake2b(data.data, digest_size=16).hexdigest()}"
+
+
 def _load(path: Path, session: Session, training: Training) -> None:
-    reader, prefix = FileSystemReader(path), _prefix(session)
-    tensors: dict[str, Any] = {}
+    reader, prefix, own = FileSystemReader(path), _prefix(session) + "/", _own(session)
+    found: dict[str, Any] = {}
     for name, facts in reader.read_metadata().state_dict_metadata.items():
-        if name.startswith(prefix + "/"):
+        if name.removeprefix(own).startswith(prefix):
             assert isinstance(facts, TensorStorageMetadata)
-            tensors[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
-    load(tensors, storage_reader=reader)
-    rest = io.BytesIO(tensors[f"{prefix}/rest"].numpy().tobytes())
+            found[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
+    load(found, storage_reader=reader)
+    tensors = {name.removeprefix(own): tensor for name, tensor in found.items()}
+    rest = io.BytesIO(tensors[f"{prefix}rest"].numpy().tobytes())
     parts = _with_tensors(torch.load(rest, weights_only=False), tensors)
     for stage, module in training.stages.items():
         module.load_state_dict(parts["stages"][str(stage)])
@@ -190,7 +221,12 @@ def _load(path: Path, session: Session, training: Training) -> None:
 
 
 def _prefix(session: Session) -> str:
-    return f"rank {session.process(session.rank)}"
+    return f"rank {session.rank}"
+
+
+def _own(session: Session) -> str:
+    """What the names begin with of what is this replica's alone."""
+    return f"replica {session.replica}/"
 
 
 @dataclass(frozen=True)

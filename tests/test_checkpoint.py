@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from runtime import checkpoint
 from runtime.checkpoint import Checkpoints, latest
 from runtime.health import RunError, require_finite
 from runtime.launch import Ended
+from runtime.optim import AdamA
 from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.precision import MasterWeights
 from runtime.replay import Replay, replay, run_training
@@ -47,7 +48,7 @@ class Noisy(nn.Module):
         return y
 
 
-def training(plan: Plan, rank: int, width: int = WIDTH) -> Training:
+def training(plan: Plan, rank: int, width: int = WIDTH, optimizer: Any = torch.optim.AdamW) -> Training:
     """In bf16, with fp32 masters, which know more than the weights do."""
     assert plan.stage_ranks is not None
     torch.manual_seed(3 + rank)
@@ -60,7 +61,7 @@ def training(plan: Plan, rank: int, width: int = WIDTH) -> Training:
 
     return Training(mine, [Boundary((4, width), torch.bfloat16)] * (len(plan.stage_ranks) - 1), batch,
                     targets=lambda s, m: batch(s + 50, m), loss=lambda y, t: ((y - t).float() ** 2).mean(), steps=STEPS,
-                    masters=masters, optimizer=torch.optim.AdamW(masters.parameters(), lr=0.05))
+                    masters=masters, optimizer=optimizer(masters.parameters(), lr=0.05))
 
 
 def wider(plan: Plan, rank: int) -> Training:
@@ -78,7 +79,7 @@ def a_checkpoint(folder: Path, step: int) -> Path:
     partial = folder / f".step-{step:09d}.partial"
     partial.mkdir(parents=True)
     (partial / "data").write_bytes(b"abc")
-    checkpoint._commit(partial, folder / f"step-{step:09d}", {"format": "weft.checkpoint/1", "step": step})
+    checkpoint._commit(partial, folder / f"step-{step:09d}", {"format": "weft.checkpoint/2", "step": step})
     return folder / f"step-{step:09d}"
 
 
@@ -148,13 +149,19 @@ def test_signatures_see_names_shapes_types_and_boundaries_but_no_values() -> Non
 # -- real ranks --------------------------------------------------------------------------------------------------------
 
 
-def launch(folder: Path, *arguments: str, **environment: str) -> list[Ended]:
-    return launch_forked(2, [sys.executable, "-m", "tests.test_checkpoint", str(folder), *arguments], timeout=100,
+def launch(folder: Path, *arguments: str, ranks: int = 2, **environment: str) -> list[Ended]:
+    return launch_forked(ranks, [sys.executable, "-m", "tests.test_checkpoint", str(folder), *arguments], timeout=100,
                          environment=environment)
 
 
-def weights(folder: Path) -> list[dict[str, Tensor]]:
-    return [torch.load(folder / f"weights-{rank}.pt") for rank in range(2)]
+def weights(folder: Path, ranks: int = 2) -> list[dict[str, Tensor]]:
+    return [torch.load(folder / f"weights-{rank}.pt") for rank in range(ranks)]
+
+
+def assert_same(one: Path, other: Path, ranks: int) -> None:
+    for mine, theirs in zip(weights(one, ranks), weights(other, ranks), strict=True):
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
 
 
 @pytest.fixture(scope="module")
@@ -179,15 +186,59 @@ def test_a_run_killed_while_it_saves_goes_on_bit_for_bit(
     resumed = launch(broken, "--every", "2", "--resume")
     assert [end.code for end in resumed] == [0, 0], resumed
     assert json.loads(resumed[0].output) == straight[1][2:]
-    for one, other in zip(weights(straight[0]), weights(broken), strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    assert_same(straight[0], broken, 2)
     assert sorted(path.name for path in (broken / "saved").iterdir()) == ["step-000000004", "step-000000006"]
     if when == "writing":
         return
     ended = launch(broken, "--every", "2", "--resume", WEFT_STAGES="wider")
     assert [end.code for end in ended] == [2, 2], ended
     assert "the checkpoint is of another model: rank" in ended[0].errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("optimizer", "ranks"), [("AdamW", 4), ("AdamA", 4), ("AdamA", 2)])
+def test_replicas_and_moments_killed_while_they_are_saved_go_on_bit_for_bit(
+        tmp_path: Path, optimizer: str, ranks: int) -> None:
+    """Replicas on two ranks each. The last process is killed while it writes its part of batch 4's checkpoint."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    ends = launch(whole, "--every", "6", ranks=ranks, WEFT_OPTIMIZER=optimizer)
+    assert [end.code for end in ends] == [0] * ranks, ends
+    killed = launch(broken, "--every", "2", ranks=ranks, WEFT_OPTIMIZER=optimizer, WEFT_KILL="writing")
+    assert -signal.SIGKILL in [end.code for end in killed] and not any(end.late for end in killed), killed
+    newest = latest(broken / "saved")
+    assert newest is not None and newest.name == "step-000000002"
+    resumed = launch(broken, "--every", "2", "--resume", ranks=ranks, WEFT_OPTIMIZER=optimizer)
+    assert [end.code for end in resumed] == [0] * ranks, resumed
+    assert json.loads(resumed[0].output) == json.loads(ends[0].output)[2:]
+    assert_same(whole, broken, ranks)
+    if ranks == 4:
+        _assert_saved_once(whole / "saved" / "step-000000006", weights(whole, 4))
+        fewer = launch(broken, "--every", "2", "--resume", ranks=2, WEFT_OPTIMIZER=optimizer, WEFT_REPLICAS="1")
+        assert [end.code for end in fewer] == [2, 2]
+        assert "the checkpoint is of 2 replicas, now there are 1" in fewer[0].errors
+
+
+def _assert_saved_once(folder: Path, held: list[dict[str, Tensor]]) -> None:
+    """What both replicas hold is there once; each has its own running means and random numbers."""
+    names = list(FileSystemReader(folder).read_metadata().state_dict_metadata)
+    own = {name.partition("/")[2] for name in names if name.startswith("replica ")}
+    assert all(f"replica {replica}/{name}" in names and name not in names for replica in range(2) for name in own)
+    assert own and all("running" in name or "random" in name or name.endswith("/rest") for name in own), own
+    for rank in range(2):
+        assert f"rank {rank}/stages/{rank}/norm.running_mean" in own
+        assert f"rank {rank}/stages/{rank}/layer.weight" in names
+        different = {name for name, tensor in held[rank].items() if not torch.equal(tensor, held[2 + rank][name])}
+        assert different and all("running" in name for name in different)
+
+
+def test_a_checkpoint_of_one_process_each_is_one_of_no_replicas(tmp_path: Path) -> None:
+    """Those written before replicas were told apart are read as long as there is one."""
+    first = a_checkpoint(tmp_path, 3)
+    marker = json.loads((first / "complete.json").read_text())
+    (first / "complete.json").write_text(json.dumps({**marker, "format": "weft.checkpoint/1"}))
+    assert latest(tmp_path) == first
+    (first / "complete.json").write_text(json.dumps({**marker, "format": "weft.checkpoint/3"}))
+    assert latest(tmp_path) is None
 
 
 def rank_main() -> None:
@@ -200,7 +251,7 @@ def rank_main() -> None:
             nonlocal calls
             calls += 1
             if calls == 2 and kill == "writing":
-                (Path(str(self.path)) / "__1_0.distcp").write_bytes(b"half")
+                (Path(str(self.path)) / f"__{last}_0.distcp").write_bytes(b"half")
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().write_data(*arguments)
 
@@ -209,11 +260,14 @@ def rank_main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         renamed(partial, target, facts)
 
-    if kill is not None and (kill == "renaming" or os.environ["RANK"] == "1"):
+    last = str(int(os.environ["WORLD_SIZE"]) - 1)
+    if kill is not None and (kill == "renaming" or os.environ["RANK"] == last):
         vars(checkpoint).update(FileSystemWriter=Killed, _commit=commit)
-    with join(20) as session:
+    optimizer = {"AdamW": torch.optim.AdamW, "AdamA": AdamA}[os.environ.get("WEFT_OPTIMIZER", "AdamW")]
+    with join(20, replicas=int(os.environ.get("WEFT_REPLICAS", int(os.environ["WORLD_SIZE"]) // 2))) as session:
         plan = a_plan()
-        part = (wider if os.environ.get("WEFT_STAGES") == "wider" else training)(plan, session.rank)
+        width = WIDTH + 1 if os.environ.get("WEFT_STAGES") == "wider" else WIDTH
+        part = training(plan, session.rank, width, optimizer)
         saving = Checkpoints(folder / "saved", every, "--resume" in sys.argv) if every else None
         folder.mkdir(exist_ok=True)
         found = run_training(plan, session, part, saving)
@@ -221,7 +275,7 @@ def rank_main() -> None:
                  for name, tensor in module.state_dict().items()}
         assert part.masters is not None
         state |= {f"master {i}": master.detach() for i, master in enumerate(part.masters.parameters())}
-        dump(state, folder / f"weights-{session.rank}.pt")
+        dump(state, folder / f"weights-{session.process(session.rank)}.pt")
     if found is not None:
         print(json.dumps(found.losses))
 
