@@ -22,7 +22,8 @@ from typing import Any
 import torch
 
 from models.calls import Call, Run, follow
-from models.exported import Exported, ExportError, read_exported
+from models.exported import Exported, ExportError
+from models.exported_file import read_exported
 from models.operator_costs import CallCost, call_cost, mutated, storage
 from solver.operators import Operator, OperatorGraph, Parameter, Tensor, Work
 

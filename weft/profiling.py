@@ -55,7 +55,7 @@ def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device:
 
     from models.calls import follow
     from models.capture import operator_graph
-    from models.exported import read_exported
+    from models.exported_file import read_exported
     from models.measured_times import MeasuredOperator, MeasuredTimes
     from models.trials import distinct_calls, shapes_text
     from runtime.measure import single_threaded
