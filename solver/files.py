@@ -2,22 +2,31 @@
 
 Readers refuse an unknown ``format``, an unknown field, a missing one and values of the wrong type, and say which
 entry and which field (:class:`FormatError`); what the values mean is checked by :class:`~solver.problem.Problem`
-itself. Writers go through :func:`write_atomically`, so that a full disk or a killed process leaves no half file.
+itself. Writers go through :func:`write_atomically`, so that a full disk or a killed process leaves no half file. What
+readers and writers of other formats share with these, :mod:`solver.entries`, can be imported from here.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import math
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError, is_finite_number
+from solver.entries import (
+    Entry,
+    FormatError,
+    near,
+    number,
+    read_json,
+    read_text,
+    require_format,
+    show,
+    write_atomically,
+)
+from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
 from solver.schedule import Operation, Repetend, Schedule
 
 __all__ = [
@@ -28,65 +37,6 @@ __all__ = [
 
 PROBLEM_FORMAT = "weft.problem/1"
 SCHEDULE_FORMAT = "weft.schedule/1"
-
-
-class FormatError(ValueError):
-    """A file that is not what it should be: the message names the file, the entry and the field."""
-
-
-# -- reading and writing files -----------------------------------------------------------------------------------
-
-
-def read_text(path: str | os.PathLike[str]) -> str:
-    """The text in ``path``. Raises :class:`FormatError` for a file that cannot be read or is no UTF-8."""
-    name = os.fspath(path)
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FormatError(f"{name}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise FormatError(f"{name}: is not UTF-8 text") from None
-
-
-def read_json(path: str | os.PathLike[str]) -> Any:
-    """The JSON value in ``path``. Raises :class:`FormatError` for a missing, empty or broken file."""
-    name, text = os.fspath(path), read_text(path)
-    if not text.strip():
-        raise FormatError(f"{name}: is empty")
-    try:
-        return json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
-    except json.JSONDecodeError as error:
-        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
-    except ValueError as error:  # a whole number with thousands of digits
-        raise FormatError(f"{name}: not JSON ({str(error).partition(':')[0]})") from None
-    except _DuplicateKeyError as error:
-        raise FormatError(f"{name}: the key {error} appears twice in one object") from None
-    except RecursionError:
-        raise FormatError(f"{name}: is nested too deeply") from None
-
-
-def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write ``content`` to ``path`` whole or not at all.
-
-    Raises ``OSError`` (folder missing or unwritable, disk full); the old file, if any, is then untouched and no
-    temporary file stays behind.
-    """
-    target = Path(path)
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def load_problem(path: str | os.PathLike[str]) -> Problem:
@@ -159,7 +109,7 @@ def _link(entry: Entry, devices: Mapping[str, int]) -> Link:
     for field in ("source", "target"):
         name = entry.text(field)
         if name not in devices:
-            raise FormatError(f"{entry.where}: {field}: there is no device named {name!r}{_near(name, devices)}")
+            raise FormatError(f"{entry.where}: {field}: there is no device named {name!r}{near(name, devices)}")
         ends.append(devices[name])
     return Link(entry.text("name"), *ends)
 
@@ -169,11 +119,11 @@ def _block(entry: Entry) -> Block:
     kind = entry.text("kind")
     if kind not in set(BlockKind):
         allowed = ", ".join(BlockKind)
-        raise FormatError(f"{entry.where}: kind is {kind!r}, it must be one of {allowed}{_near(kind, BlockKind)}")
+        raise FormatError(f"{entry.where}: kind is {kind!r}, it must be one of {allowed}{near(kind, BlockKind)}")
     devices = entry.get("devices")
     if not isinstance(devices, list) or not all(isinstance(d, int) and not isinstance(d, bool) for d in devices):
-        raise FormatError(f"{entry.where}: devices is {_show(devices)}, it must be a list of indices into devices")
-    with _naming(entry.where, inner=entry.get("name")):
+        raise FormatError(f"{entry.where}: devices is {show(devices)}, it must be a list of indices into devices")
+    with _naming(entry.where):
         return Block(
             name=entry.text("name"),
             kind=BlockKind(kind),
@@ -190,7 +140,7 @@ def _amounts(entry: Entry, field: str, devices: int) -> tuple[Number, ...]:
     values = value if isinstance(value, list) else [value] * devices
     if len(values) != devices:
         raise FormatError(f"{entry.where}: {field} has {len(values)} entries for {devices} devices")
-    return tuple(_number(item, f"{entry.where}: {field}") for item in values)
+    return tuple(number(item, f"{entry.where}: {field}") for item in values)
 
 
 def _dependency(entry: Entry) -> Dependency:
@@ -198,7 +148,7 @@ def _dependency(entry: Entry) -> Dependency:
     link = entry.text("link") if entry.get("link", None) is not None else None
     distance = entry.get("distance", 0)
     if not isinstance(distance, int) or isinstance(distance, bool):
-        raise FormatError(f"{entry.where}: distance is {_show(distance)}, it must be a whole number")
+        raise FormatError(f"{entry.where}: distance is {show(distance)}, it must be a whole number")
     return Dependency(entry.text("block"), entry.number("lag") if entry.has("lag") else 0, link, distance)
 
 
@@ -226,6 +176,15 @@ def _dependency_to_json(dependency: Dependency) -> str | dict[str, Any]:
     if dependency.distance:
         result["distance"] = dependency.distance
     return result
+
+
+@contextlib.contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Turns a :class:`ProblemError` raised inside into a :class:`FormatError` that starts with the place."""
+    try:
+        yield
+    except ProblemError as error:
+        raise FormatError(f"{where}: {error}") from None
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------
@@ -266,7 +225,7 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
     solver = entry.get("solver")
     if not isinstance(solver, dict):
-        raise FormatError(f"{where}: solver is {_show(solver)}, it must be an object")
+        raise FormatError(f"{where}: solver is {show(solver)}, it must be an object")
     _check_derived_fields(entry, len(problem.devices))
     schedule = Schedule(
         problem=problem,
@@ -290,7 +249,7 @@ def _operation(entry: Entry, problem: Problem) -> Operation:
     entry.allow("block", "micro_batch", "start", "end")
     name = entry.text("block")
     if name not in problem.index:
-        raise FormatError(f"{entry.where}: block: there is no block named {name!r}{_near(name, problem.index)}")
+        raise FormatError(f"{entry.where}: block: there is no block named {name!r}{near(name, problem.index)}")
     return Operation(problem.index[name], entry.count("micro_batch"), entry.number("start"), entry.number("end"))
 
 
@@ -306,7 +265,7 @@ def _check_derived_fields(entry: Entry, devices: int) -> None:
     if not isinstance(peaks, list) or len(peaks) != devices:
         raise FormatError(f"{entry.where}: peak_memory must list one number for each of the {devices} devices")
     for device, peak in enumerate(peaks):
-        _number(peak, f"{entry.where}: peak_memory[{device}]")
+        number(peak, f"{entry.where}: peak_memory[{device}]")
 
 
 def misstatements(value: Mapping[str, Any], schedule: Schedule) -> list[str]:
@@ -325,111 +284,3 @@ def misstatements(value: Mapping[str, Any], schedule: Schedule) -> list[str]:
         wrong.append(f"status is stated as {value['status']!r}, but makespan and makespan_bound make it "
                      f"{schedule.status!r}")
     return wrong
-
-
-# -- one object of a file, with its place in it ------------------------------------------------------------------
-
-
-class Entry:
-    """A JSON object and where it stands; its readers raise :class:`FormatError` with that place."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        if not isinstance(value, dict):
-            raise FormatError(f"{where}: is {_show(value)}, it must be an object")
-        self.value: dict[str, Any] = value
-        self.where = where
-
-    def allow(self, *fields: str) -> None:
-        for field in self.value:
-            if field not in fields:
-                raise FormatError(f"{self.where}: unknown field {field!r}{_near(field, fields)}")
-
-    def has(self, field: str) -> bool:
-        return field in self.value
-
-    def get(self, field: str, *default: Any) -> Any:
-        if field in self.value:
-            return self.value[field]
-        if default:
-            return default[0]
-        raise FormatError(f"{self.where}: the field {field!r} is missing")
-
-    def text(self, field: str) -> str:
-        value = self.get(field)
-        if not isinstance(value, str):
-            raise FormatError(f"{self.where}: {field} is {_show(value)}, it must be text")
-        return value
-
-    def number(self, field: str) -> Number:
-        return _number(self.get(field), f"{self.where}: {field}")
-
-    def count(self, field: str, minimum: int = 0) -> int:
-        value = self.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise FormatError(f"{self.where}: {field} is {_show(value)}, "
-                              f"it must be a whole number of at least {minimum}")
-        return value
-
-    def child(self, field: str) -> Entry:
-        return Entry(self.get(field), f"{self.where}: {field}")
-
-    def list(self, field: str, *, required: bool = True, text_as: str | None = None) -> Iterable[Entry]:
-        value = self.get(field) if required else self.get(field, [])
-        if not isinstance(value, list):
-            raise FormatError(f"{self.where}: {field} is {_show(value)}, it must be a list")
-        for i, item in enumerate(value):
-            if text_as is not None and isinstance(item, str):
-                item = {text_as: item}
-            yield Entry(item, f"{self.where}: {field}[{i}]")
-
-
-class _naming(contextlib.AbstractContextManager["_naming"]):
-    """Turns a :class:`ProblemError` raised inside into a :class:`FormatError` that starts with the place."""
-
-    def __init__(self, where: str, inner: Any = None) -> None:
-        self.where = where
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ProblemError):
-            raise FormatError(f"{self.where}: {error}") from None
-
-
-class _DuplicateKeyError(Exception):
-    pass
-
-
-def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _DuplicateKeyError(repr(next(key for key in keys if keys.count(key) > 1)))
-    return result
-
-
-def require_format(entry: Entry, expected: str) -> None:
-    """Raise :class:`FormatError` unless the ``format`` field of ``entry`` is ``expected``."""
-    found = entry.text("format")
-    if found == expected:
-        return
-    family, _, version = found.partition("/")
-    if family == expected.partition("/")[0]:
-        raise FormatError(f"{entry.where}: format is {found!r}; this weft reads {expected!r} only"
-                          + ("; the file comes from a newer weft" if version > expected.partition("/")[2] else ""))
-    raise FormatError(f"{entry.where}: format is {found!r}, it must be {expected!r}")
-
-
-def _number(value: Any, where: str) -> Number:
-    if not is_finite_number(value):
-        raise FormatError(f"{where} is {_show(value)}, it must be a finite number")
-    number: Number = value
-    return number
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, map(str, known), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."

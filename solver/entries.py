@@ -1,0 +1,180 @@
+"""Files that people and programs hand in: read, refused in one sentence, written whole.
+
+An :class:`Entry` is one JSON object with its place in its file. Its readers refuse an unknown field, a missing one and
+a value of the wrong type, and say where (:class:`FormatError`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from solver.problem import Number, is_finite_number
+
+__all__ = ["Entry", "FormatError", "near", "number", "read_json", "read_text", "require_format", "show",
+           "write_atomically"]
+
+
+class FormatError(ValueError):
+    """A file that is not what it should be: the message names the file, the entry and the field."""
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """The text in ``path``. Raises :class:`FormatError` for a file that cannot be read or is no UTF-8."""
+    name = os.fspath(path)
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise FormatError(f"{name}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{name}: is not UTF-8 text") from None
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """The JSON value in ``path``. Raises :class:`FormatError` for a missing, empty or broken file."""
+    name, text = os.fspath(path), read_text(path)
+    if not text.strip():
+        raise FormatError(f"{name}: is empty")
+    try:
+        return json.loads(text, object_pairs_hook=_refuse_duplicate_keys)
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{name}: line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from None
+    except ValueError as error:  # a whole number with thousands of digits
+        raise FormatError(f"{name}: not JSON ({str(error).partition(':')[0]})") from None
+    except _DuplicateKeyError as error:
+        raise FormatError(f"{name}: the key {error} appears twice in one object") from None
+    except RecursionError:
+        raise FormatError(f"{name}: is nested too deeply") from None
+
+
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write ``content`` to ``path`` whole or not at all.
+
+    Raises ``OSError`` (folder missing or unwritable, disk full); the old file, if any, is then untouched and no
+    temporary file stays behind.
+    """
+    target = Path(path)
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+class _DuplicateKeyError(Exception):
+    pass
+
+
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _DuplicateKeyError(repr(next(key for key in keys if keys.count(key) > 1)))
+    return result
+
+
+# -- one object of a file, with its place in it ---------------------------------------------------------------------
+
+
+class Entry:
+    """A JSON object and where it stands; its readers raise :class:`FormatError` with that place."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        if not isinstance(value, dict):
+            raise FormatError(f"{where}: is {show(value)}, it must be an object")
+        self.value: dict[str, Any] = value
+        self.where = where
+
+    def allow(self, *fields: str) -> None:
+        for field in self.value:
+            if field not in fields:
+                raise FormatError(f"{self.where}: unknown field {field!r}{near(field, fields)}")
+
+    def has(self, field: str) -> bool:
+        return field in self.value
+
+    def get(self, field: str, *default: Any) -> Any:
+        if field in self.value:
+            return self.value[field]
+        if default:
+            return default[0]
+        raise FormatError(f"{self.where}: the field {field!r} is missing")
+
+    def text(self, field: str) -> str:
+        value = self.get(field)
+        if not isinstance(value, str):
+            raise FormatError(f"{self.where}: {field} is {show(value)}, it must be text")
+        return value
+
+    def number(self, field: str) -> Number:
+        return number(self.get(field), f"{self.where}: {field}")
+
+    def count(self, field: str, minimum: int = 0) -> int:
+        value = self.get(field)
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise FormatError(f"{self.where}: {field} is {show(value)}, "
+                              f"it must be a whole number of at least {minimum}")
+        return value
+
+    def child(self, field: str) -> Entry:
+        return Entry(self.get(field), f"{self.where}: {field}")
+
+    def list(self, field: str, *, required: bool = True, text_as: str | None = None) -> Iterable[Entry]:
+        value = self.get(field) if required else self.get(field, [])
+        if not isinstance(value, list):
+            raise FormatError(f"{self.where}: {field} is {show(value)}, it must be a list")
+        for i, item in enumerate(value):
+            if text_as is not None and isinstance(item, str):
+                item = {text_as: item}
+            yield Entry(item, f"{self.where}: {field}[{i}]")
+
+
+def require_format(entry: Entry, expected: str) -> None:
+    """Raise :class:`FormatError` unless the ``format`` field of ``entry`` is ``expected``."""
+    found = entry.text("format")
+    if found == expected:
+        return
+    family, _, version = found.partition("/")
+    if family == expected.partition("/")[0]:
+        raise FormatError(f"{entry.where}: format is {found!r}; this weft reads {expected!r} only"
+                          + ("; the file comes from a newer weft" if version > expected.partition("/")[2] else ""))
+    raise FormatError(f"{entry.where}: format is {found!r}, it must be {expected!r}")
+
+
+def number(value: Any, where: str) -> Number:
+    """``value``, which must be a finite number."""
+    if not is_finite_number(value):
+        raise FormatError(f"{where} is {show(value)}, it must be a finite number")
+    number: Number = value
+    return number
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about ``name`` that proposes what of ``known`` may have been meant."""
+    matches = difflib.get_close_matches(name, map(str, known), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def show(value: Any) -> str:
+    """``value`` as JSON, cut short."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."
