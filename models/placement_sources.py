@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from models.build import bytes_per_parameter
 from models.cluster import model_cluster
-from models.collectives import point_to_point
+from models.collectives import collective_time, point_to_point
 from models.devices import DEVICES
-from models.family_costs import family_costs
+from models.family_costs import device_of, family_costs
 from models.layering import in_order
-from models.placing import Hardware, by_layer, by_operator, placement_problem
+from models.placing import Hardware, Replicas, by_layer, by_operator, placement_problem
 from models.quantities import format_bytes
 from models.roofline import Roofline
-from models.sections import ExplicitModel, Spec, Training
+from models.sections import ExplicitModel, GraphModel, Spec, Training
 from models.spec import SpecError
 from solver.operators import OperatorGraph
 from solver.placement.problem import PlacementError, PlacementProblem
@@ -31,10 +31,11 @@ _RESERVE = 1024**3
 _OPTIMIZER = 12
 
 
-def spec_problem(spec: Spec, *, whole_layers: bool = True) -> PlacementProblem:
+def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = False) -> PlacementProblem:
     """The placement problem of the spec's model on its cluster: parts are layers, or single operators.
 
-    GPUs of equal memory are a kind ("gpu", or "gpu 16 GiB" where they differ). Raises
+    GPUs of equal memory are a kind ("gpu", or "gpu 16 GiB" where they differ). With ``replicate`` a stage may be on 2,
+    4, 8 ... of them, which share its micro-batches evenly and fill machines evenly. Raises
     :class:`~models.spec.SpecError` for a model that lists its layers, and what costs raise.
     """
     if isinstance(spec.model, ExplicitModel):
@@ -46,11 +47,44 @@ def spec_problem(spec: Spec, *, whole_layers: bool = True) -> PlacementProblem:
     hardware = [Hardware("gpu" if len(kinds) == 1 else f"gpu {format_bytes(memory)}", count, available, costs.times)
                 for (memory, available), count in kinds.items()]
     training = isinstance(spec.run, Training)
+    gradient = spec.run.gradient_bytes if isinstance(spec.run, Training) else 0
     return placement_problem(
         costs.graph, hardware, cluster.link.seconds,
         parts=by_layer(costs.graph) if whole_layers else by_operator(costs.graph),
-        state_per_parameter=bytes_per_parameter(spec) - spec.run.parameter_bytes, micro_batches=spec.micro_batches,
-        training=training)
+        state_per_parameter=bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient_per_parameter=gradient,
+        micro_batches=spec.micro_batches, training=training,
+        replicas=_replicas(spec, costs.graph.parameter_count() * gradient, len(kinds)) if replicate else ())
+
+
+def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
+    """Stages on several of the spec's GPUs. An all-reduce is charged by the byte, at the rate for all ``gradients``."""
+    if kinds > 1:
+        raise SpecError(f"{spec.where}: cluster.memory differs among GPUs, and replicas of a stage are on GPUs alike; "
+                        "give one memory, or place without replicas")
+    size, gpus, machine = spec.run.micro_batch_size, spec.cluster.gpus, spec.cluster.gpus_per_machine
+    if isinstance(spec.model, GraphModel) or size % 2:
+        raise SpecError(f"{spec.where}: " + (
+            "model.graph is of one size of micro-batch, and replicas of a stage share each micro-batch; give a family "
+            "or a config" if isinstance(spec.model, GraphModel) else
+            f"micro_batch_size is {size}, and replicas of a stage share each micro-batch; give one that 2 divides"))
+    found = []
+    for devices in (2**k for k in range(1, gpus.bit_length())):
+        machines = 1 if machine is None or devices <= machine else devices // machine
+        if devices > gpus or size % devices or (machine is not None and devices > machine and devices % machine):
+            continue
+        run = spec.run.model_copy(update={"micro_batch_size": size // devices})
+        part = spec.model_copy(update={"training" if isinstance(run, Training) else "inference": run})
+        found.append(Replicas(devices, [family_costs(part).times],
+                              _all_reduce(spec, gradients, devices, machines) / gradients if gradients else 0.0))
+    return found
+
+
+def _all_reduce(spec: Spec, size: int, devices: int, machines: int) -> float:
+    """Seconds to add up ``size`` bytes: as the spec's device does, or a ring's over the cluster's link."""
+    name = device_of(spec)
+    if name is not None:
+        return collective_time("all_reduce", size, devices, DEVICES[name], machines=machines).seconds
+    return 2 * (devices - 1) / devices * model_cluster(spec.cluster).link.seconds(size)
 
 
 def graph_problem(graph: OperatorGraph, devices: Mapping[str, tuple[int, float | None]], *,

@@ -9,18 +9,21 @@ largest workspace of any operator is taken off every device's memory.
 
 A tensor that other parts read costs its transfer there and, where a gradient comes back, as much again; views are the
 storage they look at.
+
+Stages on several devices (:class:`Replicas`) take what the operators take for their part of a micro-batch: times of a
+graph of the same operators for so few samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from models.operator_times import OperatorTime
 from solver.operators import OperatorGraph
-from solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 
-__all__ = ["Hardware", "by_layer", "by_operator", "placement_problem"]
+__all__ = ["Hardware", "Replicas", "by_layer", "by_operator", "placement_problem"]
 
 #: Parts by name: the names of their operators.
 Parts = Mapping[str, Sequence[str]]
@@ -37,6 +40,16 @@ class Hardware:
     transfer_factor: float = 1.0
 
 
+@dataclass(frozen=True)
+class Replicas:
+    """A stage may be on so many ``devices``. ``times``: per hardware, of operators on their part of a micro-batch.
+    ``all_reduce``: seconds a byte of gradient to add them up."""
+
+    devices: int
+    times: Sequence[Mapping[str, OperatorTime]]
+    all_reduce: float = 0.0
+
+
 def by_operator(graph: OperatorGraph) -> dict[str, tuple[str, ...]]:
     """Every operator by itself."""
     return {operator.name: (operator.name,) for operator in graph.operators}
@@ -51,12 +64,14 @@ def by_layer(graph: OperatorGraph) -> dict[str, tuple[str, ...]]:
 
 
 def placement_problem(graph: OperatorGraph, hardware: Sequence[Hardware], seconds: Callable[[int], float], *,
-                      parts: Parts | None = None, state_per_parameter: int = 0, micro_batches: int | None = None,
-                      training: bool = True) -> PlacementProblem:
+                      parts: Parts | None = None, state_per_parameter: int = 0, gradient_per_parameter: int = 0,
+                      micro_batches: int | None = None, training: bool = True, replicas: Sequence[Replicas] = ()
+                      ) -> PlacementProblem:
     """The placement problem of one micro-batch of ``graph``; times in seconds, memory in bytes.
 
     ``seconds(n)``: how long n bytes travel between two devices. ``parts`` (default: by operator) hold every operator
-    once. ``state_per_parameter``: bytes of gradient and optimizer state of one parameter beside its own.
+    once. ``state_per_parameter``: bytes of gradient and optimizer state of one parameter beside its own;
+    ``gradient_per_parameter``: of the gradient alone, which ``replicas`` of a stage add up.
 
     Raises :class:`~solver.placement.problem.PlacementError` for parts that leave an operator out or name it twice, for
     parts that wait for each other in a circle, an operator without a time, or one that no kind of device runs.
@@ -76,9 +91,15 @@ def placement_problem(graph: OperatorGraph, hardware: Sequence[Hardware], second
                     + graph.parameter_count(operators) * (state_per_parameter if training else 0))
         nodes.append(Node(
             name, tuple(_time(graph, operators, hard) for hard in hardware), resident,
-            graph.saved_bytes(operators) if training else 0, next(iter(classes), None)))
+            graph.saved_bytes(operators) if training else 0, next(iter(classes), None),
+            gradient=graph.parameter_count(operators) * gradient_per_parameter if training else 0,
+            forward=_forward(operators, hardware[0].times, training)))
+    degrees = tuple(Degree(some.devices, tuple(
+        tuple(_time(graph, operators, replace(hard, times=times))
+              for hard, times in zip(hardware, some.times, strict=True)) for operators in parts.values()),
+        some.all_reduce) for some in replicas)
     return PlacementProblem(graph.name, kinds, tuple(nodes), tuple(_tensors(graph, list(parts), part_of, seconds)),
-                            micro_batches, time_unit="s")
+                            micro_batches, time_unit="s", degrees=degrees)
 
 
 def _part_of(graph: OperatorGraph, parts: Parts) -> dict[str, str]:
@@ -111,6 +132,15 @@ def _time(graph: OperatorGraph, operators: Sequence[str], hard: Hardware) -> flo
         time = hard.times[name]
         total += time.forward + time.input_grad + time.weight_grad
     return total
+
+
+def _forward(operators: Sequence[str], times: Mapping[str, OperatorTime], training: bool) -> float:
+    """The forward's share of a part's time; where it takes none, as if its backward were two forwards."""
+    if not training:
+        return 1.0
+    ahead = sum(times[name].forward for name in operators)
+    total = ahead + sum(times[name].input_grad + times[name].weight_grad for name in operators)
+    return ahead / total if total else 1 / 3
 
 
 def _tensors(graph: OperatorGraph, names: Sequence[str], part_of: Mapping[str, str],

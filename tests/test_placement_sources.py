@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 import weft
+from models.collectives import collective_time
+from models.devices import DEVICES
 from models.families import UnoModel
 from models.operator_files import save_graph
+from models.placement_sources import _all_reduce
 from models.spec import SpecError, parse_spec
 from models.zoo.graphs import model_graph
-from solver.files import FormatError
+from solver.files import FormatError, load_problem
 from solver.placement.problem import PlacementError
 from solver.placement.stage_dag import GraphPlacement
 from weft.cli import main
@@ -81,6 +84,8 @@ def test_devices_of_several_types_have_times_of_their_own(graph: Path) -> None:
     ({"devices": {"v100": (4, None)}, "recompute": True}, "recompute chooses"),
     ({"devices": {"v100": (4, None)}, "slack": 0.1}, "slack is for a graph of stages"),
     ({"devices": {"v100": (4, None)}, "latency": True, "stage_graph": True}, "leave one of them out"),
+    ({"devices": {"v100": (4, None)}, "replicate": True}, "ask for a graph of stages too"),
+    ({"devices": {"v100": (4, None)}, "replicate": True, "stage_graph": True}, "give a spec of a model family"),
 ])
 def test_what_an_operator_graph_needs_is_said(graph: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(PlacementError, match=message):
@@ -114,3 +119,62 @@ def test_the_command_shows_depth_and_what_follows(spec: Path, graph: Path, tmp_p
     assert answer["depth"] == max(stage["depth"] for stage in answer["stages"])
     assert main(["place", str(graph), "--quiet"]) == 2
     assert "name some: --devices" in capsys.readouterr().err
+
+
+# -- replicated stages -------------------------------------------------------------------------------------------------
+
+
+def test_stages_of_a_spec_may_be_on_several_gpus() -> None:
+    """Three towers and what joins them fill four of eight GPUs; replicated they fill all."""
+    spec = parse_spec(SPEC.replace("gpus: 4", "gpus: 8").replace("32,", "2048,"))
+    one, several = (weft.place(spec, stage_graph=True, replicate=replicate) for replicate in (False, True))
+    assert not one.problem.degrees
+    assert [degree.devices for degree in several.problem.degrees] == [2, 4, 8]
+    assert [stage.devices for stage in several.stages] == [2, 2, 2, 2]
+    assert several.status == "optimal"
+    assert several.objective < one.objective
+    assert spec.training is not None
+    halves = spec.model_copy(update={"training": spec.training.model_copy(update={"micro_batch_size": 1024})})
+    assert [stage.compute for stage in several.stages] == pytest.approx(
+        [stage.compute for stage in weft.place(halves, stage_graph=True).stages])
+    assert [stage.resident for stage in several.stages] == [stage.resident for stage in one.stages]
+    assert [stage.activations * 2 for stage in several.stages] == [stage.activations for stage in one.stages]
+    gradients = 4 * sum(node.gradient for node in several.problem.nodes) / 4
+    ring = collective_time("all_reduce", int(gradients), 2, DEVICES["v100"]).seconds
+    assert sum(stage.all_reduce for stage in several.stages) == pytest.approx(ring / 8)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    (("micro_batch_size: 32", "micro_batch_size: 3"), "micro_batch_size is 3, and replicas of a stage share each"),
+    (("memory: 16 GiB", "memory: [16 GiB, 16 GiB, 8 GiB, 8 GiB]"), "cluster.memory differs among GPUs"),
+])
+def test_a_spec_whose_stages_cannot_be_replicated_is_refused(change: tuple[str, str], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        weft.place(parse_spec(SPEC.replace(*change)), stage_graph=True, replicate=True)
+
+
+def test_machines_are_filled_evenly_by_replicas() -> None:
+    spec = parse_spec(SPEC.replace("gpus: 4", "gpus: 8, gpus_per_machine: 3"))
+    assert [degree.devices for degree in weft.place(spec, stage_graph=True, replicate=True).problem.degrees] == [2]
+
+
+def test_replicas_over_a_link_of_unknown_devices_send_their_gradients_around_a_ring() -> None:
+    spec = parse_spec(SPEC.replace("device: v100, links: nvlink-v100", "bandwidth: 10 GB/s"))
+    assert _all_reduce(spec, 10**9, 4, 1) == pytest.approx(2 * 3 / 4 * 0.1)
+
+
+def test_the_command_writes_the_stages_as_blocks_that_can_be_scheduled(spec: Path, tmp_path: Path,
+                                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = tmp_path / "blocks.json"
+    assert main(["place", str(spec), "--stage-graph", "--replicate", "--problem", str(blocks), "--quiet"]) == 0
+    assert f"written to {blocks}" in capsys.readouterr().out
+    problem = load_problem(blocks)
+    placed = weft.place(spec, stage_graph=True, replicate=True)
+    assert len(problem.devices) == sum(stage.devices for stage in placed.stages)
+    for device in range(len(problem.devices)):
+        assert any(sum(block.duration for block in problem.blocks if device in block.devices)
+                   == pytest.approx(stage.load) for stage in placed.stages)
+    found = weft.solve(problem, micro_batches=8, effort=1)
+    assert found.makespan >= 8 * placed.objective * (1 - 1e-9)
+    assert main(["place", str(spec), "--problem", str(blocks), "--quiet"]) == 2
+    assert "add --stage-graph" in capsys.readouterr().err

@@ -261,7 +261,7 @@ def test_equal_branches_are_told_apart_by_place_and_not_by_name() -> None:
     """
     problem = forks(4, 4, devices=8, end=0.25, transfer=0.01)
     groups = groups_of(problem)
-    found = levels(groups, Budget(), least=simple_bound(groups), max_steps=20_000)
+    found = levels(groups, Budget(), least=simple_bound(groups), max_cuts=20_000)
     assert found.stages is not None
     assert found.bound == pytest.approx(found.stages.value)
     assert found.depth == 3
@@ -275,7 +275,7 @@ def test_wide_graphs_are_too_wide() -> None:
     nodes = tuple(Node(f"n{i}", (1.0 + i / 100,)) for i in range(24))
     groups = groups_of(PlacementProblem("wide", (DeviceKind("gpu", 3),), nodes, ()))
     with pytest.raises(TooWide):
-        levels(groups, Budget(), least=simple_bound(groups), max_steps=20_000)
+        levels(groups, Budget(), least=simple_bound(groups), max_cuts=20_000)
 
 
 # -- schedules of graphs of stages -------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_micro_batches_that_do_not_divide_the_largest_are_refused() -> None:
 def test_a_placed_graph_of_stages_is_scheduled_at_its_load_and_within_its_memory() -> None:
     problem = forks(3, 2, devices=7, transfer=0.25, held=1.0, resident=2.0, memory=5.0)
     graph = place_graph(problem, effort=EFFORT)
-    works = work_of(problem, graph.stages, [0.25] * 7)
+    works = work_of(problem, graph.stages)
     schedule = one_f_one_b(stage_problem("placed", works, graph.after), works, graph.after, 12)
     assert schedule.makespan >= 12 * graph.objective
     assert max(stage.memory for stage in graph.stages) == 5.0

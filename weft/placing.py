@@ -18,23 +18,28 @@ from weft.options import SearchOptions
 
 if TYPE_CHECKING:
     from models.sections import Spec
+    from solver.problem import Problem
 
-__all__ = ["StepLines", "parse_devices", "place_source", "placement_text", "with_devices"]
+__all__ = ["StepLines", "blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
 
+_ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
+             "a model family")
 #: What ``--devices`` says of one kind: how many, and how much memory (``None``: as the graph says).
 Wish = tuple[int, float | None]
 
 
 def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, options: SearchOptions,
                  on_step: Callable[[Step], None], *, devices: Mapping[str, Wish] | None, recompute: bool, latency: bool,
-                 stage_graph: bool, slack: float, whole_layers: bool) -> Placement:
+                 stage_graph: bool, slack: float, replicate: bool, whole_layers: bool) -> Placement:
     """See :func:`weft.place`."""
     if latency and stage_graph:
         raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
                              "leave one of them out")
     if slack and not stage_graph:
         raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for one")
-    source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers)
+    if replicate and not stage_graph:
+        raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages too")
+    source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers, replicate=replicate)
     if stage_graph:
         from solver.placement.graph_search import place_graph
 
@@ -43,9 +48,13 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
 
 
 def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, devices: Mapping[str, Wish],
-                *, recompute: bool, whole_layers: bool) -> PlacementProblem:
+                *, recompute: bool, whole_layers: bool, replicate: bool) -> PlacementProblem:
     """``source`` as a placement problem: files are told apart by their endings and fields."""
     if isinstance(source, PlacementProblem):
+        if replicate and not source.degrees:
+            raise PlacementError(f"{source.name} has no times of parts of a micro-batch; give it degrees to replicate")
+        if source.degrees and not replicate:
+            source = dataclasses.replace(source, degrees=())
         return with_devices(source, devices)
     if isinstance(source, str | os.PathLike):
         from models.operator_files import OPERATORS_FORMAT, graph_from_json
@@ -61,6 +70,8 @@ def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGrap
             if not isinstance(value, dict) or value.get("format") != OPERATORS_FORMAT:
                 from models.formats import load_profiled_graph
 
+                if replicate:
+                    raise PlacementError(_ONE_SIZE.format(name))
                 return with_devices(load_profiled_graph(name, recompute=recompute), devices)
             source = graph_from_json(value, name)
     if recompute:
@@ -68,8 +79,10 @@ def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGrap
     from models.placement_sources import graph_problem, spec_problem
 
     if isinstance(source, OperatorGraph):
+        if replicate:
+            raise PlacementError(_ONE_SIZE.format(source.name))
         return graph_problem(source, devices, whole_layers=whole_layers)
-    return with_devices(spec_problem(source, whole_layers=whole_layers), devices)
+    return with_devices(spec_problem(source, whole_layers=whole_layers, replicate=replicate), devices)
 
 
 def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> PlacementProblem:
@@ -86,6 +99,17 @@ def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> Place
         return dataclasses.replace(kind, count=count, memory=kind.memory if memory is None else memory)
 
     return dataclasses.replace(problem, kinds=tuple(map(wished, problem.kinds)))
+
+
+def blocks_of(placement: GraphPlacement) -> Problem:
+    """A graph of stages as a block problem: of each stage a forward and a backward on its devices, with their memory.
+    The all-reduce of a replicated stage, once a step, is in its backwards in equal parts."""
+    from solver.placement.stage_blocks import stage_problem, work_of
+
+    problem = placement.problem
+    works = work_of(problem, placement.stages, spread=True)
+    return stage_problem(problem.name, works, placement.after, time_unit=problem.time_unit,
+                         memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
 
 
 def parse_devices(text: str) -> dict[str, Wish]:
@@ -138,9 +162,11 @@ def placement_text(placement: Placement) -> str:
     for number, stage in enumerate(placement.stages):
         kind = problem.kinds[stage.kind]
         limit = "" if kind.memory is None else f" of {_memory(kind.memory, problem)}"
+        several = f"{stage.devices} x " if stage.devices > 1 else ""
+        added_up = f", {stage.all_reduce:.6g} all-reduce" if stage.all_reduce else ""
         names = [problem.nodes[stage.nodes[0]].name, problem.nodes[stage.nodes[-1]].name]
-        lines.append(f"  stage {number:<2} {kind.name}: load {stage.load:.6g} {unit} ({stage.compute:.6g} compute, "
-                     f"{stage.transfers:.6g} transfers), {_memory(stage.memory, problem)}{limit}, "
+        lines.append(f"  stage {number:<2} {several}{kind.name}: load {stage.load:.6g} {unit} ({stage.compute:.6g} "
+                     f"compute, {stage.transfers:.6g} transfers{added_up}), {_memory(stage.memory, problem)}{limit}, "
                      f"{len(stage.nodes)} operators, {' ... '.join(dict.fromkeys(names))}"
                      f"{_place_in_graph(placement, number)}")
     if placement.solver.get("coarsening"):

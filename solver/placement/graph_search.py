@@ -4,7 +4,9 @@ One goal after the other, never both in one sum: a search for stages in a row wi
 largest load that no graph of stages can beat (a deeper stage holds no less, and loads are the same). If some graph
 keeps to it in the memory that its depths ask for, it is the least, and the shallowest of these graphs is the answer;
 if none does, the least largest load is searched for with memory by depth. Graphs of a few paths need no encoding: a
-dynamic program over levels (:mod:`solver.placement.levels`) proves both goals, and is tried first.
+dynamic program over levels (:mod:`solver.placement.levels`) proves both goals, and is tried first. Where stages may be
+replicated it is the only exact way; graphs that are too wide for it get the best stages in a row of a few orders, with
+the bound of :mod:`solver.placement.bounds`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from solver.cpsat import Budget
 from solver.placement import judge
@@ -21,7 +23,7 @@ from solver.placement.depth import Found, least_bottleneck_by_depth, least_depth
 from solver.placement.exact import largest_load
 from solver.placement.groups import Groups, contract, groups_of
 from solver.placement.hopeless import NoPlacement, refuse_hopeless
-from solver.placement.levels import TooWide, levels
+from solver.placement.levels import TooWide, first_row, levels
 from solver.placement.placement import Placement, Stage
 from solver.placement.problem import PlacementError, PlacementProblem
 from solver.placement.reduce import order_twins
@@ -53,7 +55,8 @@ class _Search:
     def __init__(self, problem: PlacementProblem, budget: Budget, slack: float, on_step: Callable[[Step], None]
                  ) -> None:
         self.problem, self.budget, self.slack, self.on_step = problem, budget, slack, on_step
-        self.groups = order_branches(order_twins(groups_of(problem)))
+        self.whole = groups_of(problem)
+        self.groups = self.whole if problem.degrees else order_branches(order_twins(self.whole))
         self.depth_bound = 1
         self.limit = float("inf")
         self.steps = 0
@@ -65,12 +68,13 @@ class _Search:
         except KeyboardInterrupt:
             self.budget.interrupted = True
             solved = None
-        best, bound = solved or self._by_encoding()
-        stages, after, deep = stages_by_depth(self.problem, [(stage.kind, stage.nodes) for stage in best])
+        best, bound = solved or (self._by_rows() if self.problem.degrees else self._by_encoding())
+        stages, after, deep = stages_by_depth(self.problem, _parts(best), [stage.devices for stage in best])
         objective = max(stage.load for stage in stages)
+        by = "levels" if solved else "rows" if self.problem.degrees else "encoding"
         return GraphPlacement(
             self.problem, stages, objective, judge.latency_of(self.problem, stages), min(bound, objective),
-            solver={"groups": self.groups.count, "by": "levels" if solved else "encoding", "steps": self.steps,
+            solver={"groups": self.groups.count, "by": by, "steps": self.steps,
                     "seconds": round(self.budget.elapsed, 3), "cpu_seconds": round(time.process_time() - began, 3),
                     "seed": self.budget.seed, "deterministic": round(self.budget.deterministic_used, 3),
                     "workers": self.budget.workers},
@@ -79,8 +83,9 @@ class _Search:
 
     def _by_levels(self) -> tuple[tuple[Stage, ...], float] | None:
         """Both goals by dynamic programming, or ``None`` where the graph is too wide for that."""
-        groups = groups_of(self.problem)
-        refuse_hopeless(groups)
+        groups = self.whole
+        if not self.problem.degrees:  # what does not fit one device may fit several
+            refuse_hopeless(groups)
         self._say("levels", None)
         try:
             found = levels(groups, self._part(0.3), least=simple_bound(groups), slack=self.slack)
@@ -90,18 +95,30 @@ class _Search:
         if found.stages is None:
             raise NoPlacement("no graph of stages fits the devices' memory; give more memory or more devices, or a "
                               "smaller micro-batch")
-        stages = _fitting(self.problem, [(kind, tuple(node for group in inside for node in groups.members[group]))
-                                         for kind, inside in found.stages.stages])
+        stages = _fitting(self.problem, _nodes(groups, found.stages), found.stages.devices)
         if stages is None:
             raise judge.InvalidPlacement("stages that were found level by level break a rule")
         self.depth_bound, self.limit, self.least = found.depth, found.limit, found.limit / (1 + self.slack)
         return stages, found.bound
 
+    def _by_rows(self) -> tuple[tuple[Stage, ...], float]:
+        """Replicated stages without proof: the best in a row of a few orders, as a graph."""
+        if sum(kind.count > 0 for kind in self.problem.kinds) > 1:
+            raise PlacementError("stages are replicated on devices of one kind, and here there are several; leave out "
+                                 "the replication or the other kinds")
+        row = first_row(self.whole, self.budget)
+        if row is None:
+            raise NoPlacement("found no graph of replicated stages that fits the devices' memory, and no proof that "
+                              "there is none; give more memory or more devices, or a smaller micro-batch")
+        stages = stages_by_depth(self.problem, _nodes(self.whole, row), row.devices)[0]
+        self.least, self.limit = row.value, row.value * (1 + self.slack)
+        return stages, simple_bound(self.whole)
+
     def _by_encoding(self) -> tuple[tuple[Stage, ...], float]:
         """Both goals in the threshold encoding, one after the other."""
         relaxed = self._in_a_row(dataclasses.replace(self.problem, micro_batches=1), 0.4)
         assert relaxed is not None
-        best, bound = _fitting(self.problem, _parts(relaxed)), relaxed.bound
+        best, bound = _fitting(self.problem, _parts(relaxed.stages)), relaxed.bound
         self.least = relaxed.objective
         self.limit = self.least * (1 + self.slack)
         found = self._shallower(best)
@@ -127,12 +144,12 @@ class _Search:
     def _by_depth(self, least: float) -> tuple[tuple[Stage, ...], float]:
         """The least largest load where memory binds, from the best stages in a row that fit."""
         row = self._in_a_row(self.problem, 0.3, needed=False)
-        start = None if row is None else _on(self.groups, _fitting(self.problem, _parts(row)) or ())
+        start = None if row is None else _on(self.groups, _fitting(self.problem, _parts(row.stages)) or ())
         self._say("least load with memory by depth", None)
         found = least_bottleneck_by_depth(self.groups, self._part(0.6), start, least)
         stages = self._read(found)
         if stages is None and row is not None:
-            stages = _fitting(self.problem, _parts(row))
+            stages = _fitting(self.problem, _parts(row.stages))
         if stages is None:
             raise NoPlacement("no graph of stages fits the devices' memory; give more memory or more devices, or a "
                               "smaller micro-batch" if found.infeasible else
@@ -161,8 +178,7 @@ class _Search:
     def _read(self, found: Found) -> tuple[Stage, ...] | None:
         if found.stages is None:
             return None
-        parts = [(kind, tuple(node for group in inside for node in self.groups.members[group]))
-                 for kind, inside in found.stages.stages]
+        parts = _nodes(self.groups, found.stages)
         stages = _fitting(self.problem, parts)
         if stages is None:
             faults = judge.breaches(self.problem, stages_by_depth(self.problem, parts)[0])
@@ -206,13 +222,19 @@ def order_branches(groups: Groups) -> Groups:
     return contract(groups, range(groups.count), further) if further else groups
 
 
-def _parts(placement: Placement) -> list[tuple[int, tuple[int, ...]]]:
-    return [(stage.kind, stage.nodes) for stage in placement.stages]
+def _parts(stages: tuple[Stage, ...]) -> list[tuple[int, tuple[int, ...]]]:
+    return [(stage.kind, stage.nodes) for stage in stages]
 
 
-def _fitting(problem: PlacementProblem, parts: list[tuple[int, tuple[int, ...]]]) -> tuple[Stage, ...] | None:
+def _nodes(groups: Groups, slicing: Slicing) -> list[tuple[int, tuple[int, ...]]]:
+    return [(kind, tuple(node for group in inside for node in groups.members[group]))
+            for kind, inside in slicing.stages]
+
+
+def _fitting(problem: PlacementProblem, parts: list[tuple[int, tuple[int, ...]]], devices: Sequence[int] = ()
+             ) -> tuple[Stage, ...] | None:
     """The stages of ``parts`` by depth, or ``None`` where they break a rule."""
-    stages = stages_by_depth(problem, parts)[0]
+    stages = stages_by_depth(problem, parts, devices)[0]
     return None if judge.breaches(problem, stages) else stages
 
 

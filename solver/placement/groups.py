@@ -75,6 +75,20 @@ class Groups:
                 found[group].append(index)
         return tuple(map(tuple, found))
 
+    @cached_property
+    def degrees(self) -> tuple[tuple[int, Times], ...]:
+        """On how many devices a stage may be, rising, and for each the times of groups with their share of the
+        all-reduce (:mod:`solver.placement.problem`: replication)."""
+        found = [(1, self.times)]
+        nodes, steps = self.problem.nodes, self.problem.micro_batches or 1
+        for degree in self.problem.degrees:
+            times = np.array([[float("inf") if time is None or not kind.count else
+                               time + degree.all_reduce * node.gradient / steps
+                               for time, kind in zip(row, self.problem.kinds, strict=True)]
+                              for row, node in zip(degree.times, nodes, strict=True)])
+            found.append((degree.devices, np.array([times[list(members)].sum(axis=0) for members in self.members])))
+        return tuple(found)
+
     def memory(self, groups: Iterable[int], in_flight: int) -> float:
         """What these groups hold together with so many micro-batches in flight."""
         chosen = list(groups)

@@ -18,9 +18,13 @@ class InvalidPlacement(AssertionError):
     """A placement that breaks a rule has come out of the search: a defect of weft's, never of the input."""
 
 
-def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]]) -> tuple[Stage, ...]:
-    """The stages of ``parts`` (kind, nodes), in order, with their costs. Empty parts are left out."""
+def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]],
+              devices: Sequence[int] = ()) -> tuple[Stage, ...]:
+    """The stages of ``parts`` (kind, nodes), in order, with their costs; ``devices``: on how many each is (default: one
+    each). Empty parts are left out."""
+    count = [devices[i] if devices else 1 for i, (_, nodes) in enumerate(parts) if nodes]
     parts = [(kind, nodes) for kind, nodes in parts if nodes]
+    degrees = {degree.devices: degree for degree in problem.degrees}
     stage_of = {node: index for index, (_, nodes) in enumerate(parts) for node in nodes}
     transfers = [0.0] * len(parts)
     for tensor in problem.tensors:
@@ -30,14 +34,18 @@ def stages_of(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int
                 transfers[stage] += tensor.time * problem.kinds[parts[stage][0]].transfer_factor
     found = []
     for index, (kind, nodes) in enumerate(parts):
-        times = [problem.nodes[node].times[kind] for node in nodes]
+        shared = count[index]
+        degree = degrees[shared] if shared > 1 else None
+        times = [problem.nodes[node].times[kind] if degree is None else degree.times[node][kind] for node in nodes]
+        added_up = 0.0 if degree is None else degree.all_reduce * sum(problem.nodes[node].gradient for node in nodes)
         in_flight = problem.in_flight(len(parts) - index)
         found.append(Stage(
             nodes=tuple(sorted(nodes)), kind=kind,
-            compute=sum(float("inf") if time is None else time for time in times), transfers=transfers[index],
+            compute=sum(float("inf") if time is None else time for time in times),
+            transfers=transfers[index] / shared,
             resident=sum(problem.nodes[node].resident for node in nodes),
-            activations=in_flight * sum(problem.nodes[node].per_micro_batch for node in nodes),
-            in_flight=in_flight))
+            activations=in_flight * sum(problem.nodes[node].per_micro_batch for node in nodes) / shared,
+            in_flight=in_flight, devices=shared, all_reduce=added_up / (problem.micro_batches or 1)))
     return tuple(found)
 
 
@@ -54,7 +62,8 @@ def latency_of(problem: PlacementProblem, stages: Sequence[Stage]) -> float:
             before[stage_of[second]].add(stage_of[first])
     ends: list[float] = []
     for index, stage in enumerate(stages):
-        ends.append(stage.load + max((ends[other] for other in before[index] if other < index), default=0.0))
+        ready = max((ends[other] for other in before[index] if other < index), default=0.0)
+        ends.append(ready + stage.compute + stage.transfers)
     return max(ends)
 
 
@@ -84,9 +93,10 @@ def breaches(problem: PlacementProblem, stages: Sequence[Stage]) -> list[str]:
             found.append(f"operator {problem.nodes[first].name!r} (stage {seen[first]}) comes before "
                          f"{problem.nodes[second].name!r} (stage {seen[second]})")
     for k, kind in enumerate(problem.kinds):
-        used = sum(stage.kind == k for stage in stages)
+        used = sum(stage.devices for stage in stages if stage.kind == k)
         if used > kind.count:
-            found.append(f"{used} stages on {kind.name}, there are {kind.count}")
+            what = "devices for the stages" if problem.degrees else "stages"
+            found.append(f"{used} {what} on {kind.name}, there are {kind.count}")
     for index, stage in enumerate(stages):
         memory = problem.kinds[stage.kind].memory
         if memory is not None and stage.memory > memory * (1 + 1e-9):

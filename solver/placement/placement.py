@@ -14,8 +14,10 @@ __all__ = ["Placement", "Stage"]
 class Stage:
     """Operators (indices of nodes, ascending) on a device of a kind (index into the problem's kinds).
 
-    ``compute`` and ``transfers`` are the two parts of its load; ``resident`` and ``activations`` those of its memory
-    with ``in_flight`` micro-batches at once, whether or not its kind limits memory.
+    ``compute``, ``transfers`` and ``all_reduce`` are the parts of its load; ``resident`` and ``activations`` those of
+    its memory with ``in_flight`` micro-batches at once, whether or not its kind limits memory. A stage on several
+    ``devices`` of its kind gives each a part of every micro-batch: all these are of one of them, and ``all_reduce`` is
+    one micro-batch's share of adding up their gradients once a step.
     """
 
     nodes: tuple[int, ...]
@@ -25,15 +27,17 @@ class Stage:
     resident: float
     activations: float
     in_flight: int
+    devices: int = 1
+    all_reduce: float = 0.0
 
     @property
     def load(self) -> float:
-        """Time this stage's device is busy for one micro-batch."""
-        return self.compute + self.transfers
+        """Time each of this stage's devices is busy for one micro-batch."""
+        return self.compute + self.transfers + self.all_reduce
 
     @property
     def memory(self) -> float:
-        """What this stage's device holds at its fullest."""
+        """What each of this stage's devices holds at its fullest."""
         return self.resident + self.activations
 
 
@@ -68,13 +72,15 @@ class Placement:
         return "optimal" if self.gap <= 1e-6 else "feasible"
 
     def to_json(self) -> dict[str, Any]:
-        """``{objective, bound, status, stages}``; a stage has its operators' names, device kind, loads and memory."""
+        """``{objective, bound, status, stages}``; a stage has its operators' names, device kind (how many
+        devices, where stages may be on several), loads and memory."""
         return {
             "objective": self.objective,
             "bound": self.bound,
             "status": self.status,
             "stages": [{
                 "device": self.problem.kinds[stage.kind].name,
+                **({"devices": stage.devices, "all_reduce": stage.all_reduce} if self.problem.degrees else {}),
                 "load": stage.load,
                 "compute": stage.compute,
                 "transfers": stage.transfers,

@@ -17,6 +17,14 @@ it has there: it *touches* a stage if some but not all of producer and consumers
 
 **Memory** of a stage: its operators' ``resident`` plus, for each micro-batch in flight, their ``per_micro_batch``. A
 stage that is d-th from the end holds d micro-batches at once (1F1B), never more than ``micro_batches``.
+
+**Replication.** Where the problem has ``degrees``, a stage may have several devices of its kind (data parallelism).
+Each of r devices holds all that is ``resident`` and takes an equal part of every micro-batch: its operators take the
+time of that part (given for each degree, since small parts reach less of a device's rate), tensors cost 1/r, and 1/r
+of ``per_micro_batch`` is held for each micro-batch in flight. Once a step, after the last backward, the devices add up
+their gradients, at ``all_reduce`` for a unit of ``gradient`` (a ring of r devices sends 2 (r - 1)/r of it over its
+slowest link); a load counts the share of one micro-batch of that. How many micro-batches are in flight follows from the
+stages, however many devices they have, since every stage works at one micro-batch at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +37,7 @@ import networkx as nx
 
 from solver.problem import is_finite_number
 
-__all__ = ["DeviceKind", "Node", "PlacementError", "PlacementProblem", "Tensor"]
+__all__ = ["Degree", "DeviceKind", "Node", "PlacementError", "PlacementProblem", "Tensor"]
 
 
 class PlacementError(ValueError):
@@ -62,7 +70,9 @@ class Node:
     """An operator. ``times`` has one entry a kind of device, ``None`` where that kind cannot run it.
 
     ``resident`` is held all the time, ``per_micro_batch`` once for each micro-batch in flight; both count only on kinds
-    with limited memory. Operators with equal ``colocation`` (not ``None``) share a stage.
+    with limited memory. Operators with equal ``colocation`` (not ``None``) share a stage. ``gradient``: how much
+    must be added up among the devices of a replicated stage. ``forward``: the forward's share of its times, in [0, 1];
+    it matters to schedules of the stages only.
     """
 
     name: str
@@ -71,6 +81,8 @@ class Node:
     per_micro_batch: float = 0.0
     colocation: Hashable | None = None
     backward: bool = False
+    gradient: float = 0.0
+    forward: float = 1 / 3
 
     def __post_init__(self) -> None:
         where = f"operator {self.name!r}"
@@ -81,6 +93,10 @@ class Node:
             raise PlacementError(f"{where}: no kind of device supports it, give it a time on at least one")
         _require_amount(self.resident, f"{where}: memory")
         _require_amount(self.per_micro_batch, f"{where}: memory per micro-batch")
+        _require_amount(self.gradient, f"{where}: gradient")
+        _require_amount(self.forward, f"{where}: share of the forward")
+        if self.forward > 1:
+            raise PlacementError(f"{where}: share of the forward is {self.forward!r:.60}, it must be at most 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +108,28 @@ class Tensor:
     time: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """A stage may be on ``devices`` of its kind, two or more, which share every micro-batch.
+
+    ``times``: per node, like :attr:`Node.times`, of the part of a micro-batch that one of the devices has.
+    ``all_reduce``: the time to add up one unit of gradient among so many devices.
+    """
+
+    devices: int
+    times: tuple[tuple[float | None, ...], ...]
+    all_reduce: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.devices < 2:
+            raise PlacementError(f"degrees: a stage on {self.devices} devices is not replicated, give 2 or more")
+        _require_amount(self.all_reduce, f"stages on {self.devices} devices: time of the all-reduce")
+
+
 @dataclass(frozen=True)
 class PlacementProblem:
-    """Operators, tensors and devices. ``micro_batches`` caps how many are in flight at once (``None``: no cap)."""
+    """Operators, tensors and devices. ``micro_batches`` caps how many are in flight at once (``None``: no cap), and is
+    how many a step has. ``degrees``, by rising number of devices: on how many a stage may be beside one."""
 
     name: str
     kinds: tuple[DeviceKind, ...]
@@ -103,6 +138,7 @@ class PlacementProblem:
     micro_batches: int | None = None
     time_unit: str = "ms"
     memory_unit: str = "byte"
+    degrees: tuple[Degree, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.nodes:
@@ -121,6 +157,8 @@ class PlacementProblem:
                                      "device, it needs one for each")
         for index, tensor in enumerate(self.tensors):
             self._check_tensor(index, tensor)
+        for less, degree in zip((1, *(degree.devices for degree in self.degrees)), self.degrees, strict=False):
+            self._check_degree(degree, less)
         self._check_acyclic()
         self._check_supported()
 
@@ -137,6 +175,22 @@ class PlacementProblem:
             if producer.backward and not self.nodes[consumer].backward:
                 raise PlacementError(f"tensor {index}: the backward operator {producer.name!r} feeds the forward "
                                      f"operator {self.nodes[consumer].name!r}; mark the latter as backward too")
+
+    def _check_degree(self, degree: Degree, less: int) -> None:
+        where = f"stages on {degree.devices} devices"
+        if degree.devices <= less:
+            raise PlacementError(f"{where} come after stages on {less}, give degrees by rising number of devices")
+        if len(degree.times) != len(self.nodes):
+            raise PlacementError(f"{where}: times of {len(degree.times)} operators, there are {len(self.nodes)}")
+        for node, times in zip(self.nodes, degree.times, strict=True):
+            if [time is None for time in times] != [time is None for time in node.times]:
+                raise PlacementError(f"{where}: operator {node.name!r} has times on other kinds than by itself, it "
+                                     "must have them on the same")
+            for time in times:
+                if time is not None:
+                    _require_amount(time, f"{where}: operator {node.name!r}: time")
+        if self.micro_batches is None and degree.all_reduce and any(node.gradient for node in self.nodes):
+            raise PlacementError(f"{where} add up gradients once a step: say how many micro-batches a step has")
 
     def _check_acyclic(self) -> None:
         graph = nx.DiGraph((tensor.producer, consumer) for tensor in self.tensors for consumer in tensor.consumers)

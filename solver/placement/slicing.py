@@ -19,17 +19,19 @@ from numpy.typing import NDArray
 from solver.cpsat import Budget
 from solver.placement.groups import Groups
 
-__all__ = ["Slicing", "best_slicing", "depth_first_order", "interval_transfers", "slice_order"]
+__all__ = ["Slicing", "best_slicing", "depth_first_order", "interval_transfers", "prefix_differences", "slice_order"]
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Slicing:
-    """``value``: the largest load. ``stages``: (kind, groups) in order, none empty."""
+    """``value``: the largest load. ``stages``: (kind, groups) in order, none empty. ``devices``: on how many
+    devices each is (empty: one each)."""
 
     value: float
     stages: tuple[tuple[int, tuple[int, ...]], ...]
+    devices: tuple[int, ...] = ()
 
 
 def best_slicing(groups: Groups, budget: Budget, orders: int = 20, start: Slicing | None = None) -> Slicing | None:
@@ -106,13 +108,13 @@ def slice_order(groups: Groups, order: Sequence[int]) -> Slicing | None:
     problem, n = groups.problem, len(order)
     chosen = list(order)
     transfers = np.maximum(interval_transfers(groups, order), 0.0)
-    loads = [_prefix_differences(groups.times[chosen, k]) + kind.transfer_factor * transfers
+    loads = [prefix_differences(groups.times[chosen, k]) + kind.transfer_factor * transfers
              for k, kind in enumerate(problem.kinds)]
     empty = np.tril_indices(n + 1)
     for load in loads:
         load[empty] = float("inf")
-    resident = _prefix_differences(groups.resident[chosen])
-    flying = _prefix_differences(groups.per_micro_batch[chosen])
+    resident = prefix_differences(groups.resident[chosen])
+    flying = prefix_differences(groups.per_micro_batch[chosen])
 
     nothing = np.full(n + 1, float("inf"))
     nothing[n] = 0.0
@@ -148,7 +150,7 @@ def slice_order(groups: Groups, order: Sequence[int]) -> Slicing | None:
     return Slicing(value0, tuple(stages))
 
 
-def _prefix_differences(values: Array) -> Array:
+def prefix_differences(values: Array) -> Array:
     """``result[i, j]``: the sum of values[i:j]. Infinite values stand for themselves."""
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.where(finite, values, 0.0).cumsum()])

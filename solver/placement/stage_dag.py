@@ -64,20 +64,23 @@ def following(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int
     return tuple(tuple(sorted(stages)) for stages in after)
 
 
-def stages_by_depth(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]]
+def stages_by_depth(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]], devices: Sequence[int] = ()
                     ) -> tuple[tuple[Stage, ...], tuple[tuple[int, ...], ...], tuple[int, ...]]:
     """The stages of ``parts`` (kind, nodes), deepest first, with their costs; what follows each; and their depths.
+    ``devices``: on how many each part is (default: one each).
 
     Raises :class:`~solver.placement.problem.PlacementError` where parts follow each other in a circle.
     """
+    count = [devices[i] if devices else 1 for i, (_, nodes) in enumerate(parts) if nodes]
     parts = [(kind, nodes) for kind, nodes in parts if nodes]
     deep = depths(following(problem, parts))
-    parts = [parts[i] for i in sorted(range(len(parts)), key=lambda i: (-deep[i], min(parts[i][1])))]
+    ranked = sorted(range(len(parts)), key=lambda i: (-deep[i], min(parts[i][1])))
+    parts, count = [parts[i] for i in ranked], [count[i] for i in ranked]
     after = following(problem, parts)
     deep = depths(after)
     found = []
-    for stage, depth in zip(judge.stages_of(problem, parts), deep, strict=True):
+    for stage, depth in zip(judge.stages_of(problem, parts, count), deep, strict=True):
         in_flight = problem.in_flight(depth)
         held = sum(problem.nodes[node].per_micro_batch for node in stage.nodes)
-        found.append(replace(stage, in_flight=in_flight, activations=in_flight * held))
+        found.append(replace(stage, in_flight=in_flight, activations=in_flight * held / stage.devices))
     return tuple(found), after, deep

@@ -188,6 +188,7 @@ def place(
     latency: bool = False,
     stage_graph: bool = False,
     slack: float = 0.0,
+    replicate: bool = False,
     whole_layers: bool = True,
     time_limit: float = 60.0,
     effort: float | None = None,
@@ -204,8 +205,8 @@ def place(
     ``recompute`` takes, of a Piper graph's alternatives, those that keep least. ``latency`` then minimises, at that
     largest load, the time one micro-batch takes. With ``stage_graph`` independent stages run at once and hold as many
     micro-batches as they are deep (a :class:`~solver.placement.stage_dag.GraphPlacement`); then the depth is minimised,
-    among largest loads up to ``slack`` above the least. ``effort``, ``seed``, ``workers`` and Ctrl-C as in
-    :func:`solve`.
+    among largest loads up to ``slack`` above the least. With ``replicate`` (a spec's) its stages may each be on 1, 2, 4
+    ... devices that share every micro-batch. ``effort``, ``seed``, ``workers`` and Ctrl-C as in :func:`solve`.
 
     Raises :class:`solver.placement.hopeless.NoPlacement` (an ``Infeasible``) where nothing fits, and ``ValueError``
     (``FormatError``, ``PlacementError``) for a graph that means nothing.
@@ -214,7 +215,7 @@ def place(
 
     return place_source(graph, SearchOptions(time_limit, effort, seed, workers), on_step, devices=devices,
                         recompute=recompute, latency=latency, stage_graph=stage_graph, slack=slack,
-                        whole_layers=whole_layers)
+                        replicate=replicate, whole_layers=whole_layers)
 
 
 def demo(

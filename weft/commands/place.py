@@ -27,6 +27,10 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          help="stages form a graph: memory by depth, and the least depth at the least load")
     command.add_argument("--slack", type=share, default=0.0, metavar="FRACTION",
                          help="with --stage-graph: let the load rise by so much for a shallower graph (default: 0)")
+    command.add_argument("--replicate", action="store_true",
+                         help="with --stage-graph, of a spec: a stage may be on several devices")
+    command.add_argument("--problem", metavar="FILE",
+                         help="with --stage-graph: write the stages there as a block problem (.json)")
     command.add_argument("--operators", action="store_true",
                          help="specs and operator graphs: cut between any two operators, not between layers only")
     command.add_argument("-o", "--output", metavar="FILE", help="write {objective, bound, status, stages} there")
@@ -34,21 +38,32 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.placing import StepLines, placement_text
+    from solver.placement.problem import PlacementError
+    from solver.placement.stage_dag import GraphPlacement
+    from weft.placing import StepLines, blocks_of, placement_text
 
+    if options.problem and not options.stage_graph:
+        raise PlacementError("--problem writes the blocks of a graph of stages; add --stage-graph")
     require_writable(options.output)
+    require_writable(options.problem)
     found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
-                       stage_graph=options.stage_graph, slack=options.slack, whole_layers=not options.operators,
-                       time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-                       workers=options.workers, on_step=StepLines(quiet=options.quiet))
+                       stage_graph=options.stage_graph, slack=options.slack, replicate=options.replicate,
+                       whole_layers=not options.operators, time_limit=options.time_limit, effort=options.effort,
+                       seed=options.seed, workers=options.workers, on_step=StepLines(quiet=options.quiet))
     answer = json.dumps(found.to_json())
     if options.output:
         from solver.files import write_atomically
 
         write_atomically(options.output, answer + "\n")
+    if options.problem:
+        from solver.files import save_problem
+
+        assert isinstance(found, GraphPlacement)
+        save_problem(blocks_of(found), options.problem)
     print(answer if options.json else placement_text(found))
-    if options.output and not options.json:
-        print(f"written to {options.output}")
+    for path in (options.output, options.problem):
+        if path and not options.json:
+            print(f"written to {path}")
     return GOOD
 
 
@@ -70,7 +85,9 @@ COMMAND = Command(
         "model spec with its cluster (.yaml), or an operator graph (weft.operators/1, as `weft capture` writes it) "
         "with the types of devices to model in --devices, such as a100-80gb=4.",
         "With --stage-graph independent stages run at once, and a stage holds as many micro-batches as it is deep; "
-        "of the placements with the least largest load the shallowest is found.",
+        "of the placements with the least largest load the shallowest is found. With --replicate, for a spec of a "
+        "model family, a stage may be on 2, 4, 8 ... devices, which share every micro-batch and add up their gradients "
+        "once a step. --problem writes the stages as a block problem, which `weft solve` schedules.",
         "The largest load of a stage, with its transfers, is made as small as possible under each device's memory; "
         "then, with --latency, the time one micro-batch takes. The answer carries a bound that holds for the graph as "
         "given. Graphs of many thousands of operators are coarsened first, which the answer says. Where nothing fits, "
