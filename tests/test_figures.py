@@ -9,15 +9,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runtime.timeline import Measured, Timeline
+from runtime.plan import plan_of
+from runtime.timeline import Measured, Timeline, save_timeline
 from solver.baselines import baseline
-from solver.problem import Block, BlockKind, Device, Problem
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Operation, Repetend, Schedule
 from tests.builders import chain, pipeline, v
+from weft.drawing import draw_schedule
 from weft.figures import chart, draw
 from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import read_measured, repetend_span
-from weft.figures.style import Unit, chunk_of_block, figure, memory_unit, tint
+from weft.figures.style import INK, Unit, chunk_of_block, figure, memory_unit, tint
 
 GIB = 2**30
 
@@ -231,6 +233,57 @@ def test_a_timeline_in_seconds_is_brought_to_the_unit_of_the_plan() -> None:
     run = Timeline("digest", "uniform", 0.5, (Measured("f0", 0, 0, 0.0, 0.5),))
     found = read_measured(run, baseline("gpipe", pipeline([0]), 1))
     assert found.rows == ((Operation(0, 0, 0.0, 1.0),),)
+
+
+def towers() -> Problem:
+    """Two towers, on the devices 0 and 1, that a stage on both brings together and a stage on device 1 follows."""
+    def after(*names: str) -> tuple[Dependency, ...]:
+        return tuple(map(Dependency, names))
+
+    forward, backward = BlockKind.FORWARD, BlockKind.BACKWARD
+    return Problem("towers", (Device("a"), Device("b")), (
+        Block("left", forward, (0,), 2, (1,)), Block("right", forward, (1,), 3, (1,)),
+        Block("both", forward, (0, 1), 1, (1, 1), after=after("left", "right")),
+        Block("end", forward, (1,), 1, (1,), after=after("both")),
+        Block("end'", backward, (1,), 2, (-1,), after=after("end")),
+        Block("both'", backward, (0, 1), 2, (-1, -1), after=after("end'")),
+        Block("left'", backward, (0,), 4, (-1,), after=after("both'")),
+        Block("right'", backward, (1,), 6, (-1,), after=after("both'")),
+    ), time_unit="ms")
+
+
+def late(schedule: Schedule) -> Timeline:
+    """A run of ``schedule`` in which each rank is as many ms late as its number."""
+    blocks = schedule.problem.blocks
+    return Timeline.of(plan_of(schedule), 1e-3, [
+        Measured(blocks[o.block].name, o.micro_batch, rank, (o.start + rank) / 1e3, (o.end + rank) / 1e3)
+        for o in schedule.operations for rank in blocks[o.block].devices])
+
+
+def test_a_measured_graph_has_each_block_on_each_of_its_ranks_when_it_ran_there() -> None:
+    schedule = baseline("greedy", towers(), 3)
+    boxes = [box for box in rows(schedule, "boxes", measured=late(schedule)) if box["fade"] == 1]
+    lanes = sorted({box["y"] for box in boxes})
+    blocks = schedule.problem.blocks
+    expected = sorted((lanes[rank], blocks[o.block].name, o.micro_batch, o.start + rank, o.end + rank)
+                      for o in schedule.operations for rank in blocks[o.block].devices)
+    found = sorted((box["y"], box["block"], box["micro-batch"], box["x"], box["x2"]) for box in boxes)
+    assert len(lanes) == 2 and [row[:3] for row in found] == [row[:3] for row in expected]
+    assert [row[3:] for row in found] == [pytest.approx(row[3:]) for row in expected]
+    assert {box["block"] for box in boxes if box["edge"] == INK} == {"both", "both'"}
+
+
+@pytest.mark.parametrize("ending", ["svg", "json"])
+def test_a_run_of_another_plan_is_refused_in_a_picture_and_a_trace(tmp_path: Path, ending: str) -> None:
+    schedule, more = (baseline("greedy", towers(), count) for count in (3, 4))
+    for name, run in (("right", schedule), ("more", more)):
+        save_timeline(late(run), tmp_path / f"{name}.json")
+    draw_schedule(schedule, tmp_path / f"picture.{ending}", measured=tmp_path / "right.json")
+    with pytest.raises(ValueError, match=r"more.json: holds block 'both' of micro-batch 3 on rank 0"):
+        draw_schedule(schedule, tmp_path / f"none.{ending}", measured=tmp_path / "more.json")
+    with pytest.raises(ValueError, match=r"right.json: lacks block 'both' of micro-batch 3 on rank 0"):
+        draw_schedule(more, tmp_path / f"none.{ending}", measured=tmp_path / "right.json")
+    assert not (tmp_path / f"none.{ending}").exists()
 
 
 @pytest.mark.parametrize("entry", [("nobody", 0, 0, 0, 1), ("f0", 0, 9, 0, 1), ("f0", 0), 3, {"block": "f0"}])

@@ -26,7 +26,10 @@ def draw_schedule(
     """See :func:`weft.draw`."""
     from runtime.timeline import load_timeline
 
-    timeline: Timeline | None = None if measured is None else load_timeline(measured)
+    timeline: Timeline | None = None
+    if measured is not None:
+        timeline = load_timeline(measured)
+        _require_run_of(schedule, timeline, os.fspath(measured))
     if Path(path).suffix.lower() == ".json":
         if critical:
             raise ValueError(f"{os.fspath(path)}: a trace cannot mark the critical path; draw .html, .svg or .png")
@@ -37,6 +40,19 @@ def draw_schedule(
     from weft.figures import draw
 
     draw(schedule, path, baseline=baseline, measured=timeline, title=title, critical=critical)
+
+
+def _require_run_of(schedule: Schedule, timeline: Timeline, name: str) -> None:
+    """Raise ``ValueError`` unless ``timeline`` holds every block of every micro-batch on every rank that runs it, and
+    nothing else. Its plan's digest says less: a plan that is signed for a model has another one."""
+    blocks = schedule.problem.blocks
+    planned = {(blocks[o.block].name, o.micro_batch, rank) for o in schedule.operations
+               for rank in blocks[o.block].devices}
+    found = {(o.block, o.micro_batch, o.rank) for o in timeline.operations}
+    for ran, block, micro_batch, rank in [("holds", *least) for least in sorted(found - planned)[:1]] + [
+            ("lacks", *least) for least in sorted(planned - found)[:1]]:
+        raise ValueError(f"{name}: {ran} block {block!r} of micro-batch {micro_batch} on rank {rank}, other than the "
+                         f"schedule of {schedule.problem.name!r}: it was measured on another plan")
 
 
 def draw_history(schedule: Schedule, path: str | os.PathLike[str], *, title: str | None = None) -> None:

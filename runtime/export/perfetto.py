@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
+from runtime.lowering import routes
 from runtime.timeline import Timeline
 from solver.files import write_atomically
 from solver.problem import Block, BlockKind
@@ -102,10 +103,12 @@ def _counters(schedule: Schedule, scale: float) -> Iterator[Event]:
 def _arrows(schedule: Schedule, scale: float) -> Iterator[Event]:
     problem = schedule.problem
     times = {(operation.block, operation.micro_batch): operation for operation in schedule.operations}
+    carried = routes(problem)
     number = 0
     for producer, consumer, dependency in problem.dependencies():
         source = problem.blocks[producer].devices
         targets = [device for device in problem.blocks[consumer].devices if device not in source]
+        senders = {target: sender for sender, target, _ in carried[producer]}
         for micro_batch in range(dependency.distance, schedule.micro_batches if targets else 0):
             before, after = times[producer, micro_batch - dependency.distance], times[consumer, micro_batch]
             leave = before.end - INSIDE * (before.end - before.start)
@@ -113,7 +116,7 @@ def _arrows(schedule: Schedule, scale: float) -> Iterator[Event]:
             for target in targets:
                 number += 1
                 ends = {"pid": PLAN, "name": "transfer", "cat": "transfer", "id": number}
-                yield {"ph": "s", **ends, "tid": source[0] + 1, "ts": leave * scale}
+                yield {"ph": "s", **ends, "tid": senders[target] + 1, "ts": leave * scale}
                 yield {"ph": "f", "bp": "e", **ends, "tid": target + 1, "ts": arrive * scale}
 
 
