@@ -25,12 +25,13 @@ from runtime.precision import MasterWeights
 from runtime.session import Session
 from runtime.stage_graph import StageGraph
 from runtime.training import Boundary, Ports, Training
+from solver.offload import Offload, with_offloads
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["MODES", "SHAPES", "Alone", "Case", "alone", "case", "expected", "held_gradients", "training", "varied"]
 
 WIDTH, INNER, VOCABULARY, LENGTH, BATCH = 8, 12, 13, 5, 2
-MODES = ("full", "split", "recompute", "offload", "split and recompute")
+MODES = ("full", "split", "recompute", "offload", "offload beside", "split and recompute")
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
@@ -334,6 +335,14 @@ def varied(made: Case, mode: str) -> Case:
         blocks = [dataclasses.replace(block, memory=(0,) * len(block.devices)) for block in problem.blocks
                   if block.kind == BlockKind.FORWARD]
         return dataclasses.replace(made, problem=dataclasses.replace(problem, blocks=tuple(blocks)))
+    if mode == "offload beside":
+        pairs = [[problem.blocks[stage.blocks[letter]] for letter in "FB"] for stage in graph.stages]
+        entries = [Offload(forward.name, backward.name, max((1, *forward.memory)), 0.4) for forward, backward in pairs]
+        holding = {block.name: dataclasses.replace(block, memory=tuple(sign * max((1, *forward.memory))
+                                                                       for _ in block.devices))
+                   for forward, backward in pairs for block, sign in ((forward, 1), (backward, -1))}
+        problem = dataclasses.replace(problem, blocks=tuple(holding.get(b.name, b) for b in problem.blocks))
+        return dataclasses.replace(made, problem=with_offloads(problem, entries, 0.01))
     blocks, first_waits = list(problem.blocks), {}
     for stage in graph.stages:
         forward, backward = (problem.blocks[stage.blocks[letter]] for letter in "FB")

@@ -12,7 +12,9 @@ text                      meaning, with what it does to memory and time
                           an input gradient) it is a full backward.
 ``2R0``                   forward of stage 2 once more, from the inputs, which are then all that ``2F0`` kept; keeps
                           what a forward keeps.
-``2O0``, ``2L0``          offload: what ``2F0`` keeps moves to the host's memory; load: it comes back.
+``2O0``, ``2L0``          offload: what ``2F0`` keeps has moved to the host's memory, and its bytes here are given
+                          back; load: they are taken again, and it comes back for the next pass of the stage. The copies
+                          run beside other instructions where the problem has them as transfers.
 ``embed[0]``              the block ``embed`` of micro-batch 0, where blocks are no stages. A name that is not letters,
                           digits, ``_``, ``.``, ``-``, or that starts with a digit, stands in JSON quotes.
 ``SEND 2F0>1``            hands the result of ``2F0`` to rank 1: an activation after F, an input gradient after B or I.

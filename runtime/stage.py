@@ -20,8 +20,9 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.hooks import RemovableHandle
 
-from runtime.offload import Shelf
+from runtime.offload import CopyEngine, Shelf
 
 __all__ = ["StageRunner", "add_gradient"]
 
@@ -119,13 +120,16 @@ class StageRunner:
     layers' weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
     ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it again on the same random numbers
     (running statistics, as of a batch norm, are then counted twice). With ``offload``, what a forward keeps can be
-    moved to the host. ``complete``, if set, is called for a deferred parameter when a micro-batch has given it all that
-    its layers' uses contribute. Nothing is shared between runners.
+    moved to the host by that engine: all of it, or what the operations of the submodules named in ``offloaded`` keep.
+    With ``beside``, copies begin where a forward ends and where :meth:`load` is called, and are waited for by
+    :meth:`offload` and :meth:`arrive`. ``complete``, if set, is called for a deferred parameter when a micro-batch has
+    given it all that its layers' uses contribute. Nothing but the engine is shared between runners.
     """
 
     def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
                  function: Callable[..., Tensor | Sequence[Tensor]] | None = None, split: bool = False,
-                 recompute: bool = False, offload: bool = False,
+                 recompute: bool = False, offload: CopyEngine | None = None, beside: bool = False,
+                 offloaded: Collection[str] | None = None,
                  add: Callable[[Tensor, Tensor], None] = add_gradient) -> None:
         self.module, self.constant, self.add = module, constant, add
         self.complete: Callable[[Tensor], None] = lambda parameter: None
@@ -133,7 +137,10 @@ class StageRunner:
         self._graphs: dict[int, _Graph] = {}
         self._kept: dict[int, list[_Kept]] = {}
         self._repeats: dict[int, _Repeat] | None = {} if recompute else None
-        self._shelves: dict[int, Shelf] | None = {} if offload else None
+        self._shelves: dict[int, Shelf] | None = None if offload is None else {}
+        self._engine, self._beside = offload, beside
+        self._inside = 0 if offloaded is not None else 1  # how many of ``offloaded`` are running
+        self._hooks = [hook for part in offloaded or () for hook in self._watch(module.get_submodule(part))]
         self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
         self._split = [layer for layer in module.modules() if type(layer) is nn.Linear] if split else []
@@ -144,6 +151,8 @@ class StageRunner:
         """Give the module its own linear layers back."""
         for layer in self._split:
             layer.__dict__.pop("forward", None)
+        for hook in self._hooks:
+            hook.remove()
 
     @property
     def deferring(self) -> Sequence[nn.Linear]:
@@ -159,15 +168,19 @@ class StageRunner:
         """The stage's outputs for the inputs ``xs``, detached. What the backward needs is kept until then."""
         if self._repeats is None:
             return self._forward(micro_batch, xs)
-        put: Callable[[Tensor], Any] = self._shelf(micro_batch).put if self._shelves is not None else Tensor.detach
+        shelf = self._shelf(micro_batch) if self._shelves is not None else None
+        put: Callable[[Tensor], Any] = Tensor.detach if shelf is None else shelf.put
         on_gpu = next((x.device for x in xs if x.is_cuda), None)
         self._repeats[micro_batch] = _Repeat(tuple(put(x) for x in xs), torch.get_rng_state(),
                                              None if on_gpu is None else torch.cuda.get_rng_state(on_gpu))
+        if shelf is not None and self._beside:
+            shelf.begin_offload()
         return self.infer(*xs)
 
     def recompute(self, micro_batch: int) -> None:
         """Run the forward again, now keeping what the backward needs."""
         assert self._repeats is not None
+        self.arrive(micro_batch)
         inputs, random, random_gpu = self._repeats.pop(micro_batch)
         shelf = self._shelves.pop(micro_batch) if self._shelves is not None else None
         xs = inputs if shelf is None else tuple(shelf.take(x) for x in inputs)
@@ -179,14 +192,28 @@ class StageRunner:
             self._forward(micro_batch, xs, shelved=False)
 
     def offload(self, micro_batch: int) -> None:
-        """Move what the forward kept to the host."""
+        """What the forward kept is on the host from here on, and its memory is given back."""
         assert self._shelves is not None
-        self._shelves[micro_batch].offload()
+        if not self._beside:
+            self._shelves[micro_batch].begin_offload()
+        self._shelves[micro_batch].arrive()
 
     def load(self, micro_batch: int) -> None:
-        """Bring back what :meth:`offload` moved."""
+        """Bring back what :meth:`offload` moved: its memory is taken here."""
         assert self._shelves is not None
-        self._shelves[micro_batch].load()
+        self._shelves[micro_batch].begin_load()
+        if not self._beside:
+            self._shelves[micro_batch].arrive()
+
+    def arrive(self, micro_batch: int) -> None:
+        """Wait for copies of this micro-batch that are under way, if there are any."""
+        if self._shelves is not None and micro_batch in self._shelves:
+            self._shelves[micro_batch].arrive()
+
+    def moving(self, micro_batch: int) -> int:
+        """Bytes that move to the host and back, of a forward that has run."""
+        assert self._shelves is not None
+        return self._shelves[micro_batch].size
 
     def infer(self, *xs: Tensor) -> tuple[Tensor, ...]:
         """The stage's outputs for ``xs`` without keeping anything."""
@@ -199,6 +226,7 @@ class StageRunner:
         Adds to the parameters' gradients and returns the inputs' (``None`` for one that has none).
         """
         self._micro_batch = micro_batch  # for layers that are recomputed now
+        self.arrive(micro_batch)
         graph = self._graphs.pop(micro_batch)
         graph.outputs.extend(gradients[i] for i in graph.leading)
         torch.autograd.backward(graph.end, torch.empty_like(graph.end))
@@ -230,8 +258,9 @@ class StageRunner:
         self._micro_batch = micro_batch
         gradients: Gradients = [None] * len(xs)
         kept: AbstractContextManager[object] = nullcontext()
-        if self._shelves is not None and shelved:
-            shelf = self._shelf(micro_batch)
+        shelf = self._shelf(micro_batch) if self._shelves is not None and shelved else None
+        if shelf is not None:
+            shelf.leave(xs)
             kept = torch.autograd.graph.saved_tensors_hooks(shelf.put, shelf.take)
         entered = [x.detach() if i in self.constant or not x.is_floating_point()
                    else _Entrance.apply(self._handle, x, gradients, i)  # type: ignore[no-untyped-call]
@@ -245,11 +274,27 @@ class StageRunner:
         outputs: Gradients = []
         end = _Exit.apply(outputs, *(ys[i] for i in leading))  # type: ignore[no-untyped-call]
         self._graphs[micro_batch] = _Graph(end, leading, gradients, outputs)
+        if shelf is not None and self._beside:
+            shelf.begin_offload()
         return tuple(y.detach() for y in ys)
 
     def _shelf(self, micro_batch: int) -> Shelf:
-        assert self._shelves is not None
-        return self._shelves.setdefault(micro_batch, Shelf([*self.module.parameters(), *self.module.buffers()]))
+        assert self._shelves is not None and self._engine is not None
+        if micro_batch not in self._shelves:
+            moves: Callable[[], bool] = (lambda: True) if self._repeats is not None else lambda: self._inside > 0
+            self._shelves[micro_batch] = Shelf(self._engine, [*self.module.parameters(), *self.module.buffers()], moves)
+        return self._shelves[micro_batch]
+
+    def _watch(self, part: nn.Module) -> Iterator[RemovableHandle]:
+        """Count when ``part`` is running."""
+        def enter(module: nn.Module, xs: Any) -> None:
+            self._inside += 1
+
+        def leave(module: nn.Module, xs: Any, ys: Any) -> None:
+            self._inside -= 1
+
+        yield part.register_forward_pre_hook(enter)
+        yield part.register_forward_hook(leave, always_call=True)
 
     def _deferring(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
         def forward(x: Tensor) -> Tensor:

@@ -101,6 +101,13 @@ class StageGraph:
                 if letter in self.stages[stage].blocks:
                     yield self.stages[stage].blocks[letter]
 
+    def copies_beside(self, stage: int) -> bool:
+        """Whether the stage is offloaded by copies that run beside other blocks: as transfers before its offload
+        block, not in it."""
+        blocks = self.stages[stage].blocks
+        return "O" in blocks and any(item.lag for item in self.problem.blocks[blocks["O"]].after
+                                     if self.problem.index[item.block] == blocks["F"])
+
     def reaches(self, producer: int, reader: int, rank: int) -> bool:
         """Whether the result of block ``producer`` is at hand on ``rank`` when block ``reader`` runs there: it runs
         there itself, or a block that comes no later waits for it there. The same micro-batch is meant."""

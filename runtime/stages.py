@@ -10,6 +10,7 @@ from torch import Tensor
 
 from runtime.accumulation import Folding
 from runtime.executor import Parcel
+from runtime.offload import CopyEngine
 from runtime.optim import AdamA
 from runtime.plan import Plan
 from runtime.program import StageWork, Work
@@ -54,6 +55,7 @@ class Stages:
                                "targets")
         if training.masters is not None:
             training.masters.move(self.device)
+        self.engine = CopyEngine(self.device)
         self.runners = {s: self._runner(s) for s in mine}
         self.folding = Folding(training, self.runners) if isinstance(training.optimizer, AdamA) else None
 
@@ -72,6 +74,7 @@ class Stages:
         """Give the modules back as they came."""
         for runner in self.runners.values():
             runner.close()
+        self.engine.close()
         if self.folding is not None:
             self.folding.close()
 
@@ -104,7 +107,10 @@ class Stages:
                 for name, boundary in layout.items()}
 
     def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
-        """Nothing: messages are all there is to wait for."""
+        """Wait for copies to or from the host, where they run beside the computation."""
+        stage, letter, micro_batch = _stage(work)
+        if letter in "ORBIW":
+            self.runners[stage].arrive(micro_batch)
 
     def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
         """Run one pass of one stage."""
@@ -171,6 +177,9 @@ class Stages:
         wiring, passes, training = self.wiring, self.graph.stages[stage].blocks, self.training
         owed = wiring.differentiated(stage) if self.graph.stages[stage].gives_gradient else ()
         module = training.stages[stage].to(self.device)
+        for name in training.offloaded.get(stage, ()):
+            if name not in dict(module.named_modules()):
+                raise SessionError(f"offloaded names {name!r}, which is no part of stage {stage}'s module")
         function: Callable[..., Any] = module
         if wiring.is_chain and TARGET in wiring.ports[stage].takes:
             loss = training.loss
@@ -180,7 +189,8 @@ class Stages:
                 return loss(module(x), target)
 
         return StageRunner(module, function=function, split="I" in passes, recompute="R" in passes,
-                           offload="O" in passes,
+                           offload=self.engine if "O" in passes else None, beside=self.graph.copies_beside(stage),
+                           offloaded=training.offloaded.get(stage),
                            constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
                            add=add_gradient if training.masters is None else training.masters.add)
 

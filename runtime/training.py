@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -60,6 +60,9 @@ class Training:
     With :class:`~runtime.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its moments and
     freed as soon as they are complete: ``after_backward`` finds none, and ``clip_norm`` is refused.
 
+    Where the plan offloads a stage, all that its forward keeps moves to the host, its inputs apart; with the names of
+    submodules in ``offloaded``, by stage, what their operations keep (and nothing else has kept before).
+
     In inference, and for values that nobody takes, ``collect(step, micro_batch, output)`` gets what comes out: the last
     stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may
     end in any order (:class:`runtime.requests.Requests` puts results back in the order of requests). Modules and data
@@ -80,3 +83,4 @@ class Training:
     ties: Sequence[Mapping[int, str]] = ()
     clip_norm: float | None = None
     masters: MasterWeights | None = None
+    offloaded: Mapping[int, Collection[str]] = field(default_factory=dict)

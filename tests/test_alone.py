@@ -49,7 +49,8 @@ def stages(plan: Plan, rank: int) -> Training:
 
 
 @pytest.mark.parametrize(("name", "mode"), [
-    ("V", "full"), ("M head", "split"), ("NN", "recompute"), ("X", "full"), ("tied", "split"), ("skip", "offload")])
+    ("V", "full"), ("M head", "split"), ("NN", "recompute"), ("X", "full"), ("tied", "split"), ("skip", "offload"),
+    ("skip", "offload beside")])
 def test_every_rank_runs_all_its_blocks_by_itself(name: str, mode: str) -> None:
     made = varied(case(name, 2), mode)
     problem = made.problem

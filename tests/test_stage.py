@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime.measure import memory_of
+from runtime.offload import CopyEngine
 from runtime.precision import MasterWeights
 from runtime.requests import Requests
 from runtime.stage import StageRunner
@@ -30,12 +33,13 @@ class Cell(nn.Module):
         return self.two(y) * memory, memory
 
 
-def run(micro_batches: int = 3, **options: bool) -> tuple[list[Tensor], list[Tensor]]:
+def run(micro_batches: int = 3, **options: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and input gradients, then weight gradients, of overlapping micro-batches."""
+    options = {key: CopyEngine(CPU) if key == "offload" else value for key, value in options.items()}
     torch.manual_seed(0)
     module, results = Cell().double(), list[Tensor]()
     xs = torch.randn(micro_batches, 2, WIDTH, dtype=torch.float64)
-    runner = StageRunner(module, **options)  # type: ignore[arg-type]
+    runner = StageRunner(module, **options)
     torch.manual_seed(1)
     for m in range(micro_batches):
         results += runner.forward(m, xs[m], xs[m] + 1)
@@ -50,15 +54,19 @@ def run(micro_batches: int = 3, **options: bool) -> tuple[list[Tensor], list[Ten
         if options.get("split"):
             runner.weight_grad(m)
     runner.close()
+    if options.get("offload"):
+        options["offload"].close()
     assert runner.held == (0, 0) and not runner._repeats and not runner._shelves
     return results, [p.grad for p in module.parameters() if p.grad is not None]
 
 
 @pytest.mark.parametrize("options", [
     {"split": True}, {"recompute": True}, {"offload": True}, {"recompute": True, "split": True},
-    {"recompute": True, "offload": True}, {"offload": True, "split": True},
+    {"recompute": True, "offload": True}, {"offload": True, "split": True}, {"offload": True, "beside": True},
+    {"offload": True, "beside": True, "recompute": True}, {"offload": True, "beside": True, "split": True},
+    {"offload": True, "beside": True, "offloaded": ["one", "drop"]}, {"offload": True, "offloaded": ["two"]},
 ])
-def test_every_way_to_run_a_stage_gives_the_same_numbers(options: dict[str, bool]) -> None:
+def test_every_way_to_run_a_stage_gives_the_same_numbers(options: dict[str, Any]) -> None:
     plain, plain_weights = run()
     found, found_weights = run(**options)
     assert len(found) == len(plain) == 3 * 4 and len(found_weights) == len(plain_weights) == 4
@@ -106,25 +114,90 @@ def test_a_stage_that_is_recomputed_keeps_its_inputs_only() -> None:
     assert module.seen[1]() is None
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("recompute", [False, True])
-def test_what_is_offloaded_leaves_its_place(recompute: bool) -> None:
-    """A CPU's host is the CPU: as much is taken there as is given back here, once for each storage."""
-    runner = StageRunner(Squares(), offload=True, recompute=recompute)
+def test_what_is_offloaded_leaves_the_device_and_comes_back(recompute: bool, beside: bool) -> None:
+    """Once for each storage: x where it is all that is kept; else y, which two operations save, while x stays."""
+    engine = CopyEngine(CPU)
+    runner = StageRunner(Squares(), offload=engine, recompute=recompute, beside=beside)
     size = 1000 * WIDTH * 4
 
     def forward() -> None:
         runner.forward(0, torch.ones(1000, WIDTH))
 
+    def change(step: Callable[[int], None]) -> int:
+        return memory_of(lambda: step(0), CPU)[1].change
+
     kept = memory_of(forward, CPU)[1].change
-    # x and the random numbers' state; or x and y, which two operations save
     assert kept == (size + torch.get_rng_state().nbytes if recompute else 2 * size)
-    assert memory_of(lambda: runner.offload(0), CPU)[1].change == 0
-    assert memory_of(lambda: runner.load(0), CPU)[1].change == 0
+    assert runner.moving(0) == size
+    assert change(runner.offload) == -size
+    assert change(runner.load) == size and change(runner.arrive) == 0
     if recompute:
         runner.recompute(0)
     runner.backward(0, torch.ones(1000, WIDTH))
+    engine.close()
     gc.collect()
     assert not runner._shelves
+
+
+def test_only_what_the_named_submodules_keep_is_offloaded() -> None:
+    """Of a linear layer, a tanh and another linear layer: the tanh's result, which the last one keeps too."""
+    module = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH), nn.Tanh())
+    sizes = {}
+    for names in (None, ["1"], ["3"], ["1", "3"], ["0"]):
+        engine = CopyEngine(CPU)
+        runner = StageRunner(module, offload=engine, offloaded=names)
+        runner.forward(0, torch.ones(100, WIDTH))
+        sizes[None if names is None else "".join(names)] = runner.moving(0) // (100 * WIDTH * 4)
+        runner.offload(0)
+        runner.load(0)
+        assert runner.backward(0, torch.ones(100, WIDTH))[0] is not None
+        runner.close()
+        engine.close()
+    assert sizes == {None: 3, "1": 2, "3": 1, "13": 3, "0": 0}  # a linear layer keeps its input, which stays
+
+
+def test_copies_run_beside_the_computation_and_one_at_a_time_each_way() -> None:
+    """The engine's threads make them; nothing is read before it has been waited for."""
+    engine, order = CopyEngine(CPU), list[str]()
+    hold = threading.Event()
+    engine._begin([], outward=True)  # its thread
+    engine._threads[True].submit(hold.wait, 10)
+    engine._threads[True].submit(order.append, "busy")
+    there, copying = engine.to_host([torch.arange(5, dtype=torch.uint8)])
+    order.append("computed")
+    hold.set()
+    copying.wait()
+    here, back = engine.to_device(there)
+    back.wait()
+    assert order == ["computed", "busy"] and here[0].tolist() == [0, 1, 2, 3, 4]
+    engine.close()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_memory_is_given_back_and_the_numbers_stay() -> None:
+    device = torch.device("cuda")
+    found = []
+    for offload in (None, CopyEngine(device)):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 256)).to(device)
+        runner = StageRunner(module, offload=offload, beside=True)
+        x = torch.randn(512, 256, device=device)
+        gradients = []
+        for m in range(4):
+            runner.forward(m, x)
+            if offload is not None:
+                torch.cuda.synchronize()
+                before = torch.cuda.memory_allocated()
+                runner.offload(m)
+                assert before - torch.cuda.memory_allocated() == runner.moving(m) == 512 * 1024 * 4
+        for m in range(4):
+            if offload is not None:
+                runner.load(m)
+            gradients += [g for g in runner.backward(m, torch.ones(512, 256, device=device)) if g is not None]
+        found.append([*gradients, *(p.grad for p in module.parameters() if p.grad is not None)])
+    assert all(torch.equal(mine, wanted) for mine, wanted in zip(*found, strict=True))
 
 
 def test_what_a_stage_neither_saves_nor_hands_on_is_not_kept() -> None:

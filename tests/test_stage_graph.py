@@ -103,7 +103,8 @@ def test_a_source_may_have_a_weight_gradient_alone_and_a_frozen_stage_none() -> 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("mode", MODES)
 def test_every_pass_of_every_shape_is_found(name: str, mode: str) -> None:
-    letters = {"full": "BF", "split": "FIW", "recompute": "BFR", "offload": "BFLO", "split and recompute": "FIRW"}
+    letters = {"full": "BF", "split": "FIW", "recompute": "BFR", "offload": "BFLO", "offload beside": "BFLO",
+               "split and recompute": "FIRW"}
     for ranks in (2, 4):
         made = varied(case(name, ranks), mode)
         assert [passes.ranks for passes in made.graph.stages] == [p.ranks for p in case(name, ranks).graph.stages]
