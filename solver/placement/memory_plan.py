@@ -25,7 +25,8 @@ from math import inf
 
 from solver.cpsat import Budget
 from solver.placement.memory import MemoryPlan, MemoryProblem, Mode
-from solver.placement.memory_stage import StageOracle, modes_of
+from solver.placement.memory_classes import modes_of
+from solver.placement.memory_stage import StageOracle
 
 __all__ = ["NoMemoryPlan", "least_bottleneck", "plan_memory"]
 
@@ -211,6 +212,6 @@ class _Search:
         inputs: list[Mode] = []
         for stage, (first, last) in enumerate(pairwise(cuts)):
             choice = self.oracle.lightest(stage, first, last, self.limit)
-            modes += modes_of(self.oracle, first, last, choice)
+            modes += modes_of(self.oracle.classes, first, last, choice)
             inputs.append("offload" if choice.input_offloaded else "keep")
         return MemoryPlan(self.problem, cuts, tuple(modes), tuple(inputs))
