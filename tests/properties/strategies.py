@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from solver.baselines import BASELINES, NotApplicable, baseline
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from solver.schedule import Schedule
+from solver.timing import time_orders
 from tests.builders import chain, loop, pipeline, v
 
-__all__ = ["Case", "cases", "pipelines", "problems", "schedules"]
+__all__ = ["Case", "cases", "in_order", "pipelines", "problems", "schedules"]
 
 WHOLE_TIMES = st.integers(1, 6)
 DECIMAL_TIMES = st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.1, 1.9, 2.5, 3.3])
@@ -156,3 +157,16 @@ def schedules(draw: st.DrawFn, /, *, max_micro_batches: int = 5, **settings: Any
     devices = tuple(replace(device, memory=None if device.memory is None else max(device.memory, peak))
                     for device, peak in zip(problem.devices, schedule.peak_memory, strict=True))
     return replace(schedule, problem=replace(problem, devices=devices))
+
+
+@st.composite
+def in_order(draw: st.DrawFn, problem: Problem, micro_batches: int) -> Schedule:
+    """A random schedule of a pipeline: whatever can run next on any device may, micro-batches of a block in order."""
+    ran, orders = [0] * len(problem.blocks), [[] for _ in problem.devices]  # type: ignore[var-annotated]
+    for _ in range(len(ran) * micro_batches):
+        ready = [i for i, block in enumerate(problem.blocks) if ran[i] < micro_batches
+                 and all(ran[problem.index[item.block]] > ran[i] for item in block.after)]
+        chosen = draw(st.sampled_from(ready))
+        orders[problem.blocks[chosen].devices[0]].append((chosen, ran[chosen]))
+        ran[chosen] += 1
+    return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
