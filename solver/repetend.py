@@ -19,6 +19,7 @@ from solver.cpsat import Budget, Outcome, run
 from solver.cyclic import Periodic, retime
 from solver.instance import Instance
 from solver.modulo import ModuloModel
+from solver.periodic_list import list_periodic
 
 __all__ = ["PROOF_TOLERANCE", "PeriodSearch", "find_repetend", "shorten_latency"]
 
@@ -92,7 +93,11 @@ def _search(instance: Instance, least: Fraction, start: Periodic, allowed: _Allo
     """Close the gap between ``least``, a proven bound, and the period of ``start`` as far as is ``allowed``."""
     search = PeriodSearch(least, start)
     on_change(search)
-    _narrow(instance, search, closure_bound(instance, _ceil(start.period)), allowed, on_change)
+    low = closure_bound(instance, _ceil(start.period))
+    listed = list_periodic(instance, low, _ceil(start.period) - 1)
+    if listed is not None:
+        search.best = replace(listed, copies=start.copies)
+    _narrow(instance, search, low, allowed, on_change)
     if not search.proven and search.bound >= _ceil(search.best.period) - 1:
         _settle_fractions(instance, search, allowed, on_change)
     return search
@@ -123,6 +128,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     narrows the gap from both sides, and what stayed open is tried again, more closely and for longer.
     """
     search.bound = max(search.bound, Fraction(low - 1))
+    on_change(search)
     each, spacing = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS), 1 / 64
     first = low  # the closure's bound often is the optimum
     while not allowed.spent and search.bound < _ceil(search.best.period) - 1:
