@@ -87,6 +87,7 @@ class Executor:
             raise SessionError(str(error)) from None
         self.slots = {landing: self.transport.slot(landing) for landing in self.table.receives}
         self.messages = {message.step: message for message in self.table.sends}
+        self.begun = 0.0  # the moment, on the clock of all ranks, at which they last began together
 
     def close(self) -> None:
         """Give the buffers back."""
@@ -103,7 +104,8 @@ class Executor:
         """
         batch = _Batch(self)
         if together:
-            sleep_until(self.session.common_start(), self.session.now)
+            self.begun = self.session.common_start()
+            sleep_until(self.begun, self.session.now)
         batch.stopwatch.begin()
         for step, instruction in enumerate(self.row):
             for landing in self.table.postings.get(step, ()):
