@@ -77,15 +77,17 @@ class Planned:
         tables = [_table(rank, size, count) for rank in range(2)]
         self.transport = open_transport(replace(session, transport=name), tables)
         self.table, self.payload = tables[session.rank], torch.ones(size, dtype=torch.uint8)
+        self.senders = [self.transport.sender(message) for message in self.table.sends]
+        self.receivers = {landing: self.transport.receiver(landing) for landing in self.table.receives}
         self.close = self.transport.close
 
     def step(self) -> None:
-        for message in self.table.sends:
-            self.transport.send(message, {"": self.payload}).wait()
+        for send in self.senders:
+            send({"": self.payload}).wait()
         posted = {}
         for step in range(2 * len(self.table.receives)):
             for landing in self.table.postings.get(step, ()):
-                posted[landing.step] = self.transport.receive(landing)
+                posted[landing.step] = self.receivers[landing]()
             if step % 2:
                 posted.pop(step - 1).wait()
 

@@ -36,7 +36,7 @@ from runtime.training import Training
 from runtime.transfers import rank_table
 from runtime.transports import Parcel, Transfer
 from runtime.transports.memory import allocate, view
-from runtime.watch import Watch
+from runtime.watch import Activity, Watch
 
 __all__ = ["RankCost", "alone", "measure_rank"]
 
@@ -69,6 +69,9 @@ class _Unwatched:
     """There is nobody to wait for, so nobody needs to be told."""
 
     text = ""
+
+    def at(self, activity: Activity) -> None:
+        self.text = activity.text
 
     def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
         self.text = text
@@ -130,11 +133,11 @@ class _Neighbours:
     def slot(self, landing: Landing) -> Parcel:
         return self._slots[landing]
 
-    def receive(self, landing: Landing) -> Transfer:
-        return _Over()
+    def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        return _Over
 
-    def send(self, message: Staging, parcel: Parcel) -> Transfer:
-        return _Over(parcel)
+    def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        return _Over
 
     def close(self) -> None:
         self._slots.clear()

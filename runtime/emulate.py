@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
-from runtime.executor import Parcel
+from runtime.executor import Parcel, Task
 from runtime.plan import Plan
 from runtime.program import Work
 from runtime.stopwatch import sleep_until
@@ -71,23 +71,32 @@ class Emulation:
         """Room for the moments."""
         return {MOMENTS: Boundary((len(self._leaving[self._block(what)]),), torch.float64)}
 
-    def message(self, what: Work, result: Parcel, target: int) -> Parcel:
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         """The moments themselves."""
-        return result
+        return lambda result: result
 
-    def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
         """Wait until all transfers to ``work`` are over."""
-        moments = [float(results[producer][MOMENTS][place]) for producer, place in self._producers(work)]
-        if moments:
-            sleep_until(max(moments), self.now, self.late)
+        producers = list(self._producers(work))
 
-    def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
+        def wait(results: Mapping[Work, Parcel]) -> None:
+            sleep_until(max(float(results[producer][MOMENTS][place]) for producer, place in producers), self.now,
+                        self.late)
+
+        return wait if producers else None
+
+    def task(self, work: Work) -> Task:
         """Take the block's time."""
         block = self._block(work)
-        sleep_until(self.now() + self.plan.problem.blocks[block].duration * self.seconds_per_unit, self.now, self.late)
-        end = self.now()
-        return {MOMENTS: torch.tensor([self._arrival(dependency, end) for dependency in self._leaving[block]],
-                                      dtype=torch.float64)}
+        leaving, seconds = self._leaving[block], self.plan.problem.blocks[block].duration * self.seconds_per_unit
+
+        def take(results: Mapping[Work, Parcel]) -> Parcel:
+            sleep_until(self.now() + seconds, self.now, self.late)
+            end = self.now()
+            return {MOMENTS: torch.tensor([self._arrival(dependency, end) for dependency in leaving],
+                                          dtype=torch.float64)}
+
+        return take
 
     def _arrival(self, dependency: Dependency, end: float) -> float:
         lag = dependency.lag * self.seconds_per_unit

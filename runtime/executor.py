@@ -1,5 +1,7 @@
 """Runs one rank's row of a program. It never decides: the row is the order.
 
+Before the first step the row is compiled into actions (:mod:`runtime.actions`), and a step runs them one after another.
+
 A SEND starts its transfer and goes on; receives are posted where the buffer table says (:mod:`runtime.buffers`), at
 their RECV or before; an instruction that computes first waits for what it needs. A result is kept until its last reader
 on this rank is done and its transfers are over. Only the last few SENDs may be unfinished: an older one is waited for,
@@ -9,24 +11,23 @@ which bounds the memory and cannot deadlock, since a checked program runs throug
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
-from torch.autograd import profiler
-
+from runtime import actions
+from runtime.actions import Action, Batch, Task
 from runtime.buffers import OPEN_SENDS, BufferTable, Landing
 from runtime.plan import Plan
-from runtime.program import Recv, Reduce, Send, Work
+from runtime.program import Instruction, Recv, Reduce, Send, Work
 from runtime.session import Session, SessionError
 from runtime.stopwatch import sleep_until, stopwatch
 from runtime.timeline import Measured
 from runtime.training import Boundary
 from runtime.transfers import agree_on_buffers
-from runtime.transports import Parcel, Transfer, Transport, TransportError, open_transport
+from runtime.transports import Parcel, Transport, TransportError, open_transport
+from runtime.watch import Activity
 
-__all__ = ["Executor", "Parcel", "Worker"]
+__all__ = ["Executor", "Parcel", "Task", "Worker"]
 
 
 class Worker(Protocol):
@@ -42,14 +43,16 @@ class Worker(Protocol):
         """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor; asked on both
         ends, before the first step."""
 
-    def message(self, what: Work, result: Parcel, target: int) -> Parcel:
-        """What goes to rank ``target`` out of the ``result`` of ``what``, as :meth:`layout` has it."""
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
+        """What makes of the result of ``what`` that which goes to rank ``target``, as :meth:`layout` has it; asked
+        before the first step, as :meth:`task` is."""
 
-    def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
-        """What ``work`` has to wait for beside messages; not counted as part of it."""
+    def task(self, work: Work) -> Task:
+        """What does ``work``: it is given results, among them all that ``work`` reads, and gives the result, which may
+        be empty."""
 
-    def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
-        """Do ``work``; ``results`` holds what it reads. Returns its result, which may be empty."""
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
+        """What waits for that which ``work`` needs beside messages, if there is anything; not counted as part of it."""
 
 
 class _Wants(NamedTuple):
@@ -73,12 +76,10 @@ class Executor:
                  agree: Callable[[Plan, Session, Worker, Callable[[Work], Iterable[Work]]],
                                  Sequence[BufferTable]] = agree_on_buffers,
                  reduce: Callable[[Reduce], None] | None = None) -> None:
-        self.plan, self.session, self.worker, self.reduce = plan, session, worker, reduce
+        self.plan, self.session, self.worker = plan, session, worker
         self.row = plan.program.ranks[session.rank]
         session.add_groups(plan.groups)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
-        self.readers = Counter(work for wants in self.wants.values() for work in wants.reads)
-        self.readers.update(instruction.what for instruction in self.row if isinstance(instruction, Send))
         tables = agree(plan, session, worker, lambda work: {*self.wants[work].awaits, *self.wants[work].reads})
         self.table: BufferTable = tables[session.rank]
         try:
@@ -86,11 +87,13 @@ class Executor:
         except TransportError as error:
             raise SessionError(str(error)) from None
         self.slots = {landing: self.transport.slot(landing) for landing in self.table.receives}
-        self.messages = {message.step: message for message in self.table.sends}
-        self.begun = 0.0  # the moment, on the clock of all ranks, at which they last began together
+        self.actions = tuple(_Compiler(self, reduce).actions())
+        self._finishing = session.activity("finishing the batch")
+        self._names = {work: plan.problem.blocks[self._block(work)].name for work in self.wants}
 
     def close(self) -> None:
         """Give the buffers back."""
+        self.actions = ()
         self.slots.clear()
         self.transport.close()
 
@@ -102,24 +105,15 @@ class Executor:
         meeting costs, some milliseconds. All ranks must say the same. Raises ``ConnectionError`` if another rank is
         gone, and what the worker raises.
         """
-        batch = _Batch(self)
+        batch = Batch(stopwatch(self.session))
         if together:
-            self.begun = self.session.common_start()
-            sleep_until(self.begun, self.session.now)
+            sleep_until(self.session.common_start(), self.session.now)
         batch.stopwatch.begin()
-        for step, instruction in enumerate(self.row):
-            for landing in self.table.postings.get(step, ()):
-                batch.receive(landing)
-            if isinstance(instruction, Send):
-                batch.send(instruction, step)
-            elif isinstance(instruction, Reduce):
-                if self.reduce is not None:
-                    self.reduce(instruction)
-            elif not isinstance(instruction, Recv):
-                batch.compute(instruction)
-        batch.finish()
-        return [Measured(self.plan.problem.blocks[self._block(work)].name, work.micro_batch, self.session.rank, *times)
-                for work, *times in batch.stopwatch.laps()]
+        for action in self.actions:
+            action.run(batch)
+        self.session.watch.at(self._finishing)
+        return [Measured(self._names[work], work.micro_batch, self.session.rank, start, end)
+                for work, start, end in batch.stopwatch.laps()]
 
     def _wants(self, work: Work) -> _Wants:
         block = self.plan.problem.blocks[self._block(work)]
@@ -134,78 +128,76 @@ class Executor:
         return block
 
 
-class _Batch:
-    """One run through a row: the results at hand, and the transfers under way."""
+class _Compiler:
+    """Walks through a row once, as a run would, and notes down what there is to do."""
 
-    def __init__(self, executor: Executor) -> None:
-        self.session, self.worker, self.wants = executor.session, executor.worker, executor.wants
-        self.transport, self.slots, self.messages = executor.transport, executor.slots, executor.messages
+    def __init__(self, executor: Executor, reduce: Callable[[Reduce], None] | None) -> None:
+        self.row, self.table, self.wants, self.slots = executor.row, executor.table, executor.wants, executor.slots
+        self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
+        self.watch, self.reduce = executor.session.watch, reduce
+        self.messages = {message.step: message for message in self.table.sends}
         self.places = {slot.untyped_storage().data_ptr() for parcel in self.slots.values() for slot in parcel.values()}
-        self.stopwatch = stopwatch(executor.session)
-        self.readers = Counter(executor.readers)
-        self.results: dict[Work, Parcel] = {}
-        self.arriving: dict[Work, tuple[Landing, Transfer]] = {}
-        self.leaving: deque[tuple[Send, Transfer]] = deque()
+        self.last_read = {what: step for step, instruction in enumerate(self.row) for what in self._reads(instruction)}
+        self.arriving: dict[Work, Landing] = {}
+        self.leaving: list[tuple[int, Send]] = []
 
-    def send(self, instruction: Send, step: int) -> None:
+    def actions(self) -> Iterator[Action]:
+        for step, instruction in enumerate(self.row):
+            for landing in self.table.postings.get(step, ()):
+                yield self._post(landing)
+            if isinstance(instruction, Send):
+                yield from self._send(step, instruction)
+            elif isinstance(instruction, Reduce):
+                if self.reduce is not None:
+                    yield actions.Sum(instruction, self.reduce)
+            elif not isinstance(instruction, Recv):
+                yield from self._compute(instruction)
+            if dropped := tuple(what for what in self._reads(instruction) if self.last_read[what] == step):
+                yield actions.Drop(dropped)
+        while self.leaving:
+            yield self._settle()
+
+    def _post(self, landing: Landing) -> Action:
+        self.arriving[landing.what] = landing
+        return actions.Post(landing.what, self.transport.receiver(landing), self.watch,
+                            self._activity(f"starting {Recv(landing.what, landing.peer)}", landing.what, landing.peer))
+
+    def _send(self, step: int, instruction: Send) -> Iterator[Action]:
         what, peer = instruction.what, instruction.peer
-        while len(self.leaving) >= OPEN_SENDS:
-            self._wait(*self.leaving.popleft())
-        self._take(what, f", for {instruction} (micro-batch {what.micro_batch})")
-        self.session.doing(f"starting {instruction} (micro-batch {what.micro_batch})", [peer])
-        parcel = self.worker.message(what, self.results.get(what, {}), peer)
-        self.leaving.append((instruction, self.transport.send(self.messages[step], parcel)))
-        self._has_read(what)
+        if len(self.leaving) >= OPEN_SENDS:
+            yield self._settle()
+        yield from self._take(what, instruction, what.micro_batch)
+        yield actions.Send(step, what, self.worker.message(what, peer), self.transport.sender(self.messages[step]),
+                           self.watch, self._activity(f"starting {instruction}", what, peer))
+        self.leaving.append((step, instruction))
 
-    def receive(self, landing: Landing) -> None:
-        what = landing.what
-        self.session.doing(f"starting RECV {what}<{landing.peer} (micro-batch {what.micro_batch})", [landing.peer])
-        self.arriving[what] = landing, self.transport.receive(landing)
+    def _settle(self) -> Action:
+        step, instruction = self.leaving.pop(0)
+        return actions.Settle(step, self.watch,
+                              self._activity(f"waiting for {instruction}", instruction.what, instruction.peer))
 
-    def compute(self, work: Work) -> None:
+    def _compute(self, work: Work) -> Iterator[Action]:
         wants = self.wants[work]
         for what in wants.awaits:
-            self._take(what, f", for {work} (micro-batch {work.micro_batch})")
+            yield from self._take(what, work, work.micro_batch)
         if len(wants.ranks) > 1:
-            self.session.doing(f"waiting for the other ranks of {work} (micro-batch {work.micro_batch})", wants.ranks)
-            self.session.meet(wants.ranks)
-        self.worker.prepare(work, self.results)
-        self.session.doing(f"running {work} (micro-batch {work.micro_batch})")
-        self.stopwatch.start()
-        if profiler._is_profiler_enabled:  # a label that nobody reads costs as much as all else here
-            with profiler.record_function(f"weft:{work}"):
-                result = self.worker.compute(work, self.results)
-        else:
-            result = self.worker.compute(work, self.results)
-        self.stopwatch.stop(work)
-        if self.readers[work]:
-            self.results[work] = {name: self._own(tensor) for name, tensor in result.items()}
-        for what in wants.reads:
-            self._has_read(what)
+            yield actions.Meet(wants.ranks, self.session,
+                               self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
+        yield actions.Compute(work, self.worker.prepare(work), self.worker.task(work), work in self.last_read,
+                              self.places, self.watch, self._activity(f"running {work}", work))
 
-    def finish(self) -> None:
-        while self.leaving:
-            self._wait(*self.leaving.popleft())
-        self.session.doing("finishing the batch")
+    def _take(self, what: Work, reader: Instruction, micro_batch: int) -> Iterator[Action]:
+        """Wait for ``what``, if it is arriving; ``reader`` is the first that needs it."""
+        if (landing := self.arriving.pop(what, None)) is not None:
+            text = f"waiting for {Recv(what, landing.peer)}, for {reader} (micro-batch {micro_batch})"
+            yield actions.Take(what, self.slots[landing] if what in self.last_read else None, self.watch,
+                               self.session.activity(text, [landing.peer]))
 
-    def _take(self, what: Work, purpose: str) -> None:
-        """Wait for ``what`` if it is arriving."""
-        if what in self.arriving:
-            landing, transfer = self.arriving.pop(what)
-            self._wait(Recv(what, landing.peer), transfer, purpose)
-            if self.readers[what]:
-                self.results[what] = self.slots[landing]
+    def _reads(self, instruction: Instruction) -> tuple[Work, ...]:
+        """Whose results ``instruction`` reads."""
+        if isinstance(instruction, Send):
+            return (instruction.what,)
+        return () if isinstance(instruction, (Recv, Reduce)) else self.wants[instruction].reads
 
-    def _wait(self, instruction: Send | Recv, transfer: Transfer, purpose: str = "") -> None:
-        self.session.doing(f"waiting for {instruction}{purpose or f' (micro-batch {instruction.what.micro_batch})'}",
-                           [instruction.peer])
-        transfer.wait()
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        """``tensor``, or a copy where a stage hands on what it was given: a slot is needed again."""
-        return tensor.clone() if tensor.untyped_storage().data_ptr() in self.places else tensor
-
-    def _has_read(self, what: Work) -> None:
-        self.readers[what] -= 1
-        if not self.readers[what]:
-            self.results.pop(what, None)
+    def _activity(self, text: str, work: Work, *peers: int) -> Activity:
+        return self.session.activity(f"{text} (micro-batch {work.micro_batch})", peers)

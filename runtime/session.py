@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from runtime.health import RunError
-from runtime.watch import Watch
+from runtime.watch import Activity, Watch
 
 __all__ = ["Session", "SessionError", "join"]
 
@@ -61,10 +61,14 @@ class Session:
         """The number of the process that is ``rank`` of this copy of the plan."""
         return self.replica * self.world + rank
 
+    def activity(self, text: str, waits_for: Iterable[int] = ()) -> Activity:
+        """What the watchdog is told when this rank does that; it cannot go on without the ranks ``waits_for``."""
+        copy = f" in replica {self.replica}" if self.replicas > 1 else ""
+        return Activity(text + copy, tuple(self.process(rank) for rank in waits_for if rank != self.rank))
+
     def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
         """Say what this rank does from now on, and which ranks it cannot go on without."""
-        copy = f" in replica {self.replica}" if self.replicas > 1 else ""
-        self.watch.doing(text + copy, [self.process(rank) for rank in waits_for])
+        self.watch.at(self.activity(text, waits_for))
 
     def barrier(self, text: str) -> None:
         """Wait for all ranks of all replicas; ``text`` says at what."""

@@ -6,8 +6,8 @@ gradient there, and the weight-gradient pass multiplies them. PyTorch's own spli
 weight-gradient pass, and more beside it. All parameters that are not a linear layer's get their gradients in the
 input-gradient pass: they cost little.
 
-A stage's graph begins and ends in a function of ours (:class:`_Entrance`, :class:`_Exit`), so that the runner keeps
-neither inputs nor outputs itself: what stays in memory is what the stage's operations saved, and no more.
+A stage's graph begins in a function of ours (:class:`_Entrance`), and of its ends only the edges are kept, so that the
+runner keeps neither inputs nor outputs itself: what stays in memory is what the stage's operations saved, and no more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from runtime.offload import CopyEngine, Shelf
@@ -57,7 +57,6 @@ class _DeferredLinear(torch.autograd.Function):
         return nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         x, weight = ctx.saved_tensors
         ctx.kept.append(_Kept(ctx.layer, x.detach(), gradient))
@@ -74,33 +73,17 @@ class _Entrance(torch.autograd.Function):
         return x.detach()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
         ctx.gradients[ctx.place] = gradient
         return None, None, None, None
 
 
-class _Exit(torch.autograd.Function):
-    """Where outputs leave: an empty tensor, whose backward hands on the gradients that ``gradients`` holds by then."""
-
-    @staticmethod
-    def forward(ctx: Any, gradients: Gradients, *ys: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return ys[0].new_empty(0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.gradients
-
-
 class _Graph(NamedTuple):
-    """What a forward leaves for its backward: its end, which of the outputs lead there, both ends' gradients."""
+    """What a forward leaves for its backward: the edges where outputs leave, by their number, and where the inputs'
+    gradients are put down."""
 
-    end: Tensor
-    leading: tuple[int, ...]
+    ends: tuple[tuple[int, GradientEdge], ...]
     inputs: Gradients
-    outputs: Gradients
 
 
 class _Repeat(NamedTuple):
@@ -228,8 +211,9 @@ class StageRunner:
         self._micro_batch = micro_batch  # for layers that are recomputed now
         self.arrive(micro_batch)
         graph = self._graphs.pop(micro_batch)
-        graph.outputs.extend(gradients[i] for i in graph.leading)
-        torch.autograd.backward(graph.end, torch.empty_like(graph.end))
+        led = [(edge, gradient) for i, edge in graph.ends if (gradient := gradients[i]) is not None]
+        if led:
+            _run_backward(*zip(*led, strict=True))
         if self._shelves is not None:
             self._shelves.pop(micro_batch, None)
         return tuple(graph.inputs)
@@ -267,13 +251,11 @@ class StageRunner:
                    for i, x in enumerate(xs)]
         with kept:
             ys = _several(self._function(*entered))
-        leading = tuple(i for i, y in enumerate(ys) if y.requires_grad)
-        if not leading:
+        ends = tuple((i, get_gradient_edge(y)) for i, y in enumerate(ys) if y.requires_grad)
+        if not ends:
             raise ValueError("none of the stage's outputs depends on a parameter or on an input that has a gradient, "
                              "but the plan has a backward for it")
-        outputs: Gradients = []
-        end = _Exit.apply(outputs, *(ys[i] for i in leading))  # type: ignore[no-untyped-call]
-        self._graphs[micro_batch] = _Graph(end, leading, gradients, outputs)
+        self._graphs[micro_batch] = _Graph(ends, gradients)
         if shelf is not None and self._beside:
             shelf.begin_offload()
         return tuple(y.detach() for y in ys)
@@ -305,6 +287,13 @@ class StageRunner:
             return y
 
         return forward
+
+
+def _run_backward(ends: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
+    """``torch.autograd.backward``, whose own checks in Python take as long as a small stage's backward. The engine
+    checks shapes and types again."""
+    torch.autograd.Variable._execution_engine.run_backward(
+        tuple(ends), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def _several(ys: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:

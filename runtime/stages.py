@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from runtime.accumulation import Folding
-from runtime.executor import Parcel
+from runtime.executor import Parcel, Task
 from runtime.offload import CopyEngine
 from runtime.optim import AdamA
 from runtime.plan import Plan
@@ -23,6 +24,8 @@ __all__ = ["Stages"]
 
 #: What a message looks like that is only there to be waited for.
 TOKEN: Mapping[str, Boundary] = {"": Boundary((1,), torch.uint8)}
+#: What a pass gives that leaves all it computes in the stage.
+NOTHING: Parcel = {}
 
 
 class Stages:
@@ -97,78 +100,108 @@ class Stages:
             self._layouts[key] = {name: self.wiring.boundaries[name] for name in names} or TOKEN
         return self._layouts[key]
 
-    def message(self, what: Work, result: Parcel, target: int) -> Parcel:
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         """The same, as the boundaries say they look; the gradient of a value that was not used is zero."""
-        layout = self.layout(what, target)
+        layout, is_gradient = self.layout(what, target), _stage(what).letter != "F"
         if layout is TOKEN:
-            return {"": self.token}
-        is_gradient = _stage(what).letter != "F"
-        return {name: self._checked(what, name, boundary, result.get(name), is_gradient)
-                for name, boundary in layout.items()}
+            token = {"": self.token}
+            return lambda result: token
+        entries = list(layout.items())
+        return lambda result: {name: self._checked(what, name, boundary, result.get(name), is_gradient)
+                               for name, boundary in entries}
 
-    def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
         """Wait for copies to or from the host, where they run beside the computation."""
         stage, letter, micro_batch = _stage(work)
-        if letter in "ORBIW":
-            self.runners[stage].arrive(micro_batch)
+        if letter not in "ORBIW" or not self.graph.copies_beside(stage):
+            return None
+        arrive = self.runners[stage].arrive
+        return lambda results: arrive(micro_batch)
 
-    def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
-        """Run one pass of one stage."""
+    def task(self, work: Work) -> Task:
+        """One pass of one stage."""
         stage, letter, micro_batch = _stage(work)
-        if self.folding is None or letter not in "BIW":
-            return self._pass(stage, letter, micro_batch, results)
-        self.folding.enter(stage, letter, micro_batch)
-        result = self._pass(stage, letter, micro_batch, results)
-        self.folding.leave()
-        return result
+        task, folding = self._pass(stage, letter, micro_batch), self.folding
+        if folding is None or letter not in "BIW":
+            return task
+
+        def folded(results: Mapping[Work, Parcel]) -> Parcel:
+            folding.enter(stage, letter, micro_batch)
+            result = task(results)
+            folding.leave()
+            return result
+
+        return folded
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
-    def _pass(self, stage: int, letter: str, micro_batch: int, results: Mapping[Work, Parcel]) -> Parcel:
-        runner = self.runners[stage]
+    def _pass(self, stage: int, letter: str, micro_batch: int) -> Task:
         if letter == "F":
-            return self._forward(stage, micro_batch, results)
+            return self._forward(stage, micro_batch)
         if letter == self.graph.stages[stage].backward:
-            return self._backward(stage, letter, micro_batch, results)
-        {"W": runner.weight_grad, "R": runner.recompute, "O": runner.offload, "L": runner.load}[letter](micro_batch)
-        return {}
+            return self._backward(stage, letter, micro_batch)
+        runner = self.runners[stage]
+        run = {"W": runner.weight_grad, "R": runner.recompute, "O": runner.offload, "L": runner.load}[letter]
 
-    def _forward(self, stage: int, micro_batch: int, results: Mapping[Work, Parcel]) -> Parcel:
+        def inner(results: Mapping[Work, Parcel]) -> Parcel:
+            run(micro_batch)
+            return NOTHING
+
+        return inner
+
+    def _forward(self, stage: int, micro_batch: int) -> Task:
         runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
-        data = self._data(stage, micro_batch)
-        xs = [results[StageWork(self.wiring.giver[value], "F", micro_batch)][value] if value in self.wiring.giver
-              else data[value].to(self.device) for value in takes]
-        trained = self.graph.stages[stage].backward is not None
-        ys = runner.forward(micro_batch, *xs) if trained else runner.infer(*xs)
-        if len(ys) != len(gives):
-            raise SessionError(f"stage {stage} gave {len(ys)} values, but its ports name {len(gives)}: "
-                               f"{', '.join(gives)}")
-        given = dict(zip(gives, ys, strict=True))
-        for value in gives:
-            if value in self.wiring.losses:
-                self.losses[stage, value, micro_batch] = self._scalar(stage, value, given.pop(value))
-        self._collect(stage, micro_batch, given)
-        return given
+        giver = {value: StageWork(self.wiring.giver[value], "F", micro_batch) for value in takes
+                 if value in self.wiring.giver}
+        ask, collect = self._data(stage, micro_batch), self._collect(stage, micro_batch)
+        run = partial(runner.forward, micro_batch) if self.graph.stages[stage].backward is not None else runner.infer
+        losses = [value for value in gives if value in self.wiring.losses]
 
-    def _backward(self, stage: int, letter: str, micro_batch: int, results: Mapping[Work, Parcel]) -> Parcel:
+        def forward(results: Mapping[Work, Parcel]) -> Parcel:
+            data = ask()
+            ys = run(*[results[giver[value]][value] if value in giver else data[value].to(self.device)
+                       for value in takes])
+            if len(ys) != len(gives):
+                raise SessionError(f"stage {stage} gave {len(ys)} values, but its ports name {len(gives)}: "
+                                   f"{', '.join(gives)}")
+            given = dict(zip(gives, ys, strict=True))
+            for value in losses:
+                self.losses[stage, value, micro_batch] = self._scalar(stage, value, given.pop(value))
+            collect(given)
+            return given
+
+        return forward
+
+    def _backward(self, stage: int, letter: str, micro_batch: int) -> Task:
         runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
         run = runner.input_grad if letter == "I" else runner.backward
-        gradients = run(micro_batch, *(self._gradient(stage, value, micro_batch, results) for value in gives))
-        owed = self.wiring.differentiated(stage) if letter != "W" else ()
-        return {value: gradient for value, gradient in zip(takes, gradients, strict=True)
-                if value in owed and gradient is not None}
+        gradients = [self._gradient(stage, value, micro_batch) for value in gives]
+        owed = [(place, value) for place, value in enumerate(takes)
+                if letter != "W" and value in self.wiring.differentiated(stage)]
 
-    def _gradient(self, stage: int, value: str, micro_batch: int, results: Mapping[Work, Parcel]) -> Tensor | None:
+        def backward(results: Mapping[Work, Parcel]) -> Parcel:
+            found = run(micro_batch, *[gradient(results) for gradient in gradients])
+            return {value: gradient for place, value in owed if (gradient := found[place]) is not None}
+
+        return backward
+
+    def _gradient(self, stage: int, value: str, micro_batch: int) -> Callable[[Mapping[Work, Parcel]], Tensor | None]:
         """The gradient of what ``stage`` gave: of a loss, its share in the batch's mean; else the sum over takers."""
         if value in self.wiring.losses:
-            return torch.full_like(self.losses[stage, value, micro_batch], 1 / self.batch_size)
-        total: Tensor | None = None
+            return lambda results: torch.full_like(self.losses[stage, value, micro_batch], 1 / self.batch_size)
+        takers = []
         for taker in self.wiring.gradients_from(value):
             letter = self.graph.stages[taker].backward
             assert letter is not None
-            gradient = results[StageWork(taker, letter, micro_batch)].get(value)
-            if gradient is not None:
-                total = gradient if total is None else total + gradient
+            takers.append(StageWork(taker, letter, micro_batch))
+
+        def total(results: Mapping[Work, Parcel]) -> Tensor | None:
+            found: Tensor | None = None
+            for taker in takers:
+                if (gradient := results[taker].get(value)) is not None:
+                    found = gradient if found is None else found + gradient
+            return found
+
         return total
 
     # -- modules, data, results ----------------------------------------------------------------------------------------
@@ -194,38 +227,44 @@ class Stages:
                            constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
                            add=add_gradient if training.masters is None else training.masters.add)
 
-    def _data(self, stage: int, micro_batch: int) -> Mapping[str, Tensor]:
-        """What ``stage`` takes that no stage gives."""
+    def _data(self, stage: int, micro_batch: int) -> Callable[[], Mapping[str, Tensor]]:
+        """What asks for all that ``stage`` takes and no stage gives."""
         wanted = [value for value in self.wiring.ports[stage].takes if value not in self.wiring.giver]
-        if not wanted:
-            return {}
         number, training = self.first_micro_batch + micro_batch, self.training
+        if not wanted:
+            return dict
         if self.wiring.is_chain:
             sources = {INPUT: training.inputs, TARGET: training.targets}
-            return {value: ask(self.step, number) for value in wanted if (ask := sources[value]) is not None}
-        data = training.inputs(self.step, number)
-        missing = [value for value in wanted if value not in data] if isinstance(data, Mapping) else wanted
-        if missing:
-            raise SessionError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs({self.step}, "
-                               f"{number}) does not hold by that name")
-        return dict(data)
+            return lambda: {value: ask(self.step, number) for value in wanted if (ask := sources[value]) is not None}
 
-    def _collect(self, stage: int, micro_batch: int, given: Mapping[str, Tensor]) -> None:
-        values = self.wiring.results(stage)
-        if not values or self.training.collect is None or self.graph.stages[stage].ranks[0] != self.rank:
-            return
-        self.training.collect(self.step, self.first_micro_batch + micro_batch,
-                              given[OUTPUT] if self.wiring.is_chain else {value: given[value] for value in values})
+        def ask_by_name() -> Mapping[str, Tensor]:
+            data = training.inputs(self.step, number)
+            missing = [value for value in wanted if value not in data] if isinstance(data, Mapping) else wanted
+            if missing:
+                raise SessionError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs({self.step}, "
+                                   f"{number}) does not hold by that name")
+            return dict(data)
+
+        return ask_by_name
+
+    def _collect(self, stage: int, micro_batch: int) -> Callable[[Mapping[str, Tensor]], None]:
+        """What hands over those of the values given that leave the model at ``stage``."""
+        values, collect = self.wiring.results(stage), self.training.collect
+        if not values or collect is None or self.graph.stages[stage].ranks[0] != self.rank:
+            return lambda given: None
+        number, whole = self.first_micro_batch + micro_batch, self.wiring.is_chain
+        return lambda given: collect(self.step, number,
+                                     given[OUTPUT] if whole else {value: given[value] for value in values})
 
     def _checked(self, what: Work, name: str, boundary: Boundary, found: Tensor | None, is_gradient: bool) -> Tensor:
         shape, dtype = boundary
+        if found is not None and found.shape == shape and found.dtype == dtype:
+            return found
         if found is None and is_gradient:
             return torch.zeros(shape, dtype=dtype, device=self.device)
-        if found is None or tuple(found.shape) != tuple(shape) or found.dtype != dtype:
-            seen = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
-            entry = name if self.wiring.is_chain else f"boundaries[{name!r}]"
-            raise SessionError(f"{what} gives {seen}, but {entry} says {tuple(shape)} of {dtype}")
-        return found
+        seen = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
+        entry = name if self.wiring.is_chain else f"boundaries[{name!r}]"
+        raise SessionError(f"{what} gives {seen}, but {entry} says {tuple(shape)} of {dtype}")
 
     @staticmethod
     def _scalar(stage: int, value: str, loss: Tensor) -> Tensor:

@@ -37,20 +37,20 @@ def stopwatch(session: Session) -> Stopwatch:
 
 class _CpuStopwatch:
     def __init__(self, session: Session) -> None:
-        self._now, self._from = session.now, 0.0
+        self._offset, self._from = session.offset, 0.0
         self._laps: list[tuple[Work, float, float]] = []
 
     def begin(self) -> None:
         pass
 
     def start(self) -> None:
-        self._from = self._now()
+        self._from = time.perf_counter()
 
     def stop(self, work: Work) -> None:
-        self._laps.append((work, self._from, self._now()))
+        self._laps.append((work, self._from, time.perf_counter()))
 
     def laps(self) -> list[tuple[Work, float, float]]:
-        return self._laps
+        return [(work, start + self._offset, end + self._offset) for work, start, end in self._laps]
 
 
 class _GpuStopwatch:

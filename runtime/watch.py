@@ -16,13 +16,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from torch.distributed.distributed_c10d import Store
 
-__all__ = ["Watch"]
+__all__ = ["Activity", "Watch"]
 
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
@@ -30,11 +29,11 @@ GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have 
 LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model, joining
 
 
-@dataclass(frozen=True)
-class _Activity:
+class Activity(NamedTuple):
+    """Something a rank does, and the processes without which it cannot go on."""
+
     text: str
-    waits_for: tuple[int, ...]  # the ranks without which it cannot go on
-    since: float  # time.monotonic()
+    waits_for: tuple[int, ...] = ()
 
 
 class Watch:
@@ -47,7 +46,7 @@ class Watch:
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
         self._limit = max(timeout, LOADING)
-        self._now = _Activity("starting", (), time.monotonic())
+        self._now = Activity("starting"), time.monotonic()  # one assignment: the other thread sees both or neither
         self._over = threading.Event()
         self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
         self._thread = threading.Thread(target=self._look, name="weft watch", daemon=True)
@@ -75,16 +74,19 @@ class Watch:
 
     def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
         """Say what this rank does from now on; ``waits_for`` are the ranks it cannot go on without."""
-        self._now = _Activity(text, tuple(rank for rank in waits_for if rank != self.rank), time.monotonic())
+        self.at(Activity(text, tuple(rank for rank in waits_for if rank != self.rank)))
+
+    def at(self, activity: Activity) -> None:
+        """The same, with an activity that was made before."""
+        self._now = activity, time.monotonic()
 
     @property
     def text(self) -> str:
         """What this rank does now."""
-        return self._now.text
+        return self._now[0].text
 
     def give_up(self, why: str, code: int = 1) -> NoReturn:
         """Tell all ranks ``why``, and end this process with exit code ``code``."""
-        now = self._now
         self._ending.acquire()
         cause = self._given_up()
         if cause is None:
@@ -92,7 +94,7 @@ class Watch:
             self._tell("given up", cause)
             self._say(f"weft: rank {self.rank}: {why}")
         else:
-            self._say(f"weft: rank {self.rank}: stopped while {now.text}, because rank {cause['rank']} gave up: "
+            self._say(f"weft: rank {self.rank}: stopped while {self.text}, because rank {cause['rank']} gave up: "
                       f"{cause['why']}")
         if self.rank == 0:
             time.sleep(5 * BEAT)  # it may hold the store: let the others read it
@@ -100,8 +102,8 @@ class Watch:
 
     def _look(self) -> None:
         while not self._over.is_set():
-            now = self._now
-            spent = time.monotonic() - now.since
+            now, since = self._now
+            spent = time.monotonic() - since
             try:
                 self.store.set(f"now/{self.rank}", json.dumps([now.text, now.waits_for, spent, time.time()]))
                 if self._given_up() is not None:
@@ -114,7 +116,7 @@ class Watch:
             if received := _wait_for_signal(BEAT):
                 self.give_up(f"stopped by {signal.Signals(received).name} while {now.text}", 128 + received)
 
-    def _blame(self, now: _Activity, spent: float) -> str:
+    def _blame(self, now: Activity, spent: float) -> str:
         """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
         sentence = f"gave up after {spent:.1f} s of {now.text}"
         waiting, seen = now, {self.rank}
@@ -133,7 +135,7 @@ class Watch:
             if not waits_for or culprit in seen:
                 return f"{sentence}; rank {culprit} has been {text} for {its_spent:.1f} s"
             seen.add(culprit)
-            waiting = _Activity(text, tuple(waits_for), 0.0)
+            waiting = Activity(text, tuple(waits_for))
 
     def _given_up(self) -> dict[str, object] | None:
         try:

@@ -83,6 +83,16 @@ def test_an_output_that_nothing_depends_on_adds_nothing_and_constants_get_no_gra
     assert runner.backward(0, x, None) == (None, None)
 
 
+def test_a_gradient_of_another_shape_is_refused_and_no_gradient_at_all_changes_nothing() -> None:
+    runner, x = StageRunner(nn.Linear(WIDTH, WIDTH)), torch.ones(2, WIDTH)
+    runner.forward(0, x)
+    with pytest.raises(RuntimeError, match="shape"):
+        runner.backward(0, torch.ones(2, WIDTH + 1))
+    runner.forward(0, x)
+    assert runner.backward(0, None) == (None,) and runner.held == (0, 0)
+    assert all(parameter.grad is None for parameter in runner.module.parameters())
+
+
 def test_a_stage_without_anything_to_train_is_refused_where_the_plan_trains_it() -> None:
     runner = StageRunner(nn.Identity(), constant=(0,))
     with pytest.raises(ValueError, match="none of the stage's outputs depends on a parameter"):

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from runtime.buffers import BufferTable
-from runtime.executor import Executor, Parcel, Worker
+from runtime.executor import Executor, Parcel, Task, Worker
 from runtime.plan import Plan
 from runtime.program import StageWork, Work
 from runtime.session import Session
@@ -22,6 +23,7 @@ from runtime.transports import Transport
 from runtime.transports.memory import allocate, view
 from runtime.transports.one_sided import OneSided
 from runtime.transports.shared import matching
+from runtime.watch import Activity
 
 __all__ = ["Tracer", "expected", "run_in_threads"]
 
@@ -32,7 +34,10 @@ Value = TypeVar("Value")
 class _NoWatch:
     text = ""
 
-    def doing(self, text: str, waits_for: Any = ()) -> None:
+    def at(self, activity: Activity) -> None:
+        self.text = activity.text
+
+    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
         self.text = text
 
     def begin(self) -> None:
@@ -170,13 +175,19 @@ class Tracer:
         parts = {"": Boundary((1 + block % 3, 2), torch.int64)}
         return {**parts, "more": Boundary((3,), torch.int32)} if block % 4 == 3 else parts
 
-    def message(self, what: Work, result: Parcel, target: int) -> Parcel:
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
         wanted = self.layout(what, target)
-        return {name: result[name].expand(*shape).contiguous() for name, (shape, _) in wanted.items()}
+        return lambda result: {name: result[name].expand(*shape).contiguous() for name, (shape, _) in wanted.items()}
 
-    def prepare(self, work: Work, results: Mapping[Work, Parcel]) -> None:
-        if self._chance.random() < 0.3:
-            time.sleep(self._chance.random() * 1e-3)
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None]:
+        def dawdle(results: Mapping[Work, Parcel]) -> None:
+            if self._chance.random() < 0.3:
+                time.sleep(self._chance.random() * 1e-3)
+
+        return dawdle
+
+    def task(self, work: Work) -> Task:
+        return partial(self.compute, work)
 
     def compute(self, work: Work, results: Mapping[Work, Parcel]) -> Parcel:
         read = [results[what] for what in self.reads(work)]

@@ -17,7 +17,7 @@ first time it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from runtime.buffers import BufferTable, Landing, Staging
@@ -54,11 +54,13 @@ class Transport(Protocol):
     def slot(self, landing: Landing) -> Parcel:
         """Where ``landing`` lands, in its shapes; the same tensors in every step."""
 
-    def receive(self, landing: Landing) -> Transfer:
-        """Post a receive. Raises ``ConnectionError`` if the peer is gone."""
+    def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        """What posts a receive, once for each call; asked before the first step. The call raises ``ConnectionError`` if
+        the peer is gone."""
 
-    def send(self, message: Staging, parcel: Parcel) -> Transfer:
-        """Start sending ``parcel``, which must not change until the transfer is over. Raises ``ConnectionError``."""
+    def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        """What starts sending a parcel, which must not change until the transfer is over; asked before the first step.
+        The call raises ``ConnectionError`` if the peer is gone."""
 
     def close(self) -> None:
         """Give back what it holds; nothing is under way any more."""

@@ -8,7 +8,8 @@ tensors goes as that many transfers, which no copy has to put together first.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,20 +25,29 @@ __all__ = ["Collective"]
 LOOK = 20e-6  # seconds between two looks at a GPU transfer
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Channel(NamedTuple):
+    """A process group, and the number that a peer has in it."""
+
+    group: dist.ProcessGroup
     peer: int
-    tensors: tuple[Tensor, ...]
-    handles: tuple[dist.Work, ...]
+
+
+class _Begun:
+    """Operations of a process group that have been started, and what they send."""
+
+    __slots__ = ("_handles", "_on_gpu", "_peer", "_sent")
+
+    def __init__(self, peer: int, handles: Sequence[dist.Work], on_gpu: bool, sent: Parcel | None = None) -> None:
+        self._peer, self._handles, self._on_gpu, self._sent = peer, handles, on_gpu, sent
 
     def wait(self) -> None:
         try:
-            for tensor, handle in zip(self.tensors, self.handles, strict=True):
-                while tensor.is_cuda and not handle.is_completed():
+            for handle in self._handles:
+                while self._on_gpu and not handle.is_completed():
                     time.sleep(LOOK)
                 handle.wait()
         except RuntimeError as error:
-            raise _gone(self.peer, error) from None
+            raise _gone(self._peer, error) from None
 
 
 class Collective:
@@ -54,33 +64,40 @@ class Collective:
             raise TransportError(f"--transport {backend} carries tensors in {carries} memory, but the stages run on a "
                                  f"{has}; use {use} or shared")
         self._staging_slots: list[Tensor | None] = [None] * len(table.staging_slots)
-        self._table, self._device, self._process = table, session.device, session.process
+        self._table, self._device = table, session.device
         slots = allocate(table.slots, session.device)
         self._slots = {landing: view(slots[landing.slot], landing.layout) for landing in table.receives}
-        self._groups = _connect(session, backend, {*(landing.peer for landing in table.receives),
-                                                    *(message.peer for message in table.sends)})
+        self._channels = _connect(session, backend, {*(landing.peer for landing in table.receives),
+                                                     *(message.peer for message in table.sends)})
 
     def slot(self, landing: Landing) -> Parcel:
         return self._slots[landing]
 
-    def receive(self, landing: Landing) -> Transfer:
-        tensors, peer = tuple(self._slots[landing].values()), landing.peer
-        process, group = self._process(peer), self._groups[peer]
-        try:
-            return _Begun(peer, tensors, tuple(_begun(dist.irecv(t, process, group)) for t in tensors))
-        except RuntimeError as error:
-            raise _gone(peer, error) from None
+    def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        peer, on_gpu, (group, number) = landing.peer, self._device.type == "cuda", self._channels[landing.peer]
+        begin, places = group.recv, [[_numbers(tensor)] for tensor in self._slots[landing].values()]
 
-    def send(self, message: Staging, parcel: Parcel) -> Transfer:
-        peer = message.peer
-        if not all(tensor.is_contiguous() for tensor in parcel.values()):
-            parcel = {name: place.copy_(parcel[name]) for name, place in self._staged(message).items()}
-        tensors = tuple(parcel[part.name] for part in message.layout.parts)
-        process, group = self._process(peer), self._groups[peer]
-        try:
-            return _Begun(peer, tensors, tuple(_begun(dist.isend(t, process, group)) for t in tensors))
-        except RuntimeError as error:
-            raise _gone(peer, error) from None
+        def receive() -> Transfer:
+            try:
+                return _Begun(peer, [begin(place, number, 0) for place in places], on_gpu)
+            except RuntimeError as error:
+                raise _gone(peer, error) from None
+
+        return receive
+
+    def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        peer, on_gpu, (group, number) = message.peer, self._device.type == "cuda", self._channels[message.peer]
+        begin, names = group.send, [part.name for part in message.layout.parts]
+
+        def send(parcel: Parcel) -> Transfer:
+            if not all(tensor.is_contiguous() for tensor in parcel.values()):
+                parcel = {name: place.copy_(parcel[name]) for name, place in self._staged(message).items()}
+            try:
+                return _Begun(peer, [begin([_numbers(parcel[name])], number, 0) for name in names], on_gpu, parcel)
+            except RuntimeError as error:
+                raise _gone(peer, error) from None
+
+        return send
 
     def close(self) -> None:
         self._slots.clear()
@@ -94,11 +111,11 @@ class Collective:
         return view(memory, message.layout)
 
 
-def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, dist.ProcessGroup | None]:
-    """Per peer, the group for its messages, with the connection made: a byte has gone both ways."""
+def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, _Channel]:
+    """Per peer, the channel for its messages, with the connection made: a byte has gone both ways."""
     lists = session.exchange(sorted(peers), "connecting")
     pairs = sorted({(min(rank, peer), max(rank, peer)) for rank, found in enumerate(lists) for peer in found})
-    made: dict[int, dist.ProcessGroup | None] = {}
+    made: dict[int, _Channel] = {}
     byte = torch.zeros(1, dtype=torch.uint8, device=session.device)
     for pair in pairs:  # one order on all ranks
         group = _pair_group(session, pair) if backend == "nccl" else None
@@ -112,7 +129,9 @@ def _connect(session: Session, backend: str, peers: set[int]) -> dict[int, dist.
                 dist.send(byte, session.process(peer), group)
             else:
                 dist.recv(byte, session.process(peer), group)
-        made[peer] = group
+        within = dist.group.WORLD if group is None else group
+        assert within is not None
+        made[peer] = _Channel(within, dist.get_group_rank(within, session.process(peer)))
     return made
 
 
@@ -124,9 +143,9 @@ def _pair_group(session: Session, pair: tuple[int, int]) -> dist.ProcessGroup | 
     return made[session.replica]
 
 
-def _begun(handle: dist.Work | None) -> dist.Work:
-    assert handle is not None  # it is None only on a rank outside the group
-    return handle
+def _numbers(tensor: Tensor) -> Tensor:
+    """Complex numbers as pairs of real ones, which is what process groups carry."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _gone(peer: int, error: RuntimeError) -> ConnectionError:

@@ -68,19 +68,28 @@ class OneSided:
     def slot(self, landing: Landing) -> Parcel:
         return self._slots[landing]
 
-    def receive(self, landing: Landing) -> Transfer:
-        number = self._posted[landing.peer]
-        self._posted[landing.peer] = number + 1
-        self._do(_Posting(self._in[landing.peer], number, _kernels_so_far(self._slots[landing])))
-        return _Arriving(self, self._in[landing.peer], landing.peer, number)
+    def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        peer, lane, slot = landing.peer, self._in[landing.peer], self._slots[landing]
 
-    def send(self, message: Staging, parcel: Parcel) -> Transfer:
-        number = self._started[message.peer]
-        self._started[message.peer] = number + 1
-        leaving = _Leaving(self._out[message.peer], number, _kernels_so_far(parcel), self, message.peer,
-                           message.layout.size, parcel, self._remote[message])
-        self._do(leaving)
-        return leaving
+        def receive() -> Transfer:
+            number = self._posted[peer]
+            self._posted[peer] = number + 1
+            self._do(_Posting(lane, number, _kernels_so_far(slot)))
+            return _Arriving(self, lane, peer, number)
+
+        return receive
+
+    def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        peer, size, lane, target = message.peer, message.layout.size, self._out[message.peer], self._remote[message]
+
+        def send(parcel: Parcel) -> Transfer:
+            number = self._started[peer]
+            self._started[peer] = number + 1
+            leaving = _Leaving(lane, number, _kernels_so_far(parcel), self, peer, size, parcel, target)
+            self._do(leaving)
+            return leaving
+
+        return send
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
         """Where copies run beside the kernels."""
