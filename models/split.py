@@ -16,7 +16,7 @@ is then the best of all.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -101,18 +101,22 @@ def split_loop(layers: Sequence[LayerCost], memory: Sequence[int], in_flight: Se
 
 def split_layers(shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int],
                  in_flight: Sequence[int] | None = None, *, backward: Backward = "full",
-                 bytes_per_parameter: int = 16, reserve: int = 0) -> Split:
+                 bytes_per_parameter: int = 16, reserve: int = 0, borders: Iterable[int] = ()) -> Split:
     """The best split of ``layers`` in ``shape`` onto GPUs with ``memory`` bytes each, ``reserve`` of them kept free.
 
     ``in_flight``: micro-batches of each stage that hold activations at once; by default 1, the least that any schedule
-    needs. ``bytes_per_parameter``: parameter, gradient and optimizer state. Raises :class:`NoSplit` if none fits, and
-    ``ValueError`` if there are fewer layers than stages.
+    needs. ``bytes_per_parameter``: parameter, gradient and optimizer state. ``borders``: layers before which a stage
+    must begin. Raises :class:`NoSplit` if none fits, and ``ValueError`` if there are fewer layers than stages or more
+    borders than ends of stages.
     """
     stage_count = len(stage_device(shape, len(memory)))
+    inner = sorted(border for border in set(borders) if 0 < border < len(layers))
     if len(layers) < stage_count:
         raise ValueError(f"{len(layers)} layers cannot fill {stage_count} stages")
+    if len(inner) >= stage_count:
+        raise ValueError(f"{stage_count} stages cannot end at all of {len(inner)} borders")
     search = _Search(shape, layers, tuple(amount - reserve for amount in memory),
-                     tuple(in_flight or (1,) * stage_count), backward, bytes_per_parameter)
+                     tuple(in_flight or (1,) * stage_count), backward, bytes_per_parameter, inner)
     rows = search.best()
     if rows is None:
         raise _no_split(search, memory)
@@ -161,8 +165,10 @@ class _Search:
     """The dynamic program for one shape, one set of layers and one set of GPUs."""
 
     def __init__(self, shape: Shape, layers: Sequence[LayerCost], capacity: tuple[int, ...],
-                 in_flight: tuple[int, ...], backward: Backward, bytes_per_parameter: int) -> None:
+                 in_flight: tuple[int, ...], backward: Backward, bytes_per_parameter: int,
+                 borders: Sequence[int]) -> None:
         self.shape: Shape = shape
+        self.borders = borders
         self.stages = Stages(layers)
         self.capacity = capacity
         self.in_flight = [[count for count, device in zip(in_flight, stage_device(shape, len(capacity)), strict=True)
@@ -263,11 +269,13 @@ class _Search:
         least = self._remaining_load(state, turn) - behind * limits.load  # what the GPUs behind cannot carry
         for first_end in self._first_ends(state, turn, behind):
             first_load = self._load(start, first_end)
-            if first_load > min(limits.load, limits.stage):
+            if first_load > min(limits.load, limits.stage) or self._crosses(start, first_end):
                 break
             for target, second in self._seconds(state, first_end, turn, behind, least - first_load):
                 second_load = 0 if second is None else self._load(*second)
                 if first_load + second_load > limits.load or second_load > limits.stage:
+                    break
+                if second is not None and self._crosses(*second):
                     break
                 if not self._can_finish(s, target, turn, limits):
                     continue
@@ -301,6 +309,10 @@ class _Search:
             ends = (count,) if behind == 0 else range(begin, count - behind + 1)
             for second_end in ends:
                 yield (first_end, second_end), (other, second_end)
+
+    def _crosses(self, first: int, last: int) -> bool:
+        """Whether a border is inside the stage of layers ``first`` to ``last - 1``."""
+        return bool(self.borders) and bisect_right(self.borders, first) < bisect_left(self.borders, last)
 
     def _can_finish(self, s: int, state: _State, turn: int, limits: _Limits) -> bool:
         """Whether the GPUs behind ``s`` could carry the rest if it were divisible at will."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 
-from solver.baselines import BASELINES, NotApplicable
+from solver.baselines import NotApplicable
 from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import graph_of
 from solver.bounds.order import Order, implied_order
@@ -30,7 +30,7 @@ from solver.paths import FixedOrder
 from solver.problem import Problem
 from solver.repetend import PeriodSearch, find_repetend, shorten_latency
 from solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
-from solver.seeds import periodic_seed
+from solver.seeds import STARTS, periodic_seed
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
@@ -199,12 +199,12 @@ class Search:
         return self.budget.spent or (self.done and self.best is not None and self.best.period is not None)
 
     def _offer_baselines(self) -> None:
-        for entry in BASELINES.values():
+        for name, orders in STARTS.items():
             try:
-                orders = entry.orders(self.problem, self.micro_batches)
+                found = orders(self.problem, self.micro_batches)
             except NotApplicable:
                 continue
-            self.offer(orders, entry.name)
+            self.offer(found, name)
         if self.best is None:
             require_room(self.instance, self.micro_batches, self.budget)
             raise Infeasible(f"{self.problem.name}: no schedule was found that fits the devices' memory, "

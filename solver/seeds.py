@@ -1,32 +1,40 @@
-"""Periodic schedules to start the period search from: what a finite schedule repeats in its middle."""
+"""Where a search starts: the known schedules and what else is made at once, and the periods that these repeat."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from solver.baselines import BASELINES, NotApplicable
+from solver.baselines.spread_1f1b import around_blocks
 from solver.completion import repeat
 from solver.cyclic import Periodic, in_order, retime
 from solver.instance import Instance
 from solver.paths import FixedOrder
+from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.timing import Orders, time_orders
 from solver.validate import violations
 
-__all__ = ["one_at_a_time", "periodic_seed", "steady_state"]
+__all__ = ["STARTS", "one_at_a_time", "periodic_seed", "steady_state"]
+
+#: Per-device orders by name: all baselines, and building blocks around blocks on several devices.
+STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
+    **{name: entry.orders for name, entry in BASELINES.items()},
+    **{f"blocks around, {held} held": partial(around_blocks, held=held) for held in (4, 8)}}
 
 
 def periodic_seed(instance: Instance, name: str | None) -> Periodic:
-    """The shorter of the trivial period and the steady state of baseline ``name``, if it has one that fits.
+    """The shorter of the trivial period and the steady state of start ``name``, if it has one that fits.
 
     The instance must have a schedule of one micro-batch, in balance.
     """
     trivial = one_at_a_time(instance)
-    if name is None or name not in BASELINES:
+    if name is None or name not in STARTS:
         return trivial
     micro_batches = 4 * max(6, len(instance.problem.devices))
     try:
-        found = steady_state(instance, BASELINES[name].orders(instance.problem, micro_batches))
+        found = steady_state(instance, STARTS[name](instance.problem, micro_batches))
     except NotApplicable:
         return trivial
     return min((trivial, found or trivial), key=lambda known: known.period)

@@ -8,7 +8,9 @@ import pytest
 
 from solver.baselines import BASELINES, NotApplicable, baseline
 from solver.baselines.longer import extended
-from solver.problem import Number, Problem
+from solver.baselines.spread_1f1b import around_blocks
+from solver.problem import Block, BlockKind, Dependency, Number, Problem
+from solver.schedule import Schedule
 from solver.timing import time_orders
 from solver.validate import validate
 from tests.builders import chain, loop, pipeline, v
@@ -106,3 +108,29 @@ def test_extended_repeats_what_repeats() -> None:
         assert rows is not None
         assert max(o.end for o in time_orders(problem, 203, rows)) == baseline(name, problem, 203).makespan
         assert asked == ([64] if name == "1f1b" else [64, 203])
+
+
+@pytest.mark.parametrize("devices", [loop(4), v(4)])
+@pytest.mark.parametrize("held", [0, 4])
+def test_blocks_on_all_devices_are_put_between_building_blocks(devices: list[int], held: int) -> None:
+    """An embedding's forward before the first stage and its backward after it, each on all devices."""
+    inner = pipeline(devices, split=(1, 1), memory=100)
+    everywhere = tuple(range(4))
+    into = Block("F in", BlockKind.FORWARD, everywhere, 1, memory=(2,))
+    blocks = [replace(block, after=(Dependency("F in"),)) if block.name == "f0" else block for block in inner.blocks]
+    out = Block("B in", BlockKind.BACKWARD, everywhere, 1, memory=(-2,), after=(Dependency("b0"),))
+    problem = Problem("m", inner.devices, (into, *blocks, out))
+    rows = around_blocks(problem, 8, held=held)
+    schedule = Schedule(problem, 8, time_orders(problem, 8, rows), 0.0)
+    validate(schedule)
+    alone = baseline("v-block", inner, 8).makespan
+    assert alone <= schedule.makespan <= alone + 8 * 2 + 6
+
+
+def test_without_room_or_such_blocks_nothing_is_put_together() -> None:
+    with pytest.raises(NotApplicable, match="several devices"):
+        around_blocks(pipeline(v(2), split=(1, 1)), 4, held=4)
+    inner = pipeline(v(2), split=(1, 1), memory=8)
+    into = Block("F in", BlockKind.FORWARD, (0, 1), 1, memory=(2,))
+    with pytest.raises(NotApplicable, match="no room"):
+        around_blocks(Problem("m", inner.devices, (into, *inner.blocks)), 4, held=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import cast
 
 import pytest
 
@@ -11,7 +12,9 @@ from models.family_costs import family_costs
 from models.sections import Spec
 from models.spec import SpecError, parse_spec
 from models.stages import Stages, static_bytes
+from models.transform.chunks import Chunks, chunked
 from models.transform.groups import GroupStage, Row, split_row
+from models.transform.parts import stage_cost
 from models.transform.shapes import ShapeCandidate, shape_candidates
 from models.transform.space import Space, space_of
 from solver.baselines import baseline
@@ -137,6 +140,56 @@ def test_groups_of_gpus_are_cut_as_all_ways_to_cut_say() -> None:
                         load = max(p.cost.load for p in pieces)
                         best = load if best is None else min(best, load)
             assert found.get(number) == best
+
+
+@pytest.mark.parametrize("chunks", ["v", "loop"])
+@pytest.mark.parametrize("model, shape", [(GPT, "m"), (T5, "nn")])
+def test_two_chunks_a_group_between_what_all_gpus_compute(model: str, shape: str, chunks: Chunks) -> None:
+    """Down the groups and back up, or twice down; no chunk on both sides of the layer that all compute; it runs."""
+    space = space_of(spec_of(model), family_costs(spec_of(model)))
+    assert space is not None
+    found, _ = shape_candidates(space, (shape,), ("full", "split"), (chunks,))
+    made = [candidate for candidate in found if candidate.chunks == chunks]
+    assert {candidate.backward for candidate in made} == {"full", "split"}
+    for candidate in made:
+        assert f"{'V' if chunks == 'v' else 'loop'} of 2 chunks" in candidate.title
+        row = [part for part in candidate.parts if part.degree < space.gpus]
+        groups = list(dict.fromkeys(part.gpus for part in row))
+        assert [part.gpus for part in row] == groups + (groups[::-1] if chunks == "v" else groups)
+        assert sorted(itertools.chain(*groups)) == [0, 1, 2, 3]
+        assert all(part.layers == tuple(range(part.layers[0], part.layers[-1] + 1)) for part in candidate.parts)
+        assert sorted(itertools.chain(*(part.layers for part in candidate.parts))) == list(range(len(space.layers)))
+        schedule = baseline("greedy", candidate.problem, 8)
+        validate(schedule)
+        assert schedule.makespan >= 8 * space.least_period * (1 - 1e-9)
+
+
+def test_chunks_are_cut_as_all_ways_to_cut_say() -> None:
+    """The least load of a GPU over all cuts that keep to the layer inside, and none where no cut fits."""
+    spec = spec_of("{family: t5, encoder_layers: 3, decoder_layers: 4, hidden: 256, heads: 8, feed_forward: 1024, "
+                   "vocabulary: 32768, sequence: 256, positions: learned}", gpus=2)
+    space = space_of(spec, family_costs(spec))
+    assert space is not None
+    layers = [i for i in range(len(space.layers)) if i not in space.vocabulary_layers]
+    runs = [tuple(layers[i:j]) for i, j in itertools.combinations(range(len(layers) + 1), 2)]
+    stages = {run: stage_cost(space.costs[1], run) for run in runs if run[-1] - run[0] == len(run) - 1}
+    for chunks, pairs in (("v", ((0, 3), (1, 2))), ("loop", ((0, 2), (1, 3)))):
+        loads = []
+        for cuts in itertools.combinations(range(1, len(layers)), 3):
+            runs = [tuple(layers[i:j]) for i, j in zip((0, *cuts), (*cuts, len(layers)), strict=True)]
+            if all(run in stages for run in runs):
+                loads.append(max(stages[runs[a]].load + stages[runs[b]].load for a, b in pairs))
+        found = list(chunked(space, layers, cast(Chunks, chunks), "full", 32 * 1024**3))
+        assert len({part.gpus for part in found[0]}) == 2
+        assert max(found[0][a].cost.load + found[0][b].cost.load for a, b in pairs) == min(loads)
+        assert not list(chunked(space, layers, cast(Chunks, chunks), "full", 1024**2))
+
+
+def test_too_few_layers_or_gpus_make_no_chunks() -> None:
+    space = space_of(spec_of(GPT), family_costs(spec_of(GPT)))
+    assert space is not None
+    assert {part.degree for part in next(chunked(space, range(1, 5), "v", "full", 2**36))} == {2}  # 4 layers: 2 groups
+    assert not list(chunked(space, range(1, 4), "v", "full", 2**36))
 
 
 def test_too_little_memory_is_said_with_what_is_missing() -> None:

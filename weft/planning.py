@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -9,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from solver.bounds.load import load_bound
 from solver.cpsat import Budget
 from solver.files import load_problem
 from solver.history import History
@@ -112,7 +114,8 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     count = micro_batches or spec.run.micro_batches
     found = together(spec)
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
-    placements = [] if found is None else [shape_placement(candidate, found[0]) for candidate in found[1]]
+    placements = [] if found is None else [shape_placement(candidate, found[0])
+                                         for candidate in undominated(found[1])]
     chains = found is None or bool(set(SHAPES) & set(spec.placement.shapes))
     if chains:
         try:
@@ -186,6 +189,26 @@ def solve_case(
     return tournament.result()
 
 
+@dataclass(eq=False)
+class _Entry:
+    """A placement in the tournament: the bound by its devices' work and, once that does not rule it out, its search."""
+
+    placement: Placement
+    least: float
+    search: Search | None = None
+    refusal: Infeasible | None = None
+
+    @property
+    def bound(self) -> float:
+        """The proven lower bound on its makespan so far."""
+        return self.least if self.search is None else max(self.least, self.search.makespan_bound)
+
+    @property
+    def makespan(self) -> float:
+        """Of its best schedule so far."""
+        return _makespan(self.search)
+
+
 class _Tournament:
     """The placements' searches, taking turns within one budget."""
 
@@ -193,40 +216,51 @@ class _Tournament:
         self.case = case
         self.budget = budget
         self.on_progress = on_progress
-        self.placements: dict[Search, Placement] = {}
-        for placement in case.placements:
-            count = case.micro_batches // placement.replicas
-            self.placements[Search(placement.problem, count, budget, self._report)] = placement
-        self._refused: dict[Search, Infeasible] = {}
+        self.entries = [_Entry(placement, load_bound(placement.problem, self._count(placement)))
+                        for placement in case.placements]
         self.history = History()  # over all placements
 
     @property
     def winner(self) -> Search | None:
         """The search that has the best schedule so far."""
-        started = [search for search in self.placements if search.best is not None]
-        return min(started, key=_makespan, default=None)
+        entry = self._leader
+        return None if entry is None else entry.search
+
+    @property
+    def _leader(self) -> _Entry | None:
+        return min((entry for entry in self.entries if entry.makespan < math.inf), key=lambda entry: entry.makespan,
+                   default=None)
+
+    def _count(self, placement: Placement) -> int:
+        return self.case.micro_batches // placement.replicas
 
     def run(self) -> None:
-        running = {search: search.steps() for search in sorted(self.placements, key=lambda s: s.makespan_bound)}
-        for search, steps in list(running.items()):  # known schedules first, on all: none may be better than the answer
+        running: dict[_Entry, Iterator[None]] = {}
+        for entry in sorted(self.entries, key=lambda entry: entry.least):
+            # Known schedules first, on all that may be best: none may be better than the answer.
             if self.budget.left <= 0 and self.winner is not None:
                 return
-            if search.makespan_bound >= _makespan(self.winner) or not self._take_turn(search, steps, 0.0):
-                del running[search]
+            if entry.least >= _makespan(self.winner):
+                continue
+            entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report)
+            steps = entry.search.steps()
+            if entry.bound < _makespan(self.winner) and self._take_turn(entry, steps, 0.0):
+                running[entry] = steps
         turn = _FIRST_TURN
+        running = dict(sorted(running.items(), key=lambda item: item[0].bound))
         while running and not self.budget.spent:
-            for search, steps in list(running.items()):
+            for entry, steps in list(running.items()):
                 if self.budget.spent:
                     return
-                winner = self.winner
-                beaten = winner not in (None, search) and search.makespan_bound >= _makespan(winner)
-                if winner is search and len(running) > 1 and search.done:
+                leader = self._leader
+                beaten = leader not in (None, entry) and entry.bound >= _makespan(self.winner)
+                if leader is entry and len(running) > 1 and entry.search is not None and entry.search.done:
                     continue  # proven on its placement: the others' turn
-                if beaten or not self._take_turn(search, steps, turn):
-                    del running[search]
+                if beaten or not self._take_turn(entry, steps, turn):
+                    del running[entry]
             turn *= 2
 
-    def _take_turn(self, search: Search, steps: Iterator[None], turn: float) -> bool:
+    def _take_turn(self, entry: _Entry, steps: Iterator[None], turn: float) -> bool:
         """Whether the search may go on."""
         until = self._used() + turn
         try:
@@ -234,39 +268,38 @@ class _Tournament:
                 if self._used() >= until or self.budget.spent:
                     return True
         except Infeasible as refusal:
-            self._refused[search] = refusal
+            entry.refusal = refusal
         return False
 
     def _used(self) -> float:
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
 
     def _report(self, progress: Progress) -> None:
-        winner = self.winner
-        if winner is None:
+        leader = self._leader
+        if leader is None or leader.search is None:
             return
-        self.history.record(self.budget.elapsed, _makespan(winner), self._bound())
-        if progress.best.problem is not winner.problem:
+        self.history.record(self.budget.elapsed, leader.makespan, self._bound())
+        if progress.best.problem is not leader.search.problem:
             return
         # What is shown is a bound on every placement: it does not fall when another placement takes the lead.
         best = replace(progress.best, makespan_bound=min(self._bound(), progress.best.makespan))
-        self.on_progress(replace(progress, best=self.placements[winner].label(best)))
+        self.on_progress(replace(progress, best=leader.placement.label(best)))
 
     def _bound(self) -> float:
-        return min(search.makespan_bound for search in self.placements if search not in self._refused)
+        return min(entry.bound for entry in self.entries if entry.refusal is None)
 
     def result(self) -> Schedule:
-        winner = self.winner
-        if winner is None:
-            raise next(iter(self._refused.values()))
-        best = winner.result()
-        if len(self.placements) == 1:
-            return self.placements[winner].label(best)
+        leader = self._leader
+        if leader is None or leader.search is None:
+            raise next(entry.refusal for entry in self.entries if entry.refusal is not None)
+        best = leader.search.result()
+        if len(self.entries) == 1:
+            return leader.placement.label(best)
         self.history.record(self.budget.elapsed, best.makespan, self._bound())
-        rows = [Searched(placement.title, search.makespan_bound, None if search.best is None else _makespan(search),
-                         search is winner, str(self._refused.get(search, "")))
-                for search, placement in self.placements.items()]
-        return self.placements[winner].label(best).with_solver(
-            placements=len(self.placements), bound_over_placements=min(self._bound(), best.makespan),
+        rows = [Searched(entry.placement.title, entry.bound, entry.makespan if entry.makespan < math.inf else None,
+                         entry is leader, str(entry.refusal or "")) for entry in self.entries]
+        return leader.placement.label(best).with_solver(
+            placements=len(self.entries), bound_over_placements=min(self._bound(), best.makespan),
             **choice(rows, self.case.refused, best.makespan,
                      None if self.case.least_period is None else self.case.least_period * self.case.micro_batches),
             history=self.history.to_json())

@@ -11,7 +11,8 @@ HPCA 2024, names most of them):
 * ``x``: two replicas of the model, one down the groups and one up, each with every other micro-batch.
 
 For each shape and backward mode the layers are cut by :mod:`models.transform.groups` for every number of stages, and
-the few with the least estimated step are kept.
+the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all GPUs compute
+is also cut into two chunks a group (:mod:`models.transform.chunks`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from models.family_costs import device_of, family_costs, uses_measured_gpt
 from models.quantities import format_bytes
 from models.sections import ExplicitModel, Spec
 from models.stages import Backward, StageCost
+from models.transform.chunks import CHUNKS, Chunks, chunked
 from models.transform.groups import GroupStage, Row, split_row
 from models.transform.parts import Part, part_problem, stage_cost, static_memory
 from models.transform.space import Space, space_of
@@ -47,7 +49,7 @@ class ShapeCandidate:
 
     ``gpus``: the GPUs that each device of ``problem`` stands for. ``static_memory``: bytes that each of them always
     holds, which ``problem``'s devices no longer have. ``replicas``: of the model; a micro-batch of the problem is one
-    of each.
+    of each. ``chunks``: how two chunks a group lie, where there are two.
     """
 
     shape: TogetherShape
@@ -58,6 +60,7 @@ class ShapeCandidate:
     parts: tuple[Part, ...]
     layers_of_part: tuple[tuple[str, ...], ...]
     replicas: int = 1
+    chunks: Chunks | None = None
 
     @property
     def title(self) -> str:
@@ -69,6 +72,8 @@ class ShapeCandidate:
         degrees = sorted({part.degree for part in stages})
         each = "1 GPU" if degrees == [1] else f"{'-'.join(map(str, dict.fromkeys((degrees[0], degrees[-1]))))} GPUs"
         name = "chain" if self.shape == "groups" else self.shape.upper()
+        if self.chunks is not None:
+            return f"{name}, {'V' if self.chunks == 'v' else self.chunks} of 2 chunks on {each} each"
         return f"{name}, {len(stages)} stages on {each} each"
 
 
@@ -81,14 +86,19 @@ class Refused:
     missing: int | None = None
 
 
-def shape_candidates(space: Space, shapes: Sequence[str],
-                     modes: Sequence[str]) -> tuple[list[ShapeCandidate], list[Refused]]:
-    """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not."""
+def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
+                     chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[Refused]]:
+    """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
+
+    ``chunks``: how two chunks a group may lie in ``m`` and ``nn``, beside one.
+    """
     found: list[ShapeCandidate] = []
     refused: list[Refused] = []
     for shape in (shape for shape in TOGETHER if shape in shapes):
         try:
-            made = [candidate for backward in space.modes(modes) for candidate in _of_shape(space, shape, backward)]
+            made = [candidate for backward in space.modes(modes)
+                    for candidate in (*_of_shape(space, shape, backward),
+                                      *_in_chunks(space, shape, backward, chunks))]
             if not made:
                 raise _NoShape("no split of its layers fits into memory")
             found += made
@@ -111,7 +121,8 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
     space = space_of(spec, family_costs(spec))
     if space is None or not any(operator.splits for operator in space.graph.operators):
         return None
-    return space, *shape_candidates(space, wanted, spec.placement.backward)
+    return space, *shape_candidates(space, wanted, spec.placement.backward,
+                                    [chunks for chunks in CHUNKS if chunks in spec.placement.shapes])
 
 
 class _NoShape(Exception):
@@ -133,6 +144,24 @@ def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[Sh
     best = dict.fromkeys(row for rows in arrangements for row in _best(space, together, rows))
     made = [_candidate(space, shape, backward, together, row) for row in best]
     return [candidate for candidate in made if candidate is not None]
+
+
+def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
+               chunks: Sequence[Chunks]) -> Iterator[ShapeCandidate]:
+    """The placements of ``m`` or ``nn`` with two chunks a group, for each of ``chunks``."""
+    if shape not in ("m", "nn"):
+        return
+    together = _together(space, shape)
+    rest = [layer for layer in range(len(space.layers)) if layer not in together]
+    everyone = tuple(range(space.gpus))
+    spread = [Part("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in _runs(together)]
+    for how in chunks:
+        for row in chunked(space, rest, how, backward, _room(space, together, backward)):
+            parts = sorted((*spread, *row), key=lambda part: part.layers[0])
+            made = _made(space, shape, backward, tuple(replace(part, name=str(number))
+                                                       for number, part in enumerate(parts)), chunks=how)
+            if made is not None:
+                yield made
 
 
 def _together(space: Space, shape: TogetherShape) -> tuple[int, ...]:
@@ -276,16 +305,17 @@ def _candidate(space: Space, shape: TogetherShape, backward: Backward, together:
     return _made(space, shape, backward, parts)
 
 
-def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...],
-          replicas: int = 1) -> ShapeCandidate | None:
+def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...], *, replicas: int = 1,
+          chunks: Chunks | None = None) -> ShapeCandidate | None:
     static = static_memory(parts, space.sharded, space.layers, space.bytes_per_parameter)
     if max(static.values()) > space.capacity:
         return None
-    name = f"{space.name} ({shape}, {backward} backward)" if backward != "none" else f"{space.name} ({shape})"
+    which = shape if chunks is None else f"{shape} {chunks}"
+    name = f"{space.name} ({which}, {backward} backward)" if backward != "none" else f"{space.name} ({which})"
     problem, gpus = part_problem(name, space.graph, space.layers, parts, space.capacity, static, backward,
                                  space.machine)
     return ShapeCandidate(shape, backward, problem, gpus, tuple(static[group[0]] for group in gpus), parts,
-                          tuple(tuple(space.layers[i] for i in part.layers) for part in parts), replicas)
+                          tuple(tuple(space.layers[i] for i in part.layers) for part in parts), replicas, chunks)
 
 
 def _members(row: Sequence[GroupStage], gpus: int) -> list[tuple[int, ...]]:

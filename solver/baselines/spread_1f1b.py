@@ -10,20 +10,51 @@ block stops all its devices, and the chain's micro-batches between them cannot m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from solver.baselines import one_f_one_b
+from solver.baselines import block_search, one_f_one_b
 from solver.baselines.base import NotApplicable, Row
 from solver.problem import BlockKind, Dependency, Problem
 from solver.timing import time_orders
 
-__all__ = ["orders"]
+__all__ = ["around", "around_blocks", "orders"]
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A training pipeline, one stage a device, with blocks on several devices along its chain.
 
     Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    """
+    return around(problem, micro_batches, one_f_one_b.orders)
+
+
+def around_blocks(problem: Problem, micro_batches: int, *, held: int) -> list[Row]:
+    """Per-device orders of the building-block search (:mod:`solver.baselines.block_search`) for the chain, with room
+    for what the blocks on several devices keep of ``held`` micro-batches; these blocks put in between.
+
+    A start for a search where the chain has several stages a device; whether it fits is not known. Raises
+    :class:`~solver.baselines.base.NotApplicable` as :func:`around` does, and where so much room leaves none.
+    """
+    spread = [block for block in problem.blocks if len(block.devices) > 1]
+    kept = [held * sum(max(block.memory_on(d), 0) for block in spread) for d in range(len(problem.devices))]
+    if any(device.memory is not None and device.memory <= amount
+           for device, amount in zip(problem.devices, kept, strict=True)):
+        raise NotApplicable("the blocks on several devices leave no room")
+
+    def inner(chain: Problem, count: int) -> list[Row]:
+        devices = tuple(device if device.memory is None else replace(device, memory=device.memory - amount)
+                        for device, amount in zip(chain.devices, kept, strict=True))
+        return block_search.orders(replace(chain, devices=devices), count)
+
+    return around(problem, micro_batches, inner)
+
+
+def around(problem: Problem, micro_batches: int, inner: Callable[[Problem, int], list[Row]]) -> list[Row]:
+    """Per-device orders of a chain run as ``inner`` has it, with the blocks on several devices put in between.
+
+    Raises :class:`~solver.baselines.base.NotApplicable` where there is no such block or nothing else, or where
+    ``inner`` does.
     """
     spread = [i for i, block in enumerate(problem.blocks) if len(block.devices) > 1]
     if not spread:
@@ -34,7 +65,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     chain = _without(problem, spread, kept)
     start: dict[tuple[int, int], float] = {}
     end: dict[tuple[int, int], float] = {}
-    rows = one_f_one_b.orders(chain, micro_batches)
+    rows = inner(chain, micro_batches)
     for operation in time_orders(chain, micro_batches, rows):
         start[kept[operation.block], operation.micro_batch] = operation.start
         end[kept[operation.block], operation.micro_batch] = operation.end

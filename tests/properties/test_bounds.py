@@ -15,6 +15,7 @@ from solver.baselines import BASELINES, NotApplicable
 from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import common_blocks, graph_of, without_common
 from solver.bounds.heads import heads, tails
+from solver.bounds.load import load_bound
 from solver.bounds.order import implied_order
 from solver.bounds.windows import rolling_bounds
 from solver.cpsat import Budget
@@ -51,6 +52,7 @@ def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assert best is not None
     instance = Instance.of(case.problem)
     assert makespan_bound(instance, case.micro_batches) * instance.tick <= best
+    assert load_bound(case.problem, case.micro_batches) <= best
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW_DATA)
@@ -62,6 +64,7 @@ def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_b
     assert best is not None
     instance = Instance.of(problem)
     assert makespan_bound(instance, micro_batches) * instance.tick <= best
+    assert load_bound(problem, micro_batches) <= best
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)

@@ -16,6 +16,8 @@ BYTES_PER_PARAMETER = 3
 
 #: Per GPU its stages, in order.
 Rows = list[list[StageCost]]
+#: Shape, layers, memory of each GPU, micro-batches in flight of each stage, backward, borders.
+Case = tuple[Shape, list[LayerCost], list[int], list[int], Backward, frozenset[int]]
 
 
 @st.composite
@@ -31,22 +33,24 @@ def layer(draw: st.DrawFn) -> LayerCost:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Shape, list[LayerCost], list[int], list[int], Backward]:
+def cases(draw: st.DrawFn) -> Case:
     shape: Shape = draw(st.sampled_from(("chain", "v", "loop")))
     gpus = draw(st.integers(1, 3))
     stages = len(stage_device(shape, gpus))
     layers = draw(st.lists(layer(), min_size=stages, max_size=max(7, stages)))
     memory = draw(st.lists(st.integers(10, 150), min_size=gpus, max_size=gpus))
     in_flight = draw(st.lists(st.integers(1, 3), min_size=stages, max_size=stages))
-    return shape, layers, memory, in_flight, draw(st.sampled_from(("full", "split", "none")))
+    inner = st.integers(1, len(layers) - 1) if len(layers) > 1 else st.nothing()
+    borders = draw(st.frozensets(inner, max_size=min(2, stages - 1)))
+    return shape, layers, memory, in_flight, draw(st.sampled_from(("full", "split", "none"))), borders
 
 
-def every_split(shape: Shape, layers: list[LayerCost], gpus: int) -> list[Rows]:
+def every_split(shape: Shape, layers: list[LayerCost], gpus: int, borders: frozenset[int]) -> list[Rows]:
     devices, stages = stage_device(shape, gpus), Stages(layers)
     return [[[stages.stage(first, last) for (first, last), device in zip(pairwise((0, *cuts, len(layers))), devices,
                                                                          strict=True) if device == gpu]
              for gpu in range(gpus)]
-            for cuts in combinations(range(1, len(layers)), len(devices) - 1)]
+            for cuts in combinations(range(1, len(layers)), len(devices) - 1) if borders.issubset(cuts)]
 
 
 def needs(shape: Shape, rows: Rows, in_flight: list[int], backward: Backward) -> list[int]:
@@ -58,9 +62,8 @@ def needs(shape: Shape, rows: Rows, in_flight: list[int], backward: Backward) ->
 
 @settings(max_examples=300, deadline=None)
 @given(cases())
-def test_split_is_the_best_of_all_that_fit(
-        case: tuple[Shape, list[LayerCost], list[int], list[int], Backward]) -> None:
-    shape, layers, memory, in_flight, backward = case
+def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
+    shape, layers, memory, in_flight, backward, borders = case
 
     def value(rows: Rows) -> tuple[int, int, int]:
         need = needs(shape, rows, in_flight, backward)
@@ -70,9 +73,9 @@ def test_split_is_the_best_of_all_that_fit(
 
     def solve() -> Split:
         return split_layers(shape, layers, memory, in_flight, backward=backward,
-                            bytes_per_parameter=BYTES_PER_PARAMETER)
+                            bytes_per_parameter=BYTES_PER_PARAMETER, borders=borders)
 
-    values = [value(rows) for rows in every_split(shape, layers, len(memory))]
+    values = [value(rows) for rows in every_split(shape, layers, len(memory), borders)]
     fitting = [entry for entry in values if entry[2] <= 0]
     if not fitting:
         with pytest.raises(NoSplit) as caught:
@@ -91,13 +94,12 @@ def test_split_is_the_best_of_all_that_fit(
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_the_least_memory_named_is_exactly_enough(
-        case: tuple[Shape, list[LayerCost], list[int], list[int], Backward]) -> None:
-    shape, layers, memory, in_flight, backward = case
+def test_the_least_memory_named_is_exactly_enough(case: Case) -> None:
+    shape, layers, memory, in_flight, backward, borders = case
 
     def solve(capacity: int) -> Split:
         return split_layers(shape, layers, [capacity] * len(memory), in_flight, backward=backward,
-                            bytes_per_parameter=BYTES_PER_PARAMETER)
+                            bytes_per_parameter=BYTES_PER_PARAMETER, borders=borders)
 
     try:
         solve(0)
