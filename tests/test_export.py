@@ -139,13 +139,19 @@ def test_what_no_device_can_run_is_refused_in_one_sentence(saved: Path, tmp_path
     save_problem(pipeline(chain(2), memory=2), tmp_path / "p.json")
     assert run("import", tmp_path / "o.csv", "--problem", tmp_path / "p.json", "-o", tmp_path / "s.json") == 1
     capsys.readouterr()
-    for arguments in (["draw", tmp_path / "s.json"], ["draw", saved, "--baseline", tmp_path / "s.json"],
-                      ["export", tmp_path / "s.json", "-o", tmp_path / "x.csv"], ["explain", tmp_path / "s.json"],
+    for arguments in (["export", tmp_path / "s.json", "-o", tmp_path / "x.csv"], ["explain", tmp_path / "s.json"],
                       ["plan", tmp_path / "s.json"]):
         assert run(*arguments) == 1
         printed = capsys.readouterr().err
         assert f"{tmp_path / 's.json'}: device 'gpu0': when block 'f0' of micro-batch 2 starts" in printed
         assert printed.endswith("(and more: `weft check` lists all)\n") and printed.count("\n") == 1
+    assert run("draw", tmp_path / "s.json", "-o", tmp_path / "s.svg", "--critical") == 0  # where memory is too little
+    assert run("draw", saved, "-o", tmp_path / "s.html", "--baseline", tmp_path / "s.json") == 0
+    saved.write_text(saved.read_text().replace('"start": 0.0, "end": 1.0', '"start": 0.5, "end": 1.5', 1))
+    capsys.readouterr()
+    assert run("draw", saved, "-o", tmp_path / "x.svg") == 1
+    assert f"{saved}: nothing starts at 0" in capsys.readouterr().err
+    assert not (tmp_path / "x.svg").exists()
 
 
 def test_a_note_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 __all__ = ["judged"]
 
 
-def judged(schedule: Schedule | PathLike, *, in_turn: bool = True) -> Schedule:
+def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: bool = True) -> Schedule:
     """``schedule``, read if it is a path, which keeps every rule.
 
     ``in_turn=False`` allows a block to run micro-batches in any order: devices can run such schedules as they stand,
-    and other tools make them; only what bounds and periods say does not hold for them. Raises
-    :class:`~solver.validate.InvalidSchedule`, its sentences led by the file's name, and ``FormatError``.
+    and other tools make them; only what bounds and periods say does not hold for them. ``capacities=False`` allows it
+    to need more memory than there is. Raises :class:`~solver.validate.InvalidSchedule`, its sentences led by the file's
+    name, and ``FormatError``.
     """
     from solver.files import load_schedule
     from solver.validate import InvalidSchedule, violations
@@ -25,7 +26,7 @@ def judged(schedule: Schedule | PathLike, *, in_turn: bool = True) -> Schedule:
     where = ""
     if isinstance(schedule, str | os.PathLike):
         where, schedule = f"{os.fspath(schedule)}: ", load_schedule(schedule)
-    faults = violations(schedule, in_turn=in_turn)
+    faults = violations(schedule, in_turn=in_turn, capacities=capacities)
     if faults:
         raise InvalidSchedule([where + fault for fault in faults])
     return schedule

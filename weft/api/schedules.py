@@ -50,8 +50,8 @@ def draw(
     ``critical`` marks the critical path (see :func:`explain`). ``history`` draws, instead of the schedule, the best
     makespan and the bound over the time of the search that made it.
 
-    Blocks may run micro-batches in any order, as those of an imported schedule may. Raises
-    :class:`~solver.validate.InvalidSchedule` for a schedule that breaks any other rule.
+    Blocks may run micro-batches in any order, as those of an imported schedule may, and need more memory than there is:
+    that stands out. Raises :class:`~solver.validate.InvalidSchedule` for a schedule that breaks any other rule.
     """
     from weft.drawing import draw_history, draw_schedule
 
@@ -59,11 +59,11 @@ def draw(
         if baseline is not None or measured is not None or critical:
             raise ValueError("the history of a search is a picture of its own: leave out baseline, measured and "
                              "critical")
-        draw_history(judged(schedule, in_turn=False), path, title=title)
+        draw_history(judged(schedule, in_turn=False, capacities=False), path, title=title)
         return
-    above = None if baseline is None else judged(baseline, in_turn=False)
-    draw_schedule(judged(schedule, in_turn=False), path, baseline=above, measured=measured, title=title,
-                  critical=critical)
+    above = None if baseline is None else judged(baseline, in_turn=False, capacities=False)
+    draw_schedule(judged(schedule, in_turn=False, capacities=False), path, baseline=above, measured=measured,
+                  title=title, critical=critical)
 
 
 def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None) -> Any:

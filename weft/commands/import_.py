@@ -44,7 +44,7 @@ COMMAND = Command(
         "order. Times are the earliest that its order allows, with the durations of --problem, or one unit for a "
         "forward and for each half of a backward. What breaks weft's rules is told (exit status 1) and written "
         "all the same. Where that is only the order of micro-batches, as in PyTorch's LoopedBFS, it can be drawn, "
-        "explained, planned and exported.",
+        "explained, planned and exported; where it is memory, drawn.",
     ),
     example="weft import order.csv --problem gpt.yaml -o theirs.json && weft draw theirs.json",
     arguments=_arguments,
