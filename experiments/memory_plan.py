@@ -1,6 +1,6 @@
 """Memory as a decision, against planners that follow a rule: the largest micro-batch that trains, and how fast.
 
-    python experiments/memory_plan.py [--only TEXT] [--output memory_plan.json]
+    python -m experiments.memory_plan [--only TEXT] [--output memory_plan.json]
 
 Every planner gets the same chain of operators, the same devices and the same counting of memory, at micro-batches of
 1, 2, 4, ... samples. *Trainable* is a micro-batch whose throughput is at least 0.9 of the planner's own best; without

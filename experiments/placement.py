@@ -1,6 +1,6 @@
 """Operator graphs placed to proof: published inputs, and generated ones of the size and shape of published ones.
 
-    python experiments/placement.py [--data FOLDER] [--only TEXT] [--ablation] [--output placement.json]
+    python -m experiments.placement [--data FOLDER] [--only TEXT] [--ablation] [--output placement.json]
 
 A row: operators, groups after exact reductions, the slicing dynamic program's value, objective and bound, CPU seconds
 of the whole search, and everything on one accelerator (without its memory limit). ``--data`` is a folder with inputs of
