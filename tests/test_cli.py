@@ -18,6 +18,7 @@ from solver.files import load_schedule, problem_to_json, save_problem, save_sche
 from solver.problem import Problem
 from tests.builders import TINY_SPEC, chain, pipeline
 from weft.cli import main
+from weft.commands import commands
 
 
 @pytest.fixture
@@ -161,6 +162,18 @@ def test_a_problem_that_fits_no_memory_is_a_no(tmp_path: Path, capsys: pytest.Ca
 def test_a_block_problem_needs_the_number_of_micro_batches(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("solve", problem) == 2
     assert "--micro-batches N" in capsys.readouterr().err
+
+
+def test_every_command_is_listed_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(weft.__file__).parent / "commands"
+    defined = [path for path in folder.glob("*.py") if "\nCOMMAND = " in path.read_text()]
+    known = commands()
+    assert len(known) == len(defined) > 15
+    for name, command in known.items():
+        with pytest.raises(SystemExit) as exit_:
+            main([name, "--help"])
+        assert exit_.value.code == 0
+        assert capsys.readouterr().out.count(f"weft {name} - {command.summary}"[:90]) == 1
 
 
 @pytest.mark.parametrize("arguments", [
