@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solver.cpsat import Budget
@@ -22,6 +22,7 @@ from solver.placement.problem import Degree, DeviceKind, Node, PlacementError, P
 from solver.placement.replicated_slicing import slice_replicated
 from solver.placement.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
 from solver.placement.stage_dag import stages_by_depth
+from solver.placement.steps import least_step, ways_of
 
 
 def shared(problem: PlacementProblem, *degrees: int, rate: float = 1.0, all_reduce: float = 0.0) -> PlacementProblem:
@@ -105,11 +106,11 @@ def test_a_graph_that_is_too_wide_gets_the_best_row_and_a_bound() -> None:
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> PlacementProblem:
+def problems(draw: st.DrawFn, least: int = 0) -> PlacementProblem:
     """Up to five operators on up to five devices, of which a stage may have two, three or four."""
     count = draw(st.integers(1, 5))
     alike = draw(st.booleans())
-    costs = [(draw(st.integers(0, 6)), draw(st.integers(0, 2)), draw(st.integers(0, 3)), draw(st.integers(0, 3)))
+    costs = [(draw(st.integers(least, 6)), draw(st.integers(0, 2)), draw(st.integers(0, 3)), draw(st.integers(0, 3)))
              for _ in range(1 if alike else count)] * (count if alike else 1)
     nodes = tuple(Node(f"n{i}", (time,), resident, held, gradient=gradient)
                   for i, (time, resident, held, gradient) in enumerate(costs))
@@ -228,3 +229,37 @@ def test_stages_without_a_backward_have_forwards_only() -> None:
     blocks = stage_problem("inference", works, found.after).blocks
     assert [block.name for block in blocks] == [f"F{s}" for s in range(len(found.stages))]
     assert [block.duration for block in blocks] == pytest.approx([stage.load for stage in found.stages])
+
+
+# -- the least step ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(least=1), st.integers(1, 4))
+def test_no_step_of_a_graph_of_stages_is_shorter_than_the_bound(problem: PlacementProblem, count: int) -> None:
+    """Against 1F1B on every graph of stages, and against the formula evaluated for every one of them."""
+    problem = dataclasses.replace(problem, micro_batches=count)
+    groups = groups_of(problem)
+    ways = ways_of(groups)
+    group_of = groups.spread(range(groups.count))
+    allowed, steps = [], []
+    for parts, on in every_row(problem):
+        stages, after, _ = stages_by_depth(problem, parts, on)
+        if judge.breaches(problem, stages):
+            continue
+        works = work_of(problem, stages)
+        steps.append(step_of(one_f_one_b(stage_problem("tiny", works, after), works, after, count), works))
+        reached = [ways.to({group_of[node] for node in stage.nodes}) for stage in stages]
+        allowed.append(max(ways.longest, *(
+            max(count * stage.load + before, count * (stage.load - stage.all_reduce) + both)
+            for stage, (before, both) in zip(stages, reached, strict=True))))
+        assert steps[-1] >= allowed[-1] * (1 - 1e-9)
+    assume(steps)
+    found = least_step(groups, Budget(), least=simple_bound(groups), most=2 * min(steps))
+    assert found.bound <= min(allowed) * (1 + 1e-9)
+    assert found.bound >= min(allowed) * (1 - 3e-3)
+    assert found.stages is not None
+    parts = [(kind, [n for g in inside for n in groups.members[g]]) for kind, inside in found.stages.stages]
+    stages, _, _ = stages_by_depth(problem, parts, found.stages.devices)
+    assert not judge.breaches(problem, stages)
+    assert load(stages) == pytest.approx(found.stages.value)

@@ -25,7 +25,9 @@ from solver.placement.bounds import least_times, least_work
 from solver.placement.depth import waits
 from solver.placement.groups import Groups
 
-__all__ = ["Cuts", "Ideal", "Ideals", "Piece", "TooWide"]
+__all__ = ["MAX_CUTS", "Cuts", "Ideal", "Ideals", "Piece", "TooWide"]
+
+MAX_CUTS = 2_000_000
 
 Ideal: TypeAlias = tuple[int, ...]
 #: What a piece, or a stage, holds, sorted: of a path of a family the groups from one place up to another.
@@ -53,7 +55,7 @@ class Ideals:
     """
 
     def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool, twins: bool,
-                 max_cuts: int) -> None:
+                 max_cuts: int = MAX_CUTS) -> None:
         self.groups, self.budget, self.limit, self.devices = groups, budget, limit, devices
         self.in_a_row, self.max_cuts = in_a_row, max_cuts
         self._find_paths(twins)

@@ -25,18 +25,21 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solver.cpsat import Budget
 from solver.placement.groups import Groups
-from solver.placement.ideals import Ideals, Piece, TooWide
+from solver.placement.ideals import MAX_CUTS, Ideals, Piece, TooWide
 from solver.placement.replicated_slicing import slice_replicated
 from solver.placement.slicing import Slicing, depth_first_order
 
-__all__ = ["LevelSolved", "TooWide", "first_row", "levels"]
+if TYPE_CHECKING:
+    from solver.placement.steps import Ways
+
+__all__ = ["LevelSolved", "Program", "TooWide", "first_row", "levels"]
 
 #: Bisection stops at this fraction between limits; the last run then proves the rest.
 _CLOSE = 2e-3
@@ -72,7 +75,7 @@ class LevelSolved:
 
 def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, in_a_row: bool = False,
            twins: bool = True, start: Slicing | None = None, shallower: Sequence[float] = (),
-           max_cuts: int = 2_000_000) -> LevelSolved:
+           max_cuts: int = MAX_CUTS) -> LevelSolved:
     """The graph of stages (with ``in_a_row``: the row of stages) with the least largest load, and then the least depth
     among those with a largest load no more than ``slack`` above it.
 
@@ -94,7 +97,7 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
     widest = top * (1 + max((slack, *shallower))) * (1 + 1e-9)
     ideals = Ideals(groups, budget, limit=widest, devices=kind.count, in_a_row=in_a_row, twins=twins,
                     max_cuts=max_cuts)
-    program = _Program(ideals, there[0])
+    program = Program(ideals, there[0])
 
     least = max(least, program.crowded())
     low, found, more = least, None, _CLOSE
@@ -132,12 +135,13 @@ def first_row(groups: Groups, budget: Budget) -> Slicing | None:
     return min(found, key=lambda row: row.value, default=None)
 
 
-class _Program:
-    """One dynamic program a limit, over the same ideals."""
+class Program:
+    """One dynamic program a limit, over the same ideals. With ``ways`` a load is what a stage adds to a step, idle time
+    included, a micro-batch (:mod:`solver.placement.steps`)."""
 
-    def __init__(self, ideals: Ideals, kind: int) -> None:
+    def __init__(self, ideals: Ideals, kind: int, ways: Ways | None = None) -> None:
         groups = ideals.groups
-        self.ideals, self.groups, self.kind = ideals, groups, kind
+        self.ideals, self.groups, self.kind, self.ways = ideals, groups, kind, ways
         device = groups.problem.kinds[kind]
         self.factor, self.memory, self.count = device.transfer_factor, device.memory, device.count
         self.degrees = [(r, times[:, kind].tolist()) for r, times in groups.degrees if r <= device.count]
@@ -303,7 +307,14 @@ class _Program:
         cut = sum(self.groups.nets[i].cost for i in {i for group in inside for i in self.groups.nets_of[group]}
                   if not among.issuperset(self.groups.nets[i].groups))
         r, times = self.degrees[degree]
-        return float(sum(times[group] for group in inside) + cut * self.factor / r)
+        load = float(sum(times[group] for group in inside) + cut * self.factor / r)
+        if self.ways is None:
+            return load
+        before, both = self.ways.to(among)
+        problem, count = self.groups.problem, self.groups.problem.micro_batches or 1
+        added_up = 0.0 if not degree else problem.degrees[degree - 1].all_reduce * sum(
+            problem.nodes[node].gradient for group in inside for node in self.groups.members[group])
+        return load + max(before, both - added_up) / count
 
     # -- the answer ----------------------------------------------------------------------------------------------
 
