@@ -3,9 +3,10 @@ offloaded to the host.
 
 They are further chains for the schedule search: a stage's forward takes what the plan keeps, its backward runs the
 second forwards too and has the recompute buffer as workspace; what is offloaded leaves and comes back beside the
-computation, as blocks and transfers (:mod:`solver.offload`). So search and judge see all of it, and decide how much the
-copies hold at once: the plan's two buffers for them are where it starts from. There is a plan without offloading too,
-where one fits: which of the two has the better schedule, only schedules tell.
+computation, as blocks and transfers (:mod:`solver.offload`). So search and judge see all of it.
+
+A plan is made for a bottleneck, not for a schedule: how much room the copies and the messages that travel need so that
+nobody waits, only schedules tell. So there are several plans, with more or less room, with and without offloading.
 
 What a stage receives is never offloaded: it lies in its receive buffer until the stage is done with it.
 """
@@ -32,8 +33,10 @@ from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
-#: Seconds for a plan, and the gap at which it is good enough to be scheduled.
-_TIME, _GAP = 20.0, 1e-3
+#: Seconds for the first plan and for each later one, and the gap at which a plan is good enough to be scheduled.
+_TIME, _LATER, _GAP = 20.0, 10.0, 2e-3
+#: For which room there are plans: micro-batches ahead, copies; with and without offloading. The first asks for least.
+_OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
 #: Seconds that the blocks around a copy hold their GPU: the clock's tick.
 _MOMENT = 1e-9
 
@@ -55,30 +58,34 @@ def spec_candidates(spec: Spec) -> list[Candidate]:
         return decided
 
 
-def decided_candidates(spec: Spec) -> list[Candidate]:
-    """The chains of stages whose cuts and memory are decided together, the one with the best bottleneck first.
+def decided_candidates(spec: Spec, *, every: bool = True) -> list[Candidate]:
+    """The chains of stages whose cuts and memory are decided together, those with offloading first, and of each kind
+    those with least room; without ``every`` only these.
 
     Raises :class:`~models.spec.SpecError` where the spec has no such placement, and
     :class:`~solver.placement.memory_plan.NoMemoryPlan` where none fits.
     """
     made = _Chain(spec)
-    wanted: list[frozenset[Mode]] = [frozenset({"recompute"})]
+    kinds: list[tuple[frozenset[Mode], Sequence[tuple[int, int]]]] = [(frozenset({"recompute"}), _RECOMPUTING)]
     if spec.cluster.host_bandwidth is not None:
-        wanted.insert(0, frozenset({"recompute", "offload"}))
-    found: list[Candidate] = []
-    refusal: NoMemoryPlan | None = None
-    for modes in wanted:
-        try:
-            plan = plan_memory(made.problem(modes), gap=_GAP, time_limit=_TIME)
-        except NoMemoryPlan as error:
-            refusal = refusal or error
-            continue
-        if all(earlier.decided is None or _decisions(earlier.decided) != _decisions(plan) for earlier in found):
-            found.append(made.candidate(plan))
+        kinds.insert(0, (frozenset({"recompute", "offload"}), _OFFLOADING))
+    found: list[MemoryPlan] = []
+    refusals: list[NoMemoryPlan] = []
+    bound = 0  # of the first question, which asks for least
+    for modes, rooms in kinds:
+        for ahead, copies in rooms if every else rooms[:1]:
+            try:
+                plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound,
+                                   time_limit=_LATER if found else _TIME)
+            except NoMemoryPlan as error:
+                refusals.append(error)
+                break  # the others of this kind ask for more
+            bound = bound or (0 if refusals else plan.bound)
+            if all((plan.cuts, plan.modes) != (earlier.cuts, earlier.modes) for earlier in found):
+                found.append(plan)
     if not found:
-        assert refusal is not None
-        raise refusal
-    return found
+        raise refusals[0]
+    return [made.candidate(plan) for plan in found]
 
 
 def decided_least_period(spec: Spec) -> float:
@@ -87,11 +94,7 @@ def decided_least_period(spec: Spec) -> float:
     Raises :class:`~models.spec.SpecError` where the spec has no such placement.
     """
     made = _Chain(spec)
-    return least_bottleneck(made.problem(frozenset({"recompute"})), gap=_GAP, time_limit=_TIME) * 1e-9
-
-
-def _decisions(plan: MemoryPlan) -> tuple[tuple[int, ...], tuple[Mode, ...]]:
-    return plan.cuts, plan.modes
+    return least_bottleneck(made.problem(frozenset({"recompute"}), 0, 2), gap=_GAP, time_limit=_TIME) * 1e-9
 
 
 class _Chain:
@@ -118,14 +121,14 @@ class _Chain:
         # A stage's passes need what the neediest of its layers needs for a moment; here every stage is given the most.
         self.passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
 
-    def problem(self, modes: frozenset[Mode]) -> MemoryProblem:
-        """The question to the planner, with ``modes`` allowed beside keeping."""
+    def problem(self, modes: frozenset[Mode], ahead: int, copies: int) -> MemoryProblem:
+        """The question to the planner, with ``modes`` allowed beside keeping, and this room."""
         largest = max(op.output for op in self.operators) or 1
         return MemoryProblem(
             self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
             copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,
             link_bandwidth=largest / max(1e-12, self.cluster.link.seconds(largest)), modes=modes,
-            micro_batches=self.spec.micro_batches, inputs_stay=True)
+            micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copies, ahead=ahead)
 
     def candidate(self, plan: MemoryPlan) -> Candidate:
         """The placement that ``plan`` is."""
@@ -153,12 +156,13 @@ def _told(plan: MemoryPlan) -> str:
     def counts(mode: Mode) -> str:
         return " + ".join(str(plan.modes[a:b].count(mode)) for a, b in pairwise(plan.cuts))
 
-    allowed = "recomputed or offloaded" if "offload" in plan.problem.modes else "recomputed"
+    allowed = "kept, recomputed or offloaded" if "offload" in plan.problem.modes else "kept or recomputed"
     return (f"memory decided: stages begin at {', '.join(ops[cut].name for cut in plan.cuts[:-1])}; "
             f"{counts('recompute')} of {len(ops)} operators are recomputed"
             + (f", {counts('offload')} offloaded" if "offload" in plan.modes else "")
-            + f"; under 1F1B no plan of a chain whose operators are kept, {allowed} has a bottleneck below "
-              f"{plan.bound / 1e6:.1f} ms, this one has {plan.time / 1e6:.1f} ms")
+            + f"; with room for 1F1B's micro-batches{' and one more' if plan.problem.ahead else ''}, no plan of a "
+              f"chain whose operators are {allowed} has a bottleneck below {plan.bound / 1e6:.1f} ms, this one has "
+              f"{plan.time / 1e6:.1f} ms")
 
 
 def _chain(spec: Spec) -> tuple[list[ChainOperator], list[LayerCost], tuple[str, ...]]:

@@ -81,7 +81,7 @@ class Report:
                 device.weights, device.gradients, device.optimizer, device.activations, device.workspace,
                 device.reserve, device.needed, device.memory)),
                 "yes" if not device.missing else f"no, lacks {device.missing / GIB:.2f}")
-        decided = [plan_table(candidate.decided, candidate.problem.name) for candidate in self.decided
+        decided = [plan_table(candidate.decided, found.name) for candidate in self.decided
                    if candidate.decided is not None]
         return Group(stages, devices, *decided, *(Text(f"- {note}") for note in found.notes))
 
@@ -109,7 +109,7 @@ def estimate_source(source: Source, *, shape: str | None = None) -> Report:
     from solver.placement.memory_plan import NoMemoryPlan
 
     try:
-        return Report(found, tuple(decided_candidates(spec)))
+        return Report(found, tuple(decided_candidates(spec, every=False)))
     except NoMemoryPlan as error:
         return Report(replace(found, notes=(f"memory decided: {error}", *found.notes)))
 

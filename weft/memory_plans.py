@@ -13,7 +13,7 @@ from weft.units import bytes_text, time_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["plan_details", "plan_lines", "plan_table", "plan_text"]
+__all__ = ["plan_details", "plan_lines", "plan_table", "plan_text", "plan_title"]
 
 
 def plan_details(plan: MemoryPlan) -> dict[str, Any]:
@@ -41,6 +41,14 @@ def _stage(plan: MemoryPlan, s: int) -> dict[str, Any]:
         "memory": {"weights, gradients, optimizer": found.resident, "activations": found.activations,
                    "recompute buffer": found.recompute_buffer, "offload buffers": found.copy_buffer},
         "seconds": found.time * 1e-9}
+
+
+def plan_title(plan: MemoryPlan) -> str:
+    """Such as "memory decided with offload, room for 3 copies"."""
+    title = "memory decided"
+    if "offload" in plan.modes:
+        title += f" with offload, room for {plan.problem.copy_buffers} copies"
+    return title + (", a micro-batch ahead" if plan.problem.ahead else "")
 
 
 def plan_lines(schedule: Schedule) -> list[str]:
@@ -110,8 +118,9 @@ def plan_table(plan: MemoryPlan, name: str) -> Table:
     """The plan's stages: what is decided, and memory by class against what a GPU has for it."""
     from rich.table import Table
 
-    table = Table(title=f"{name}: bottleneck {plan.time / 1e6:.2f} ms, bound {plan.bound / 1e6:.2f} ms; GiB of each "
-                        "GPU at its peak under 1F1B, workspaces apart, as planned", title_justify="left")
+    table = Table(title=f"{name}, {plan_title(plan)}: bottleneck {plan.time / 1e6:.2f} ms, bound "
+                        f"{plan.bound / 1e6:.2f} ms; GiB of each GPU at its peak, workspaces apart, as planned",
+                  title_justify="left")
     for heading in ("GPU", "operators", "kept", "recomputed", "offloaded", "in flight", "static", "activations",
                     "recompute buffer", "offload buffers", "needed", "has", "ms"):
         table.add_column(heading, justify="left" if heading == "operators" else "right")

@@ -19,7 +19,7 @@ from solver.schedule import Schedule
 from solver.search import Infeasible, Progress, Search
 from weft.choice import Searched, choice, shape_placement_details
 from weft.domination import undominated
-from weft.memory_plans import plan_details
+from weft.memory_plans import plan_details, plan_title
 from weft.options import SearchOptions
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ def _placement(candidate: Candidate) -> Placement:
     memory = [None if device.memory is None else device.memory + static
               for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
     plan = candidate.decided
-    name = f"{shape}, {backward}" + ("" if plan is None else ", memory decided" + (
-        " with offload" if "offload" in plan.modes else ""))
+    name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}")
     return Placement(name, candidate.problem, {
         "placement": name,
         "static_memory": list(candidate.static_memory),

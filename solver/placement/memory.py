@@ -20,10 +20,12 @@ kept, and buffers for recomputing and for copies. ``rules`` says how these are c
 * ``strict``: what an executor can do. What a stage receives is held until its backward. A run of neighbouring
   recomputed operators starts from what the operator before it gave, and is all there before its backward begins: the
   buffer is the largest run. Tensors that pass by where a run starts (residual connections) stay with it. The copy
-  engine may lag behind by a micro-batch each way: its buffers are twice what is offloaded.
+  engine may lag behind by a micro-batch each way: its buffers are twice what is offloaded. (In a row of forwards and
+  backwards in turn that is enough if a copy is no longer than a forward: while a forward makes its bytes, those of the
+  next backward come; while that runs, the former leave. Three times is enough for copies as long as both.)
 * ``published``: as published planners count (the reconstruction of DawnPiper, Peng et al., arXiv 2505.05856): nothing
-  is held of what is received or passes by, one recomputed operator is there at a time, and two buffers of the largest
-  offloaded operator. No executor needs less, most need more.
+  is held of what is received or passes by, one recomputed operator is there at a time, and its buffers are two of the
+  largest offloaded operator. No executor needs less, most need more.
 
 Times are whole nanoseconds and sizes whole bytes, so that sums are exact.
 """
@@ -84,6 +86,8 @@ class MemoryProblem:
     stage holds as many versions of its weights as micro-batches (PipeDream's weight stashing). ``micro_batches``: in a
     step (``None``: many). ``windows``: where each of the S - 1 cuts may be, as operators that begin a stage (``None``:
     anywhere). ``inputs_stay``: what a stage receives is never offloaded, as where it lies in a receive buffer.
+    ``copy_buffers``: how many times a stage has room for what it offloads; ``ahead``: how many micro-batches more than
+    under 1F1B every stage but the last has room for, so that it need not wait while messages travel.
     """
 
     operators: tuple[ChainOperator, ...]
@@ -98,6 +102,8 @@ class MemoryProblem:
     micro_batches: int | None = None
     windows: tuple[frozenset[int], ...] | None = None
     inputs_stay: bool = False
+    copy_buffers: int = 2
+    ahead: int = 0
 
     def __post_init__(self) -> None:
         if self.stages < 1:
@@ -106,6 +112,9 @@ class MemoryProblem:
             raise PlacementError(f"{len(self.operators)} operators cannot fill {self.stages} stages, use fewer stages")
         if self.memory < 0:
             raise PlacementError(f"memory is {self.memory}, it must be 0 bytes or more")
+        for name, least in (("copy_buffers", 1), ("ahead", 0)):
+            if getattr(self, name) < least:
+                raise PlacementError(f"{name} is {getattr(self, name)}, it must be {least} or more")
         if self.micro_batches is not None and self.micro_batches < 1:
             raise PlacementError(f"micro_batches is {self.micro_batches}, it must be 1 or more")
         for name in ("copy_bandwidth", "link_bandwidth"):
@@ -117,8 +126,8 @@ class MemoryProblem:
             raise PlacementError(f"there are {len(self.windows)} windows for {self.stages - 1} cuts, give one for each")
 
     def in_flight(self, stage: int) -> int:
-        """Micro-batches that ``stage`` holds at once under 1F1B."""
-        depth = self.stages - stage
+        """Micro-batches that ``stage`` holds at once: those of 1F1B and, on all but the last, ``ahead`` more."""
+        depth = self.stages - stage + (self.ahead if stage < self.stages - 1 else 0)
         return depth if self.micro_batches is None else min(depth, self.micro_batches)
 
     def input_bytes(self, first: int) -> int:
@@ -243,4 +252,5 @@ def measure(plan: MemoryPlan, stage: int) -> StageMeasure:
     return StageMeasure(
         first, last, in_flight, again + sum(ops[k].forward + ops[k].backward for k in range(first, last)), again,
         problem.copy_time(sum(copied)), problem.link_time(first), resident, in_flight * held,
-        longest if strict else largest, 2 * (sum(copied) if strict else max(copied, default=0)), sum(copied))
+        longest if strict else largest,
+        problem.copy_buffers * (sum(copied) if strict else max(copied, default=0)), sum(copied))

@@ -59,10 +59,11 @@ class StageModel:
                 has = model.new_bool_var(f"offloads {k}")
                 model.add(self.offload[k] <= int(there[k]) * has)
                 model.add(copies >= int(c.kept[k]) * has)
-            model.add(_sum([*held, (-1, buffer), (-2, copies)]) >= excess)
+            model.add(_sum([*held, (-1, buffer), (-problem.copy_buffers, copies)]) >= excess)
             return
         self._add_runs(c.of[first:last].tolist(), c.kept, used, buffer)
-        model.add(_sum([*held, (-1, buffer), *((-2 * size, number) for size, number in copied)]) >= excess)
+        buffers = [(-problem.copy_buffers * size, number) for size, number in copied]
+        model.add(_sum([*held, (-1, buffer), *buffers]) >= excess)
 
     def _staying(self, c: Classes, first: int, last: int) -> list[tuple[int, cp_model.IntVar]]:
         """Bytes that stay at the beginnings of runs, and how many runs begin so: what the stage's quick answers count

@@ -38,15 +38,17 @@ class NoMemoryPlan(ValueError):
     """No plan fits into memory, however slow: the message says so and what could be changed."""
 
 
-def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float = inf, seed: int = 0) -> MemoryPlan:
+def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float = inf, seed: int = 0,
+                at_least: int = 0) -> MemoryPlan:
     """The plan of least bottleneck, and the bound that proves it; among those, least recomputed time, stage by stage.
 
     ``gap``: how far from the optimum the answer may be, as a share of it; the plan's ``bound`` says how far it is.
-    ``time_limit``: seconds, after which the best plan so far is returned. Raises :class:`NoMemoryPlan` if none fits,
+    ``time_limit``: seconds, after which the best plan so far is returned. ``at_least``: nanoseconds that no plan is
+    known to be below, such as the bound of a problem that asks for less. Raises :class:`NoMemoryPlan` if none fits,
     or none was found in time.
     """
     search = _Search(problem, Budget(seconds=time_limit, seed=seed))
-    lower, cuts = search.narrow(gap)
+    lower, cuts = search.narrow(gap, at_least)
     if cuts is None:
         raise NoMemoryPlan(search.refusal())
     return replace(search.plan(cuts), bound=lower)
@@ -85,11 +87,11 @@ class _Search:
 
     # -- the limit -------------------------------------------------------------------------------------------------
 
-    def narrow(self, gap: float) -> tuple[int, tuple[int, ...] | None]:
+    def narrow(self, gap: float, at_least: int = 0) -> tuple[int, tuple[int, ...] | None]:
         """A lower bound of the least limit, and cuts within a limit close to it."""
         total, kept = self.problem.totals[0][-1], self.problem.totals[1][-1]
         single = max(op.forward + op.backward for op in self.problem.operators)
-        bound = failed = max(-(-total // self.stages), single) - 1
+        bound = failed = max(-(-total // self.stages), single, at_least) - 1
         links = max((self.problem.link_time(k) for k in range(1, self.count)), default=0)
         most = max(total + sum(op.forward for op in self.problem.operators), links, bound + 1,
                    self.problem.copy_time(kept + max(op.output for op in self.problem.operators)))

@@ -110,7 +110,7 @@ class StageOracle:
 
     def _offload_gain(self, stage: int) -> int:
         """Bytes saved by each offloaded byte, buffers of whole micro-batches taken off."""
-        return self.problem.in_flight(stage) - (2 if self.problem.rules == "strict" else 0)
+        return self.problem.in_flight(stage) - (self.problem.copy_buffers if self.problem.rules == "strict" else 0)
 
     def _most_saved(self, stage: int, first: int, last: int, spare: int, limit: int) -> int:
         """No choice saves more.
@@ -144,7 +144,8 @@ class StageOracle:
             for level, size in enumerate(self._levels):
                 there_bytes = int((there * c.kept)[c.kept <= size].sum()) + received
                 below = int(self._levels[level - 1]) if level and self.problem.rules == "published" else 0
-                best_offload = max(best_offload, gain * min(limit_bytes, there_bytes) - 2 * below)
+                buffers = self.problem.copy_buffers * below
+                best_offload = max(best_offload, gain * min(limit_bytes, there_bytes) - buffers)
         return int(best_recompute) + 1 + best_offload
 
     def _greedy(self, stage: int, first: int, last: int, spare: int, limit: int, excess: int) -> Choice | None:
@@ -195,12 +196,12 @@ class StageOracle:
         used = choice.recompute > 0
         if problem.rules == "published":
             copied = max([received, *c.kept[choice.offload > 0].tolist()])
-            return int(saved - c.kept[used].max(initial=0) - 2 * copied)
+            return int(saved - c.kept[used].max(initial=0) - problem.copy_buffers * copied)
         longest = acc = 0
         for k in c.of[first:last].tolist():
             acc = acc + int(c.kept[k]) if used[k] else 0
             longest = max(longest, acc)
-        return saved - longest - 2 * offloaded
+        return saved - longest - problem.copy_buffers * offloaded
 
     def _staying(self, first: int, last: int, recompute: Ints) -> int:
         """Bytes that stay at the beginnings of runs, if of each class the first operators are recomputed.

@@ -37,7 +37,8 @@ def _problems(draw: st.DrawFn, rules: Rules, *, kinds: bool = False) -> MemoryPr
     return MemoryProblem(
         tuple(ops), stages, draw(st.integers(0, held + 20)), copy_bandwidth=draw(st.sampled_from([5e8, 2e9, 1e10])),
         link_bandwidth=draw(st.sampled_from([5e8, 1e12])), rules=rules, modes=allowed, versions=draw(st.booleans()),
-        micro_batches=draw(st.sampled_from([None, 1, 2])), windows=windows, inputs_stay=draw(st.booleans()))
+        micro_batches=draw(st.sampled_from([None, 1, 2])), windows=windows, inputs_stay=draw(st.booleans()),
+        copy_buffers=draw(st.sampled_from([2, 2, 1, 3])), ahead=draw(st.sampled_from([0, 0, 1])))
 
 
 def _least(problem: MemoryProblem) -> int | None:
@@ -89,6 +90,7 @@ def _check(problem: MemoryProblem, *, exact: bool) -> None:
         assert not exact
         return
     assert plan.fits and plan.bound == plan.time >= least
+    assert plan_memory(problem, gap=0, at_least=plan.bound).time == plan.time
     assert not exact or plan.time == least
 
 
