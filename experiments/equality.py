@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from experiments.stage_graphs import MODES, SHAPES, Case, alone, case, expected, held_gradients, training, varied
+from experiments.stage_graph_training import alone, expected, held_gradients, training
+from experiments.stage_graphs import MODES, SHAPES, Case, case, varied
 from runtime.launch import launch_local
 from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.replay import run_training

@@ -1,109 +1,29 @@
 """Small models in the shapes that the executor can run: chains, skips, branches, and the M, NN, K and X placements.
 
-Each :class:`Case` is a block problem with a module for every stage, whole; :func:`training` hands a rank its part, with
-the stages on several ranks cut into shares (:mod:`runtime.parallel`), and :func:`alone` trains the same modules in one
-process. :func:`varied` turns a problem's full backwards into split ones, or adds recomputation or offload.
+Each :class:`Case` is a block problem with a module for every stage (:mod:`experiments.stage_modules`), whole;
+:mod:`experiments.stage_graph_training` trains it. :func:`varied` turns a problem's full backwards into split ones, or
+adds recomputation or offload.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from experiments.stage_modules import BATCH, LENGTH, VOCABULARY, Both, Embed, EmbedTwice, Mix, Score
 from models.zoo.shapes import shape
-from runtime.parallel import ColumnLinear, RowLinear, VocabularyEmbedding, parallel_cross_entropy
-from runtime.plan import Plan
-from runtime.precision import MasterWeights
-from runtime.session import Session
 from runtime.stage_graph import StageGraph
-from runtime.training import Boundary, Ports, Training
 from solver.offload import Offload, with_offloads
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["MODES", "SHAPES", "Alone", "Case", "alone", "case", "expected", "held_gradients", "training", "varied"]
+__all__ = ["MODES", "SHAPES", "Case", "Node", "case", "graph_problem", "varied"]
 
-WIDTH, INNER, VOCABULARY, LENGTH, BATCH = 8, 12, 13, 5, 2
 MODES = ("full", "split", "recompute", "offload", "offload beside", "split and recompute")
-
-
-# -- modules -----------------------------------------------------------------------------------------------------------
-
-
-class Embed(nn.Module):
-    """Tokens to vectors; anything else that is taken is handed on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: nn.Module = nn.Embedding(VOCABULARY, WIDTH)
-
-    def forward(self, tokens: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-        return self.words(tokens), *others
-
-    def share(self, group: dist.ProcessGroup) -> None:
-        assert isinstance(self.words, nn.Embedding)
-        self.words = VocabularyEmbedding(self.words, group)
-
-
-class Mix(nn.Module):
-    """A perceptron on the sum of what is taken, added to it; ``gives`` values of the same shape."""
-
-    def __init__(self, gives: int = 1) -> None:
-        super().__init__()
-        self.norm, self.gives = nn.LayerNorm(WIDTH), gives
-        self.up: nn.Module = nn.Linear(WIDTH, INNER)
-        self.down: nn.Module = nn.Linear(INNER, WIDTH)
-
-    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        x = xs[0] if len(xs) == 1 else torch.stack(xs).sum(0)
-        y = x + self.down(nn.functional.gelu(self.up(self.norm(x))))
-        return tuple(y if i == 0 else torch.tanh(y) * i for i in range(self.gives))
-
-    def share(self, group: dist.ProcessGroup) -> None:
-        assert isinstance(self.up, nn.Linear) and isinstance(self.down, nn.Linear)
-        self.up, self.down = ColumnLinear(self.up, group), RowLinear(self.down, group)
-
-
-class Score(nn.Module):
-    """A perceptron and a head over the vocabulary: the mean cross-entropy against the last thing taken, after whatever
-    else it gives."""
-
-    def __init__(self, gives: int = 1) -> None:
-        super().__init__()
-        self.mix, self.gives, self.group = Mix(), gives, None
-        self.head: nn.Module = nn.Linear(WIDTH, VOCABULARY, bias=False)
-
-    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
-        *xs_, target = xs
-        y, = self.mix(*xs_)
-        scores = self.head(y)
-        loss = (nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten()) if self.group is None
-                else parallel_cross_entropy(scores, target, self.group, VOCABULARY))
-        return *(torch.sin(y) for _ in range(self.gives - 1)), loss
-
-    def share(self, group: dist.ProcessGroup) -> None:
-        assert isinstance(self.head, nn.Linear)
-        self.mix.share(group)
-        self.head, self.group = ColumnLinear(self.head, group), group  # type: ignore[assignment]
-
-
-class Both(nn.Module):
-    """Embedding, perceptron: the first stage where it is on one rank."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.mix = Embed(), Mix()
-
-    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        y: tuple[Tensor, ...] = self.mix(*self.embed(tokens))
-        return y
 
 
 # -- cases -------------------------------------------------------------------------------------------------------------
@@ -281,19 +201,9 @@ def _skip(ranks: int) -> Case:
         stages[block] = ([(s + 1) % ranks], [*before, *(down[s:s + 1] if i else [])])
         took = f"y{i - 1}" if i else f"x{ranks - 1}"
         nodes[block] = Node(Mix, (took, f"skip{s}"), (f"y{i}",))
-    nodes[down[0]] = Node(_EmbedTwice, ("tokens",), ("x0", "skip0"))
+    nodes[down[0]] = Node(EmbedTwice, ("tokens",), ("x0", "skip0"))
     nodes[up[-1]] = Node(Score, (f"y{ranks - 2}" if ranks > 1 else "x0", "skip0", "target"), ("loss",))
     return Case("skip connections", graph_problem("U", stages), nodes)
-
-
-class _EmbedTwice(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.mix = Embed(), Mix(2)
-
-    def forward(self, tokens: Tensor) -> tuple[Tensor, ...]:
-        y: tuple[Tensor, ...] = self.mix(*self.embed(tokens))
-        return y
 
 
 def _branches(ranks: int) -> Case:
@@ -302,7 +212,7 @@ def _branches(ranks: int) -> Case:
     stages: dict[str, tuple[Sequence[int], Sequence[str]]] = {"stem": ([0], [])}
     stages |= {block: ([d + 1], ["stem"]) for d, block in enumerate(branches)}
     stages["join"] = ([0], branches)
-    nodes = {"stem": Node(_EmbedTwice, ("tokens",), ("x", "aside")),
+    nodes = {"stem": Node(EmbedTwice, ("tokens",), ("x", "aside")),
              branches[0]: Node(lambda: Score(2), ("x", "aside", "target"), ("y0", "early loss"))}
     nodes |= {block: Node(Mix, ("x",), (f"y{d}",)) for d, block in enumerate(branches) if d}
     nodes["join"] = Node(Score, (*(f"y{d}" for d in range(len(branches))), "target"), ("loss",))
@@ -366,116 +276,3 @@ def varied(made: Case, mode: str) -> Case:
         first_waits[name] = [*extra, *passes]
     result = [other for block in blocks for other in first_waits.get(block.name, [block])]
     return dataclasses.replace(made, problem=dataclasses.replace(problem, blocks=tuple(result)))
-
-
-# -- training ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Alone:
-    """What one process found: per batch its loss and gradient norm, and by stage its gradients as a module's weights;
-    the last weights too."""
-
-    losses: list[float]
-    norms: list[float]
-    gradients: list[list[nn.Module]]
-    weights: list[nn.Module]
-
-
-def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-
-
-def alone(made: Case, dtype: torch.dtype, micro_batches: int, steps: int, clip_norm: float | None) -> Alone:
-    """Train ``made`` in this process, whole: tied parameters are one object, bf16 has fp32 masters."""
-    modules = made.modules(dtype)
-    for tie in made.numbered_ties():
-        (first, its), *others = tie.items()
-        for stage, name in others:
-            owner, _, last = name.rpartition(".")
-            setattr(modules[stage].get_submodule(owner), last, modules[first].get_parameter(its))
-    parameters = list(nn.ModuleList(modules).parameters())
-    masters = MasterWeights(parameters) if dtype == torch.bfloat16 else None
-    held = parameters if masters is None else masters.parameters()
-    optimizer = _optimizer(held)
-    found = Alone([], [], [], modules)
-    for step in range(steps):
-        optimizer.zero_grad()
-        total = 0.0
-        for m in range(micro_batches):
-            values: dict[str, Tensor] = made.data(step, m)
-            for node, module in zip(made.stages, modules, strict=True):
-                given = module(*(values[value] for value in node.takes))
-                values.update(zip(node.gives, given, strict=True))
-            losses = [values[name] for name in made.losses]
-            torch.autograd.backward(losses, [torch.full_like(loss, 1 / micro_batches) for loss in losses])
-            total += sum(float(loss.detach()) for loss in losses) / micro_batches
-        found.losses.append(total)
-        found.gradients.append([_gradients_as_weights(module, masters) for module in modules])
-        if clip_norm is not None:
-            found.norms.append(float(nn.utils.clip_grad_norm_(held, clip_norm)))
-        optimizer.step()
-        if masters is not None:
-            masters.write_back()
-    if masters is not None:
-        masters.close()
-    return found
-
-
-def _gradients_as_weights(module: nn.Module, masters: MasterWeights | None) -> nn.Module:
-    twin = copy.deepcopy(module)
-    for mine, parameter in zip(twin.parameters(), module.parameters(), strict=True):
-        gradient = (parameter if masters is None else masters.of(parameter)).grad
-        assert gradient is not None
-        mine.data = gradient.clone()
-    return twin
-
-
-def expected(module: nn.Module, ranks: Sequence[int], session: Session) -> dict[str, Tensor]:
-    """The weights of ``module``, or this rank's shares of them, by the names they have there."""
-    twin = copy.deepcopy(module)
-    if len(ranks) > 1:
-        _share(twin, session.group(ranks))
-    return {name: parameter.detach() for name, parameter in twin.named_parameters()}
-
-
-def held_gradients(part: Training, stage: int) -> dict[str, Tensor]:
-    """The gradients of one stage of ``part``, where they are kept."""
-    found = {}
-    for name, parameter in part.stages[stage].named_parameters():
-        gradient = (parameter if part.masters is None else part.masters.of(parameter)).grad
-        assert gradient is not None, (stage, name)
-        found[name] = gradient.clone()
-    return found
-
-
-def training(made: Case, plan: Plan, session: Session, dtype: torch.dtype, steps: int,
-             clip_norm: float | None = None, **options: Any) -> Training:
-    """Rank ``session.rank``'s part of ``made``, trained by ``plan``."""
-    assert plan.stage_groups is not None
-    session.add_groups(plan.groups)
-    mine = {s: module for s, module in enumerate(made.modules(dtype)) if session.rank in plan.stage_groups[s]}
-    for s, module in mine.items():
-        if len(plan.stage_groups[s]) > 1:
-            _share(module, session.group(plan.stage_groups[s]))
-    parameters = [parameter for module in mine.values() for parameter in module.parameters()]
-    masters = MasterWeights(parameters) if dtype == torch.bfloat16 else None
-    optimizer = _optimizer(parameters if masters is None else masters.parameters())
-    ports = {s: Ports(node.takes, node.gives) for s, node in enumerate(made.stages)}
-    boundary = Boundary((BATCH, LENGTH, WIDTH), dtype)
-    ties = [_shared_names(made, plan, tie) for tie in made.numbered_ties()]
-    return Training(mine, {value: boundary for node in made.stages for value in node.gives
-                           if value not in made.losses}, inputs=made.data, ports=ports, losses=made.losses, ties=ties,
-                    optimizer=optimizer, masters=masters, steps=steps, clip_norm=clip_norm, **options)
-
-
-def _shared_names(made: Case, plan: Plan, tie: Mapping[int, str]) -> dict[int, str]:
-    """A tie's names as they are in shares: a linear layer's weight has moved one level down."""
-    assert plan.stage_groups is not None
-    return {stage: name.replace("head.weight", "head.shard.weight") if len(plan.stage_groups[stage]) > 1 else name
-            for stage, name in tie.items()}
-
-
-def _share(module: nn.Module, group: dist.ProcessGroup) -> None:
-    share: Any = module
-    share.share(group)

@@ -90,6 +90,7 @@ class Executor:
         self.actions = tuple(_Compiler(self, reduce).actions())
         self._finishing = session.activity("finishing the batch")
         self._names = {work: plan.problem.blocks[self._block(work)].name for work in self.wants}
+        self.begun = 0.0  # the moment, on the clock of all ranks, at which they last began together
 
     def close(self) -> None:
         """Give the buffers back."""
@@ -107,7 +108,8 @@ class Executor:
         """
         batch = Batch(stopwatch(self.session))
         if together:
-            sleep_until(self.session.common_start(), self.session.now)
+            self.begun = self.session.common_start()
+            sleep_until(self.begun, self.session.now)
         batch.stopwatch.begin()
         for action in self.actions:
             action.run(batch)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.pacing import Latencies, latencies
 from runtime.plan import Plan, load_plan
 from runtime.timeline import Comparison, Measured, Timeline, compare, save_timeline
 from runtime.transports import TransportError, parse_transport
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     import torch
 
     from runtime.checkpoint import Checkpoints
+    from runtime.executor import Executor, Worker
     from runtime.prediction import Prediction
+    from runtime.program import Reduce
     from runtime.session import Session
     from runtime.training import Training
 
@@ -38,12 +41,14 @@ class ReplayError(ValueError):
 class Replay:
     """What a replay found: the timeline of its last batch, that held against the plan (``None`` if the problem's time
     unit says nothing in seconds), and for each batch its mean loss (none if no stage gives one) and the norm of its
-    gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's."""
+    gradient before clipping (none without clipping). With replicas of a plan, the timeline is the first one's.
+    ``latencies`` are those of its micro-batches, where they were paced."""
 
     timeline: Timeline
     comparison: Comparison | None
     losses: tuple[float, ...] = ()
     norms: tuple[float, ...] = ()
+    latencies: Latencies | None = None
 
     def __str__(self) -> str:
         if not self.timeline.operations:
@@ -52,6 +57,8 @@ class Replay:
         if self.comparison is not None:
             lines.append(f"predicted          {self.comparison.predicted:.6g} s")
             lines.append(f"ratio              {self.comparison.ratio:.4f}")
+        if self.latencies is not None:
+            lines.append(str(self.latencies))
         if self.losses:
             lines.append("loss per batch     " + " ".join(f"{loss:.6g}" for loss in self.losses))
         return "\n".join(lines)
@@ -61,7 +68,7 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
            timeout: float = 60.0, timeline_path: str | os.PathLike[str] | None = None,
            time_scale: float = 1.0, transport: str | None = None, reserve: int | None = None,
            checkpoint: str | os.PathLike[str] | None = None, checkpoint_every: int = 0,
-           resume: bool = False, replicas: int = 1) -> Replay | None:
+           resume: bool = False, replicas: int = 1, paced: bool = False) -> Replay | None:
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
@@ -70,7 +77,9 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     :class:`~runtime.session.Session` too: its :meth:`~runtime.session.Session.group` is what the layers of a stage on
     several ranks meet in. ``timeout`` is in seconds, for one instruction or one wait: past it every rank stops, says
     why, and exits with 1. ``time_scale`` makes emulated time that many times as long; a time unit that is not s, ms or
-    us is emulated as a second. ``replicas`` copies of the plan train together, each on its part of every batch.
+    us is emulated as a second. ``replicas`` copies of the plan train together, each on its part of every batch. With
+    ``paced``, no micro-batch begins before the plan has it begin (:mod:`runtime.pacing`); otherwise all are there from
+    the start.
 
     ``transport`` carries the messages: see :mod:`runtime.transports`; by default NCCL on GPUs, else gloo. ``reserve``
     is in bytes: what a device has beyond its capacity in the problem, for messages that arrive early (default: 1 GiB).
@@ -84,6 +93,9 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     try:
         plan = _plan(plan_path, emulate, stages, timeout, timeline_path, time_scale, replicas)
         _require_sense(emulate, transport, checkpoint, checkpoint_every, resume)
+        if paced and not emulate and _seconds_per_unit(plan) is None:
+            raise ReplayError(f"--paced needs a plan in s, ms or us; {os.fspath(plan_path)} is in "
+                              f"{plan.problem.time_unit!r}, which says nothing of when a micro-batch arrives")
     except ValueError:
         if rank == 0:
             raise
@@ -96,14 +108,14 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
               reserve=RESERVE if reserve is None else reserve, replicas=replicas) as session:
         session.add_groups(plan.groups)
         if emulate:
-            result = run_emulated(plan, session, time_scale * (_seconds_per_unit(plan) or 1.0))
+            result = run_emulated(plan, session, time_scale * (_seconds_per_unit(plan) or 1.0), paced)
         else:
             assert stages is not None
             session.watch.doing(f"loading {stages}")
             from runtime.checkpoint import Checkpoints
 
             saving = None if checkpoint is None else Checkpoints(Path(checkpoint), checkpoint_every, resume)
-            result = run_training(plan, session, _training(stages, plan, session), saving)
+            result = run_training(plan, session, _training(stages, plan, session), saving, paced)
         if result is not None and timeline_path is not None:
             try:
                 save_timeline(result.timeline, timeline_path)
@@ -142,29 +154,39 @@ def replay_alone(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None 
     return predict(plan, costs, name, _seconds_per_unit(plan))
 
 
-def run_emulated(plan: Plan, session: Session, seconds_per_unit: float) -> Replay | None:
-    """Run ``plan`` once with emulated blocks; the result is on rank 0."""
+def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: bool = False) -> Replay | None:
+    """Run ``plan`` once with emulated blocks; the result is on rank 0. ``paced``: see :func:`replay`."""
     from runtime.emulate import Emulation
-    from runtime.executor import Executor
 
     session.watch.doing("learning how long a short sleep lasts")
-    emulation = Emulation(plan, seconds_per_unit, session.now)
-    executor = Executor(plan, session, emulation)
+    executor = _executor(plan, session, Emulation(plan, seconds_per_unit, session.now),
+                         pace=seconds_per_unit if paced else None)
     measured = executor.run()
     executor.close()
-    return _result(plan, session, seconds_per_unit, measured)
+    return _result(plan, session, seconds_per_unit, measured, paced=paced)
+
+
+def _executor(plan: Plan, session: Session, worker: Worker, reduce: Callable[[Reduce], None] | None = None,
+              pace: float | None = None) -> Executor:
+    """The executor of a plan; with ``pace``, the seconds of one of its time units, micro-batches arrive as planned."""
+    from runtime.executor import Executor
+    from runtime.pacing import Paced
+
+    if pace is not None:
+        worker = Paced(worker, plan, session, pace, lambda: executor.begun)
+    executor = Executor(plan, session, worker, reduce=reduce)
+    return executor
 
 
 def run_training(plan: Plan, session: Session, training: Training,
-                 checkpoints: Checkpoints | None = None) -> Replay | None:
+                 checkpoints: Checkpoints | None = None, paced: bool = False) -> Replay | None:
     """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
 
-    With ``checkpoints``, training is saved, and perhaps taken up where it was left.
+    With ``checkpoints``, training is saved, and perhaps taken up where it was left. ``paced``: see :func:`replay`.
 
     After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas; with
     :class:`~runtime.optim.AdamA` it has been folded into the optimizer's moments and freed instead.
     """
-    from runtime.executor import Executor
     from runtime.health import require_finite
     from runtime.reduction import Reduction
     from runtime.session import SessionError
@@ -177,7 +199,7 @@ def run_training(plan: Plan, session: Session, training: Training,
         raise SessionError(str(error)) from None
     worker = Stages(plan, session, training)
     gradients = Reduction(plan, session, training, worker.folding)
-    executor = Executor(gradients.plan, session, worker, reduce=gradients.start)
+    executor = _executor(gradients.plan, session, worker, gradients.start, _seconds_per_unit(plan) if paced else None)
     measured: list[Measured] = []
     losses: list[float] = []
     norms: list[float] = []
@@ -185,7 +207,7 @@ def run_training(plan: Plan, session: Session, training: Training,
     for step in range(first, training.steps):
         worker.begin(step)
         gradients.clear()
-        measured = executor.run(together=step in (first, training.steps - 1))  # the last one's timeline is kept
+        measured = executor.run(together=paced or step in (first, training.steps - 1))  # the last's timeline is kept
         require_finite(worker.losses, step)
         losses.append(worker.loss())
         if worker.graph.has_backward:
@@ -200,18 +222,20 @@ def run_training(plan: Plan, session: Session, training: Training,
             checkpoints.save(plan, session, training, step)
     executor.close()
     worker.close()
-    return _result(plan, session, _seconds_per_unit(plan), measured, losses if worker.wiring.has_losses else (), norms)
+    return _result(plan, session, _seconds_per_unit(plan), measured, losses if worker.wiring.has_losses else (), norms,
+                   paced)
 
 
 def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measured: list[Measured],
-            losses: Sequence[float] = (), norms: Sequence[float] = ()) -> Replay | None:
+            losses: Sequence[float] = (), norms: Sequence[float] = (), paced: bool = False) -> Replay | None:
     found = session.gather((measured, losses))
     if found is None:
         return None
     timeline = Timeline.of(plan, seconds_per_unit or 1.0, [o for rows, _ in found[:session.world] for o in rows])
     comparison = None if seconds_per_unit is None or not timeline.operations else compare(timeline, plan)
     by_step = zip(*(rows for _, rows in found), strict=True)  # each rank's part of each batch's loss
-    return Replay(timeline, comparison, tuple(sum(parts) / session.replicas for parts in by_step), tuple(norms))
+    return Replay(timeline, comparison, tuple(sum(parts) / session.replicas for parts in by_step), tuple(norms),
+                  latencies(timeline, plan) if paced and timeline.operations else None)
 
 
 def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeout: float,

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from experiments.stage_graphs import case, training, varied
+from experiments.stage_graph_training import training
+from experiments.stage_graphs import case, varied
 from runtime.alone import RankCost, alone, measure_rank
 from runtime.launch import launch_local
 from runtime.measure_stages import measure_stages

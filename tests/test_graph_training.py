@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from experiments.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
-from experiments.stage_graphs import LENGTH, MODES, SHAPES, VOCABULARY, WIDTH, Embed, Mix, alone, case, training, varied
+from experiments.stage_graph_training import alone, training
+from experiments.stage_graphs import MODES, SHAPES, case, varied
+from experiments.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
 from models.zoo.shapes import shape
 from runtime.launch import Ended
 from runtime.plan import Plan, plan_of

@@ -53,8 +53,8 @@ COMMAND = Command(
         "carries a lower bound that holds over all placements and every schedule of one micro-batch a period. A floor "
         "that cannot be met is refused with the best throughput (exit status 1). Ctrl-C keeps what was found.",
         "-o writes, at a floor, the schedule (.json) or its picture (.html, .svg, .png); of the trade-off its numbers "
-        "or its picture. The schedule's blocks wait for their time in the period: run by order alone, micro-batches "
-        "that come too early would queue.",
+        "or its picture. Its latency holds for micro-batches that arrive when the schedule has them begin, as with "
+        "weft replay --paced; those that are all there from the start queue.",
     ),
     example=(
         "weft latency inference.yaml -o front.html\n"

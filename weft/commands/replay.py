@@ -14,7 +14,7 @@ __all__ = ["COMMAND"]
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("plan", metavar="PLAN", help="a plan file (weft.plan/1)")
+    command.add_argument("plan", metavar="PLAN", help="a plan file (weft.plan/2)")
     command.add_argument("--emulate", action="store_true", help="sleep for each block's duration instead of computing")
     command.add_argument("--stages", metavar="MODULE:FUNCTION", help="where this rank's stages come from")
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
@@ -26,6 +26,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--timeline", metavar="FILE", help="write the measured timeline there")
     command.add_argument("--time-scale", type=positive, default=1.0, metavar="X",
                          help="with --emulate: make everything X times as long (default: 1)")
+    command.add_argument("--paced", action="store_true", help="start no micro-batch before the plan does, and tell "
+                         "each one's latency (default: all are there from the start)")
     command.add_argument("--transport", metavar="NAME",
                          help="what carries messages: gloo, nccl, shared (memory of one host), or a slow link, "
                               "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo)")
@@ -50,7 +52,7 @@ def _run(options: argparse.Namespace) -> int:
                         timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
                         reserve=options.reserve, checkpoint=options.checkpoint,
                         checkpoint_every=options.checkpoint_every, resume=options.resume,
-                        replicas=options.replicas)
+                        replicas=options.replicas, paced=options.paced)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD
@@ -62,7 +64,7 @@ def _run_alone(options: argparse.Namespace) -> int:
     if options.stages is None or options.emulate:
         raise ValueError("--rank-alone runs real stages: give --stages MODULE:FUNCTION, without --emulate")
     together = {"--timeline": options.timeline, "--transport": options.transport, "--checkpoint": options.checkpoint,
-                "--resume": options.resume, "--replicas": options.replicas > 1}
+                "--resume": options.resume, "--replicas": options.replicas > 1, "--paced": options.paced}
     for option, given in together.items():
         if given:
             raise ValueError(f"{option} is for ranks that run together; --rank-alone runs each by itself")
