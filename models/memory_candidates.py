@@ -33,8 +33,8 @@ from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
-#: Seconds for the first plan and for each later one, and the gap at which a plan is good enough to be scheduled.
-_TIME, _LATER, _GAP = 20.0, 10.0, 2e-3
+#: Seconds for the first plan, and the gap at which a plan is good enough to be scheduled.
+_TIME, _GAP = 20.0, 2e-3
 #: For which room there are plans: micro-batches ahead, copies; with and without offloading. The first asks for least.
 _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
 #: Seconds that the blocks around a copy hold their GPU: the clock's tick.
@@ -58,9 +58,10 @@ def spec_candidates(spec: Spec) -> list[Candidate]:
         return decided
 
 
-def decided_candidates(spec: Spec, *, every: bool = True) -> list[Candidate]:
+def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = _TIME) -> list[Candidate]:
     """The chains of stages whose cuts and memory are decided together, those with offloading first, and of each kind
-    those with least room; without ``every`` only these.
+    those with least room; without ``every`` only these. ``time_limit``: seconds for the first plan; each later one has
+    half of that.
 
     Raises :class:`~models.spec.SpecError` where the spec has no such placement, and
     :class:`~solver.placement.memory_plan.NoMemoryPlan` where none fits.
@@ -76,7 +77,7 @@ def decided_candidates(spec: Spec, *, every: bool = True) -> list[Candidate]:
         for ahead, copies in rooms if every else rooms[:1]:
             try:
                 plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound,
-                                   time_limit=_LATER if found else _TIME)
+                                   time_limit=time_limit / 2 if found else time_limit)
             except NoMemoryPlan as error:
                 refusals.append(error)
                 break  # the others of this kind ask for more

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from weft.api.models import capture, estimate, profile, profile_stages, schema
 from weft.api.schedules import check, draw, export_schedule, fit, import_schedule, plan, replay, replay_alone, unroll
-from weft.api.searches import compare, demo, explain, latency, place, solve, sweep
+from weft.api.searches import compare, demo, explain, latency, place, place_memory, solve, sweep
 from weft.api.sources import PathLike, Source
 
 __all__ = ["PathLike", "Source", "__version__", "capture", "check", "compare", "demo", "draw", "estimate", "explain",
-           "export_schedule", "fit", "import_schedule", "latency", "place", "plan", "profile", "profile_stages",
-           "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
+           "export_schedule", "fit", "import_schedule", "latency", "place", "place_memory", "plan", "profile",
+           "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 

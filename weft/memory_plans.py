@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from solver.placement.memory import MemoryPlan, Mode
@@ -11,9 +14,58 @@ from solver.schedule import Schedule
 from weft.units import bytes_text, time_text
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
-__all__ = ["plan_details", "plan_lines", "plan_table", "plan_text", "plan_title"]
+    from models.build import Candidate
+    from models.spec import Spec
+
+__all__ = ["MemoryPlans", "memory_plans", "plan_details", "plan_lines", "plan_table", "plan_text", "plan_title"]
+
+
+@dataclass(frozen=True)
+class MemoryPlans:
+    """What :func:`weft.place_memory` found: chains whose memory is decided, with offloading first, then without.
+    ``str()`` is their tables, :meth:`to_json` the numbers."""
+
+    name: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def plans(self) -> tuple[MemoryPlan, ...]:
+        """The plan of each."""
+        return tuple(candidate.decided for candidate in self.candidates if candidate.decided is not None)
+
+    def to_json(self) -> dict[str, Any]:
+        """All numbers, in seconds and bytes."""
+        return {"name": self.name, "plans": [{"plan": plan_title(plan), **plan_details(plan)} for plan in self.plans]}
+
+    def table(self) -> Group:
+        """A table a plan."""
+        from rich.console import Group
+
+        return Group(*(plan_table(plan, self.name) for plan in self.plans))
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        stream = io.StringIO()
+        Console(file=stream, width=180).print(self.table())
+        return stream.getvalue().rstrip("\n")
+
+
+def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> MemoryPlans:
+    """See :func:`weft.place_memory`."""
+    from models.memory_candidates import decided_candidates
+    from models.spec import load_spec
+    from solver.placement.memory_plan import NoMemoryPlan
+    from solver.search import Infeasible
+
+    spec = load_spec(source) if isinstance(source, str | os.PathLike) else source
+    try:
+        return MemoryPlans(spec.name, tuple(decided_candidates(spec, every=False, time_limit=time_limit)))
+    except NoMemoryPlan as error:
+        raise Infeasible(f"{spec.name}: {error}") from None
 
 
 def plan_details(plan: MemoryPlan) -> dict[str, Any]:

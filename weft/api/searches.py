@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from weft.demonstration import Demonstration
     from weft.explanation import Explanation
     from weft.latencies import Serving
+    from weft.memory_plans import MemoryPlans
     from weft.sweeping import SweepProgress
     from weft.tradeoff import Sweep
 
-__all__ = ["compare", "demo", "explain", "latency", "place", "solve", "sweep"]
+__all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "solve", "sweep"]
 
 
 def solve(
@@ -216,6 +217,20 @@ def place(
     return place_source(graph, SearchOptions(time_limit, effort, seed, workers), on_step, devices=devices,
                         recompute=recompute, latency=latency, stage_graph=stage_graph, slack=slack,
                         replicate=replicate, whole_layers=whole_layers)
+
+
+def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPlans:
+    """A spec's model as a chain of stages cut at any operator, each kept, recomputed or (where the cluster names its
+    ``host_bandwidth``) offloaded, so that the slowest stage is fastest under 1F1B, with a proven bound; not scheduled.
+
+    There is a plan with offloading and one without, where these differ. ``time_limit``: seconds for the first of them.
+    ``str()`` of the result is a table a plan, ``.to_json()`` the numbers. Raises
+    :class:`solver.search.Infeasible` where nothing fits, and ``ValueError`` (``SpecError``) for a spec that means
+    nothing or whose memory cannot be decided.
+    """
+    from weft.memory_plans import memory_plans
+
+    return memory_plans(spec, time_limit)
 
 
 def demo(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from weft.estimating import Report
     from weft.fitting import Fitted
     from weft.latencies import Serving
+    from weft.memory_plans import MemoryPlans
     from weft.tradeoff import Sweep
 
 __all__ = ["require_output", "require_torch", "require_writable", "save", "search", "show"]
@@ -31,7 +32,7 @@ def search(function: Callable[..., Any], source: Any, options: argparse.Namespac
                         workers=options.workers, on_progress=progress, **further)
 
 
-def show(found: Comparison | Sweep | Serving | Fitted | Report, as_json: bool, width: int = 140) -> None:
+def show(found: Comparison | Sweep | Serving | Fitted | Report | MemoryPlans, as_json: bool, width: int = 140) -> None:
     """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
     if as_json:
         print(json.dumps(found.to_json()))

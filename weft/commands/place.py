@@ -8,7 +8,7 @@ import json
 import weft
 from weft.commands.arguments import add_search, share
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_writable
+from weft.commands.output import require_writable, show
 
 __all__ = ["COMMAND"]
 
@@ -30,9 +30,11 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--replicate", action="store_true",
                          help="with --stage-graph, of a spec: a stage may be on several devices")
     command.add_argument("--problem", metavar="FILE",
-                         help="with --stage-graph: write the stages there as a block problem (.json)")
+                         help="with --stage-graph or --memory: write the stages there as a block problem (.json)")
     command.add_argument("--operators", action="store_true",
                          help="specs and operator graphs: cut between any two operators, not between layers only")
+    command.add_argument("--memory", action="store_true",
+                         help="of a spec: a chain cut at any operator, each kept, recomputed or offloaded")
     command.add_argument("-o", "--output", metavar="FILE", help="write {objective, bound, status, stages} there")
     add_search(command, time_limit=60.0)
 
@@ -42,8 +44,11 @@ def _run(options: argparse.Namespace) -> int:
     from solver.placement.stage_dag import GraphPlacement
     from weft.placing import StepLines, blocks_of, placement_text
 
+    if options.memory:
+        return _run_memory(options)
     if options.problem and not options.stage_graph:
-        raise PlacementError("--problem writes the blocks of a graph of stages; add --stage-graph")
+        raise PlacementError("--problem writes the blocks of a graph of stages or of a memory plan; add "
+                             "--stage-graph or --memory")
     require_writable(options.output)
     require_writable(options.problem)
     found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
@@ -61,6 +66,30 @@ def _run(options: argparse.Namespace) -> int:
         assert isinstance(found, GraphPlacement)
         save_problem(blocks_of(found), options.problem)
     print(answer if options.json else placement_text(found))
+    for path in (options.output, options.problem):
+        if path and not options.json:
+            print(f"written to {path}")
+    return GOOD
+
+
+def _run_memory(options: argparse.Namespace) -> int:
+    from solver.files import save_problem, write_atomically
+    from solver.placement.problem import PlacementError
+
+    for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators"):
+        if getattr(options, name):
+            raise PlacementError(f"--memory decides a chain of a spec's operators on its own cluster; leave out "
+                                 f"--{name.replace('_', '-')}")
+    if not options.graph.endswith((".yaml", ".yml")):
+        raise PlacementError(f"{options.graph}: --memory is for model specs (.yaml)")
+    require_writable(options.output)
+    require_writable(options.problem)
+    found = weft.place_memory(options.graph, time_limit=options.time_limit)
+    if options.output:
+        write_atomically(options.output, json.dumps(found.to_json()) + "\n")
+    if options.problem:
+        save_problem(found.candidates[0].problem, options.problem)
+    show(found, options.json, width=180)
     for path in (options.output, options.problem):
         if path and not options.json:
             print(f"written to {path}")
@@ -88,6 +117,10 @@ COMMAND = Command(
         "of the placements with the least largest load the shallowest is found. With --replicate, for a spec of a "
         "model family, a stage may be on 2, 4, 8 ... devices, which share every micro-batch and add up their gradients "
         "once a step. --problem writes the stages as a block problem, which `weft solve` schedules.",
+        "With --memory the model of a spec is cut into a chain at any operator, and each operator is kept, recomputed "
+        "or, where the cluster names its host_bandwidth, offloaded, so that the slowest stage is fastest under 1F1B. "
+        "Printed are cuts, what is decided, time and memory by class, and the bound. `placement: {memory: decide}` in "
+        "a spec lets `weft solve` schedule such chains beside the others.",
         "The largest load of a stage, with its transfers, is made as small as possible under each device's memory; "
         "then, with --latency, the time one micro-batch takes. The answer carries a bound that holds for the graph as "
         "given. Graphs of many thousands of operators are coarsened first, which the answer says. Where nothing fits, "
