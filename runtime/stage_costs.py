@@ -3,7 +3,8 @@
 The file, ``weft.stage-costs/1``, is one JSON object: ``format``, ``device``, ``torch``, and ``stages``, each with
 ``stage``; ``origin``, which is ``"measured"``, ``"as stage 3"`` where that one is built alike, or ``"skipped: ..."``
 with the reason; ``parameter_bytes``, ``buffer_bytes``, ``output_bytes``; and ``passes``, by kind of backward and
-letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes.
+letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. The stages of a graph also have ``takes`` and
+``owes``: by the number of an earlier stage, the bytes of what it gives to this one, and of the gradients it gets back.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class StageCosts:
 
     ``parameter_bytes``: of its parameters; ``buffer_bytes`` of what it holds besides. ``output_bytes``: what it hands
     on. ``same_as``: the stage that was measured in its place, being built alike. ``skipped``: why it was not measured.
+    ``takes``: in a graph of stages, the bytes that it takes from each earlier stage; ``owes`` those of the gradients
+    that it gives back. ``None`` in a chain.
     """
 
     stage: int
@@ -54,6 +57,8 @@ class StageCosts:
     passes: Mapping[str, Mapping[str, PassCost]] = field(default_factory=dict)
     same_as: int | None = None
     skipped: str | None = None
+    takes: Mapping[int, int] | None = None
+    owes: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,17 @@ def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: i
     :data:`~runtime.buffers.OPEN_SENDS` of them, or what ``micro_batches`` send.
     """
     cost = costs[stage]
-    sends = [cost.output_bytes, costs[stage - 1].output_bytes if stage else 0]  # an activation, an input gradient
+    sends = _messages(costs, stage)
     sent = sorted(sends * (OPEN_SENDS if micro_batches is None else micro_batches), reverse=True)
     return (2 + optimizer_copies) * cost.parameter_bytes + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
+
+
+def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
+    """The bytes of each message that ``stage`` sends for a micro-batch, with every stage on a device of its own."""
+    if costs[stage].takes is None:  # an activation, an input gradient
+        return [costs[stage].output_bytes, costs[stage - 1].output_bytes if stage else 0]
+    return [*(cost.takes[stage] for cost in costs if cost.takes and stage in cost.takes),
+            *(costs[stage].owes or {}).values()]
 
 
 def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", memory: int | None = None,
@@ -89,23 +102,29 @@ def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", mem
     for cost in costs:
         if cost.skipped is not None:
             raise MeasureError(f"stage {cost.stage} was not measured: it {cost.skipped}")
-    blocks: list[Block] = []
-    before: tuple[Dependency, ...] = ()
-    for cost in costs:
-        blocks.append(_block(cost, "F", backward, BlockKind.FORWARD, before))
-        before = (Dependency(f"F{cost.stage}"),)
+    letter, kind = ("B", BlockKind.BACKWARD) if backward == "full" else ("I", BlockKind.INPUT_GRAD)
+    blocks = [_block(cost, "F", backward, BlockKind.FORWARD, _after("F", _givers(cost))) for cost in costs]
     for cost in reversed(costs):
-        if backward == "full":
-            blocks.append(_block(cost, "B", backward, BlockKind.BACKWARD, before))
-            before = (Dependency(f"B{cost.stage}"),)
-        else:
-            blocks.append(_block(cost, "I", backward, BlockKind.INPUT_GRAD, before))
-            before = (Dependency(f"I{cost.stage}"),)
-            blocks.append(_block(cost, "W", backward, BlockKind.WEIGHT_GRAD, before))
+        s = cost.stage
+        takers = [other.stage for other in costs if s in (_givers(other) if other.owes is None else other.owes)]
+        # In a chain a gradient comes after the forward anyway; in a graph it must say so, or it might be another's.
+        own = _after("F", [s]) if cost.takes is not None or not takers else ()
+        blocks.append(_block(cost, letter, backward, kind, (*own, *_after(letter, takers))))
+        if backward == "split":
+            blocks.append(_block(cost, "W", backward, BlockKind.WEIGHT_GRAD, _after("I", [s])))
     devices = tuple(Device(f"rank{cost.stage}", None if memory is None
                            else _left(memory, static_bytes(costs, cost.stage, optimizer_copies=optimizer_copies), cost))
                     for cost in costs)
     return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B")
+
+
+def _givers(cost: StageCosts) -> Sequence[int]:
+    """The stages that ``cost``'s takes from."""
+    return list(range(cost.stage))[-1:] if cost.takes is None else sorted(cost.takes)
+
+
+def _after(letter: str, stages: Sequence[int]) -> tuple[Dependency, ...]:
+    return tuple(Dependency(f"{letter}{stage}") for stage in stages)
 
 
 def _left(memory: int, held: int, cost: StageCosts) -> int:
@@ -143,8 +162,10 @@ def stage_costs_to_json(measured: MeasuredStages) -> dict[str, Any]:
 
 def _stage_to_json(cost: StageCosts) -> dict[str, Any]:
     origin = "measured" if cost.same_as is None else f"as stage {cost.same_as}"
+    graph = {name: {str(stage): size for stage, size in values.items()}
+             for name, values in (("takes", cost.takes), ("owes", cost.owes)) if values is not None}
     return {
-        "stage": cost.stage, "origin": origin if cost.skipped is None else f"skipped: {cost.skipped}",
+        **graph, "stage": cost.stage, "origin": origin if cost.skipped is None else f"skipped: {cost.skipped}",
         "parameter_bytes": cost.parameter_bytes, "buffer_bytes": cost.buffer_bytes, "output_bytes": cost.output_bytes,
         "passes": {mode: {letter: {"seconds": run.time.seconds, "spread": run.time.spread, "repeats": run.time.repeats,
                                    "memory": run.memory.change, "peak": run.memory.peak}
@@ -163,7 +184,7 @@ def stage_costs_from_json(value: Any, where: str = "stage costs") -> MeasuredSta
 
 
 def _stage(item: Entry) -> StageCosts:
-    item.allow("stage", "origin", "parameter_bytes", "buffer_bytes", "output_bytes", "passes")
+    item.allow("stage", "origin", "parameter_bytes", "buffer_bytes", "output_bytes", "passes", "takes", "owes")
     origin = item.text("origin")
     skipped = origin.removeprefix("skipped: ") if origin.startswith("skipped: ") else None
     twin = origin.removeprefix("as stage ")
@@ -172,8 +193,21 @@ def _stage(item: Entry) -> StageCosts:
     modes = item.child("passes")
     modes.allow(*MODES)
     passes = {mode: _passes(modes.child(mode), MODES[mode]) for mode in modes.value}
+    takes, owes = (_by_stage(item, name) for name in ("takes", "owes"))
+    if (takes is None) != (owes is None) or set(owes or ()) - set(takes or ()):
+        raise FormatError(f"{item.where}: owes must stand beside takes, and name no other stages")
     return StageCosts(item.count("stage"), item.count("parameter_bytes"), item.count("buffer_bytes"),
-                      item.count("output_bytes"), passes, int(twin) if twin.isdecimal() else None, skipped)
+                      item.count("output_bytes"), passes, int(twin) if twin.isdecimal() else None, skipped, takes, owes)
+
+
+def _by_stage(item: Entry, name: str) -> dict[int, int] | None:
+    if name not in item.value:
+        return None
+    entry, stage = item.child(name), item.count("stage")
+    for key in entry.value:
+        if not key.isdecimal() or not int(key) < stage:
+            raise FormatError(f"{entry.where}: {key!r} is no stage before {stage}")
+    return {int(key): entry.count(key) for key in entry.value}
 
 
 def _passes(entry: Entry, letters: str) -> dict[str, PassCost]:

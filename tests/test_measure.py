@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -127,8 +127,13 @@ def test_a_stage_that_would_not_fit_is_skipped_with_the_reason(monkeypatch: pyte
 
 
 def test_a_training_that_is_no_chain_is_refused() -> None:
-    with pytest.raises(MeasureError, match=r"it holds the stages \[1\] and 1 boundaries"):
+    with pytest.raises(MeasureError, match=r"must hold all stages 0 to n-1, it holds \[1\]"):
         measure_stages(gpt(2, only=1), device=CPU)
+    fewer = gpt(3)
+    assert not isinstance(fewer.boundaries, Mapping)
+    fewer.boundaries = fewer.boundaries[:1]
+    with pytest.raises(MeasureError, match="it holds 3 stages and 1 boundaries"):
+        measure_stages(fewer, device=CPU)
 
 
 def test_a_device_keeps_what_is_not_for_activations() -> None:

@@ -79,9 +79,9 @@ COMMAND = Command(
         "the model. One that would not fit is skipped and its time filled in; the result says of each figure whether "
         "it was measured, interpolated or modelled.",
         "--stages names a function without arguments that gives a runtime.training.Training with all stages of a "
-        "chain (weft.profile_stages in Python): each stage is run alone as `weft replay` runs it. Told are the time "
-        "and the memory of its forward, its backward, and of the backward's two halves. --problem writes what to "
-        "solve (these durations, this memory, one stage a device).",
+        "chain, or of a graph (weft.profile_stages in Python): each is run alone as `weft replay` runs it. Told are "
+        "the time and the memory of its forward, its backward, and of the backward's two halves. --problem writes what "
+        "to solve (these durations, this memory, one stage a device).",
     ),
     example=(
         "weft profile model.pt2 -o times.json\n"
