@@ -13,7 +13,6 @@ cap, with CPU seconds, as JSON.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import statistics
 import time
@@ -24,6 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from experiments.generated import CAPS, SHAPES, problem, suite
 from solver.bounds import makespan_bound
 from solver.bounds.graph import graph_of
 from solver.bounds.heads import heads
@@ -35,8 +35,7 @@ from solver.files import write_atomically
 from solver.instance import Instance
 
 KINDS = ("basic", "static", "windows")
-#: The module, not the folder of its results that bears the same name.
-never_worse: Any = importlib.import_module("experiments.never_worse")
+SUITE = Path(__file__).parent / "never_worse" / "suite.json"
 
 
 def main() -> None:
@@ -45,17 +44,17 @@ def main() -> None:
     arguments.add_argument("--windows", default=1.0, type=float, help="deterministic seconds of windows a problem")
     arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
     options = arguments.parse_args()
-    recorded = {row["name"]: row["weft"] for row in json.loads((never_worse.HOME / "suite.json").read_text())["rows"]}
+    recorded = {row["name"]: row["weft"] for row in json.loads(SUITE.read_text())["rows"]}
     rows = []
-    for drawn in never_worse.suite(540, 0)[::options.every]:
-        case, micro_batches = never_worse.problem(drawn)
+    for drawn in suite(540, 0)[::options.every]:
+        case, micro_batches = problem(drawn)
         row = _measure(Instance.of(case), micro_batches, recorded[case.name], options.windows)
         rows.append({"name": case.name, **drawn.family, **row})
         if any(gap < -1e-9 for gap in row["gaps"].values()):
             raise AssertionError(f"{case.name}: a bound is above the makespan of a valid schedule")
-    caps = ["unlimited" if cap is None else f"{cap:g}" for cap in never_worse.CAPS]
+    caps = ["unlimited" if cap is None else f"{cap:g}" for cap in CAPS]
     groups = {(shape, cap): [row for row in rows if row["shape"] == shape and row["cap"] == cap]
-              for shape in never_worse.SHAPES for cap in caps}
+              for shape in SHAPES for cap in caps}
     summary = {"all": _summary(rows), **{f"{shape}, cap {cap}": _summary(chosen)
                                          for (shape, cap), chosen in groups.items() if chosen}}
     _show(summary)
