@@ -45,6 +45,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import weft
 from experiments.piper_program import pairs_of_branches, piper
 from models.collectives import collective_time, point_to_point
 from models.devices import DEVICES
@@ -65,7 +66,7 @@ from solver.placement.levels import TooWide, first_row, levels
 from solver.placement.placement import Stage
 from solver.placement.replicated_slicing import slices_by_stages
 from solver.placement.slicing import Slicing
-from solver.placement.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
+from solver.placement.stage_blocks import StageWork, one_f_one_b, stage_problem, step_of, work_of
 from solver.placement.stage_dag import stages_by_depth
 from solver.placement.steps import least_step
 
@@ -114,6 +115,15 @@ class Case:
         self._costs: dict[int, tuple[OperatorGraph, Mapping[str, OperatorTime]]] = {}
         self._made: dict[int, Groups] = {}
         self.found: dict[tuple[str, int], tuple[Found, float]] = {}
+        self.chosen: dict[str, tuple[int, Slicing]] = {}
+        self._ideals: dict[str, Ideals] = {}
+
+    def ideals(self, name: str) -> Ideals:
+        """The ideals and cuts, which are the same at all sizes."""
+        if name not in self._ideals:
+            self._ideals[name] = Ideals(self.groups(self.batch), Budget(), limit=math.inf, devices=self.devices,
+                                        in_a_row=name == "piper", twins=True)
+        return self._ideals[name]
 
     def sizes(self) -> list[int]:
         return [2**i for i in range(int(math.log2(self.batch)) + 1) if self.batch % 2**i == 0]
@@ -155,24 +165,38 @@ class Found:
     proven: bool = True
 
 
-def by_levels(groups: Groups, *, in_a_row: bool, slacks: Sequence[float] = SLACKS) -> Found:
-    found = levels(groups, Budget(seconds=SECONDS), least=simple_bound(groups), in_a_row=in_a_row, shallower=slacks)
+def by_levels(groups: Groups, ideals: Ideals | None, *, in_a_row: bool, slacks: Sequence[float] = SLACKS) -> Found:
+    found = levels(groups, Budget(seconds=SECONDS), least=simple_bound(groups), in_a_row=in_a_row, shallower=slacks,
+                   ideals=ideals)
     return Found((found.stages, *found.shallower) if found.stages else (), found.bound, found.ideals, found.cuts)
 
 
-def pipedream_solver(groups: Groups) -> Found:
+def pipedream_solver(groups: Groups, ideals: Ideals | None) -> Found:
     found = slices_by_stages(groups, list(dict.fromkeys(groups.spread(range(groups.count)))))
     found.sort(key=lambda row: row.value)
     return Found(tuple(found), found[0].value if found else math.inf)
 
 
-SOLVERS: dict[str, Callable[[Groups], Found]] = {
+SOLVERS: dict[str, Callable[[Groups, Ideals | None], Found]] = {
     "graph": partial(by_levels, in_a_row=False), "piper": partial(by_levels, in_a_row=True),
     "pipedream": pipedream_solver}
 
 
 def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
     """The step of 1F1B on these stages and what they hold."""
+    stages, works, after = staged(groups, slicing, in_a_row=in_a_row)
+    problem = groups.problem
+    schedule = one_f_one_b(stage_problem(problem.name, works, after), works, after, problem.micro_batches or 1)
+    return {"step_ms": step_of(schedule, works) * 1e3, "load_ms": max(s.load for s in stages) * 1e3,
+            "stages": len(stages), "devices": [stage.devices for stage in stages],
+            "in_flight": max(stage.in_flight for stage in stages),
+            "memory_gib": max(stage.memory for stage in stages) / 2**30,
+            "activations_gib": max(stage.activations for stage in stages) / 2**30}
+
+
+def staged(groups: Groups, slicing: Slicing, *, in_a_row: bool
+           ) -> tuple[tuple[Stage, ...], list[StageWork], tuple[tuple[int, ...], ...]]:
+    """The stages, checked; what each does; and which follow each."""
     problem = groups.problem
     parts = [(kind, [node for group in inside for node in groups.members[group]]) for kind, inside in slicing.stages]
     stages: tuple[Stage, ...]
@@ -184,13 +208,17 @@ def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
     faults = judge.breaches(problem, stages)
     if faults:
         raise judge.InvalidPlacement("; ".join(faults))
-    works = work_of(problem, stages)
-    schedule = one_f_one_b(stage_problem(problem.name, works, after), works, after, problem.micro_batches or 1)
-    return {"step_ms": step_of(schedule, works) * 1e3, "load_ms": max(s.load for s in stages) * 1e3,
-            "stages": len(stages), "devices": [stage.devices for stage in stages],
-            "in_flight": max(stage.in_flight for stage in stages),
-            "memory_gib": max(stage.memory for stage in stages) / 2**30,
-            "activations_gib": max(stage.activations for stage in stages) / 2**30}
+    return stages, work_of(problem, stages), after
+
+
+def searched(groups: Groups, slicing: Slicing, seconds: float, *, in_a_row: bool) -> dict[str, float]:
+    """What weft's search finds for these stages, none replicated, in any order of their blocks."""
+    _, works, after = staged(groups, slicing, in_a_row=in_a_row)
+    if any(work.all_reduce for work in works):
+        return {}
+    found = weft.solve(stage_problem(groups.problem.name, works, after), time_limit=seconds,
+                       micro_batches=groups.problem.micro_batches)
+    return {"searched_step_ms": found.makespan * 1e3, "searched_bound_ms": found.makespan_bound * 1e3}
 
 
 def solved_at(case: Case, name: str, size: int) -> tuple[Found, float]:
@@ -198,7 +226,7 @@ def solved_at(case: Case, name: str, size: int) -> tuple[Found, float]:
     if (name, size) not in case.found:
         groups, began = case.groups(size), time.process_time()
         try:
-            found = SOLVERS[name](groups)
+            found = SOLVERS[name](groups, case.ideals(name))
         except TooWide:
             start = first_row(groups, Budget())
             found = Found((start,) if start else (), simple_bound(groups), proven=False)
@@ -225,6 +253,7 @@ def best_of(case: Case, name: str, sizes: Sequence[int] = ()) -> dict[str, Any] 
                 continue
             row = run(groups, stages, in_a_row=name != "graph")
             if best is None or row["step_ms"] < best["step_ms"]:
+                case.chosen[name] = size, stages
                 best = {"micro_batch": size, **row, "load_bound_ms": found.bound * 1e3,
                         "one_size_cpu_s": round(took, 3), "ideals": found.ideals, "cuts": found.cuts}
     began = time.process_time()
@@ -233,21 +262,25 @@ def best_of(case: Case, name: str, sizes: Sequence[int] = ()) -> dict[str, Any] 
             groups = case.groups(size)
             with contextlib.suppress(TooWide):
                 least = least_step(groups, Budget(seconds=SECONDS), least=floor / (case.batch // size),
-                                   most=best["step_ms"] * 1e-3)
+                                   most=best["step_ms"] * 1e-3, ideals=case.ideals("graph"))
                 floors[size] = max(floor, least.bound)
                 if least.stages is not None:
                     row = run(groups, least.stages, in_a_row=False)
-                    best = min(best, {**best, "micro_batch": size, **row}, key=lambda entry: entry["step_ms"])
+                    if row["step_ms"] < best["step_ms"]:
+                        case.chosen[name] = size, least.stages
+                        best = {**best, "micro_batch": size, **row}
     spent += time.process_time() - began
     return None if best is None else {
         **best, "search_cpu_s": round(spent, 3), "sizes_solved": solved, "sizes_unsolved": unsolved,
         "floor_ms": min(min(floors.values()) * 1e3, best["step_ms"])}
 
 
-def compare(case: Case) -> dict[str, Any]:
+def compare(case: Case, search: float) -> dict[str, Any]:
     """One row of the table."""
     row: dict[str, Any] = {"model": case.model, "devices": case.devices, "replicated": case.replicate,
                            "mini_batch": case.batch, **{name: best_of(case, name) for name in SOLVERS}}
+    for name, (size, stages) in case.chosen.items() if search else ():
+        row[name].update(searched(case.groups(size), stages, search, in_a_row=name != "graph"))
     rivals = [row[name] for name in ("piper", "pipedream") if row[name]]
     if row["graph"] and rivals:
         best = min(rivals, key=lambda entry: entry["step_ms"])
@@ -265,7 +298,7 @@ def published_search(case: Case, size: int, seconds: float) -> dict[str, Any]:
     ours: dict[str, dict[str, Any]] = {}
     for name in ("graph", "piper"):
         began = time.process_time()
-        found = by_levels(groups, in_a_row=name == "piper", slacks=())
+        found = by_levels(groups, None, in_a_row=name == "piper", slacks=())
         ours[name] = {"cpu_s": round(time.process_time() - began, 3), "ideals": found.ideals, "cuts": found.cuts,
                       "load_ms": found.stages[0].value * 1e3 if found.stages else None}
     theirs = piper(groups, seconds)
@@ -318,6 +351,8 @@ def main() -> None:
     parser.add_argument("--part", choices=("table", "search", "both"), default="both",
                         help="the table, the searches beside Piper's own program on 8 devices, or both")
     parser.add_argument("--published", type=float, default=120.0, help="CPU seconds for Piper's own program")
+    parser.add_argument("--search", type=float, default=0.0,
+                        help="seconds of weft's search for schedules of the stages found, where none is replicated")
     parser.add_argument("-o", "--output", default=str(Path(__file__).with_suffix(".json")))
     options = parser.parse_args()
     output = Path(options.output)
@@ -329,7 +364,7 @@ def main() -> None:
             case = Case(model, devices, MODELS[model][3] * devices, replicate=replicate == "yes")
             key = model, devices, case.replicate
             earlier = found.get(key, {})
-            row = earlier if options.part == "search" else {**compare(case), **{
+            row = earlier if options.part == "search" else {**compare(case, options.search), **{
                 name: earlier[name] for name in ("search",) if name in earlier}}
             if options.part != "table" and devices == 8 and row["graph"]:
                 row["search"] = published_search(case, row["graph"]["micro_batch"], options.published)

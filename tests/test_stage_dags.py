@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 
 import pytest
 from hypothesis import assume, given, settings
@@ -17,6 +18,7 @@ from solver.placement.depth import least_bottleneck_by_depth, least_depth, least
 from solver.placement.graph_search import order_branches, place_graph
 from solver.placement.groups import groups_of
 from solver.placement.hopeless import NoPlacement
+from solver.placement.ideals import Ideals
 from solver.placement.in_flight import Turn, depths, in_flight_samples, least_micro_batches
 from solver.placement.levels import TooWide, levels
 from solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, Tensor
@@ -269,6 +271,22 @@ def test_equal_branches_are_told_apart_by_place_and_not_by_name() -> None:
     assert isinstance(graph, GraphPlacement)
     assert (graph.depth, graph.solver["by"]) == (3, "levels")
     assert len({node for stage in graph.stages for node in stage.nodes}) == 17
+
+
+@pytest.mark.parametrize("in_a_row", [False, True])
+def test_cuts_made_once_serve_the_same_graph_at_other_costs_and_no_other_graph(in_a_row: bool) -> None:
+    first, second = (groups_of(forks(3, 3, devices=4, times=times, end=2.0)) for times in ((1.0, 3.0), (2.0, 1.0)))
+    shared = Ideals(first, Budget(), limit=math.inf, devices=4, in_a_row=in_a_row, twins=True)
+    for groups in (first, second):
+        alone = levels(groups, Budget(), least=simple_bound(groups), in_a_row=in_a_row)
+        again = levels(groups, Budget(), least=simple_bound(groups), in_a_row=in_a_row, ideals=shared)
+        assert again.stages is not None and alone.stages is not None
+        assert (again.bound, again.depth, again.stages.value) == (alone.bound, alone.depth, alone.stages.value)
+        assert again.cuts == shared.count
+    longer = groups_of(forks(3, 4, devices=4))
+    before = shared.count
+    assert levels(longer, Budget(), least=simple_bound(longer), in_a_row=in_a_row, ideals=shared).stages is not None
+    assert shared.count == before
 
 
 def test_wide_graphs_are_too_wide() -> None:

@@ -50,12 +50,13 @@ class Ideals:
     """``all[i]``: ideals by number, 0 the empty one, 1 the whole graph; ``levels[i]``: the pieces of a level.
 
     Levels are kept where no load need exceed ``limit`` and no more devices than ``devices`` be taken. With ``in_a_row``
-    a level is one piece. Without ``twins`` every path is a family of its own. Raises :class:`TooWide` past
+    a level is one piece. Without ``twins`` every path is a family of its own. ``alike``: ideals of the same graph with
+    other costs, made without a limit, whose cuts serve here too if the paths are the same. Raises :class:`TooWide` past
     ``max_cuts``.
     """
 
     def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool, twins: bool,
-                 max_cuts: int = MAX_CUTS) -> None:
+                 max_cuts: int = MAX_CUTS, alike: Ideals | None = None) -> None:
         self.groups, self.budget, self.limit, self.devices = groups, budget, limit, devices
         self.in_a_row, self.max_cuts = in_a_row, max_cuts
         self._find_paths(twins)
@@ -64,12 +65,32 @@ class Ideals:
         self._work = [_sums(self.work, path) for path in self.paths]
         self.all: list[Ideal] = []
         self.levels: list[tuple[Piece, ...]] = []
-        self.count = 0
         self._number: dict[Ideal, int] = {}
         self._level: dict[tuple[Piece, ...], int] = {}
         self._cuts: dict[int, Cuts] = {}
         self._register((0,) * len(self.paths))
         self.whole = self._register(tuple(map(len, self.paths)))
+        if alike is not None and math.isinf(alike.limit) and alike._form() == self._form():
+            self.limit, self.all, self.levels = alike.limit, alike.all, alike.levels
+            self._number, self._level, self._cuts = alike._number, alike._level, alike._cuts
+
+    def _form(self) -> tuple[object, ...]:
+        return self.in_a_row, self.paths, self.families, self.followers
+
+    @property
+    def count(self) -> int:
+        """Cuts that were made so far."""
+        return sum(len(cuts.rest) for cuts in self._cuts.values())
+
+    def work_of(self, piece: Piece) -> float:
+        """The least time such a piece takes of all devices of its stage together."""
+        return sum(self._work[self.families[f].start][end] - self._work[self.families[f].start][start]
+                   for f, start, end in piece)
+
+    def least_of(self, piece: Piece) -> float:
+        """Not more than the load of a stage with such a piece."""
+        return sum(self._least[self.families[f].start][end] - self._least[self.families[f].start][start]
+                   for f, start, end in piece)
 
     def _find_paths(self, twins: bool) -> None:
         groups = self.groups
@@ -143,10 +164,14 @@ class Ideals:
     def cuts(self, number: int) -> Cuts:
         """The levels that can be taken off ideal ``number``."""
         if number not in self._cuts:
-            rests, levels = [], []
-            ideal = self.all[number]
+            rests: list[int] = []
+            levels: list[int] = []
+            ideal, before = self.all[number], self.count
             for rest, roots in self._take(ideal):
-                self._count()
+                if before + len(rests) >= self.max_cuts:
+                    raise TooWide(f"more than {self.max_cuts} cuts")
+                if len(rests) % 1000 == 0 and self.budget.spent:
+                    raise TooWide("the time is over")
                 pieces: dict[int, list[tuple[int, int, int]]] = {}
                 for path, (left, root) in enumerate(zip(rest, roots, strict=True)):
                     if left < ideal[path]:
@@ -219,13 +244,6 @@ class Ideals:
             piece_of[:], loads[:] = before
 
         yield from take(0, 0.0, 0.0)
-
-    def _count(self) -> None:
-        self.count += 1
-        if self.count > self.max_cuts:
-            raise TooWide(f"more than {self.max_cuts} cuts")
-        if self.count % 1000 == 0 and self.budget.spent:
-            raise TooWide("the time is over")
 
 
 def _sums(values: Sequence[float], path: Sequence[int]) -> list[float]:

@@ -75,13 +75,14 @@ class LevelSolved:
 
 def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, in_a_row: bool = False,
            twins: bool = True, start: Slicing | None = None, shallower: Sequence[float] = (),
-           max_cuts: int = MAX_CUTS) -> LevelSolved:
+           max_cuts: int = MAX_CUTS, ideals: Ideals | None = None) -> LevelSolved:
     """The graph of stages (with ``in_a_row``: the row of stages) with the least largest load, and then the least depth
     among those with a largest load no more than ``slack`` above it.
 
     ``least``: a bound on the least largest load that is known; ``start``: stages in a row that are known to fit;
     ``shallower``: further slacks to give the shallowest stages for. Without ``twins`` interchangeable paths are told
-    apart all the same, as the published programs do (to measure what it costs). Raises :class:`TooWide` where the
+    apart all the same, as the published programs do (to measure what it costs). ``ideals``: of the same graph with
+    other costs, made without a limit, to be used again. Raises :class:`TooWide` where the
     devices are of several kinds, a graph has too many ideals, or the budget ends first.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
@@ -96,7 +97,7 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
     top = max(top, least) * (1 + 1e-9)
     widest = top * (1 + max((slack, *shallower))) * (1 + 1e-9)
     ideals = Ideals(groups, budget, limit=widest, devices=kind.count, in_a_row=in_a_row, twins=twins,
-                    max_cuts=max_cuts)
+                    max_cuts=max_cuts, alike=ideals)
     program = Program(ideals, there[0])
 
     least = max(least, program.crowded())
@@ -243,9 +244,8 @@ class Program:
         """Devices that each level needs at least; one more than there are where a piece exceeds the limit."""
         ideals = self.ideals
         for pieces in ideals.levels[len(self._level_work):]:
-            inside = [ideals.members(piece) for piece in pieces]
-            self._level_work.append(sum(ideals.work[g] for groups in inside for g in groups))
-            self._level_least.append(max(sum(ideals.least[g] for g in groups) for groups in inside))
+            self._level_work.append(sum(map(ideals.work_of, pieces)))
+            self._level_least.append(max(map(ideals.least_of, pieces)))
         fresh = slice(len(known), None)
         found = np.maximum(np.ceil(np.array(self._level_work[fresh]) / max(limit, _TINY) * (1 - 1e-9)), 1)
         found[np.array(self._level_least[fresh]) > limit * (1 + 1e-9)] = self.count + 1

@@ -85,11 +85,12 @@ class LeastStep:
     stages: Slicing | None
 
 
-def least_step(groups: Groups, budget: Budget, *, least: float, most: float) -> LeastStep:
+def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
+               ideals: Ideals | None = None) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
-    ``least``: a bound on the least largest load. Raises :class:`~solver.placement.levels.TooWide` as
-    :func:`~solver.placement.levels.levels` does.
+    ``least``: a bound on the least largest load; ``ideals``, and :class:`~solver.placement.levels.TooWide`, which is
+    raised, as of :func:`~solver.placement.levels.levels`.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
     if len(there) != 1:
@@ -98,7 +99,8 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float) -> 
     low, high = max(least, ways.longest / count), most / count * (1 + 1e-9)
     if low >= high:
         return LeastStep(most, None)
-    ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False, twins=True)
+    ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False, twins=True,
+                    alike=ideals)
     program = Program(ideals, there[0], ways)
     found = program.run(high)
     if found is None:
