@@ -164,6 +164,8 @@ def _ends(problem: Problem, block: Block, dependency: Dependency) -> tuple[str, 
     """Between what the transfer of ``dependency`` goes, in either direction."""
     if dependency.link is not None:
         link = problem.links_by_name[dependency.link]
+        if link.source == link.target:  # the engine that copies to the host and back
+            return problem.devices[link.source].name, "its host"
         return tuple(sorted(problem.devices[device].name for device in (link.source, link.target)))
     producer = problem.blocks[problem.index[dependency.block]]
     return tuple(sorted({_place(problem, producer.devices), _place(problem, block.devices)}))

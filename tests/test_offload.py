@@ -15,6 +15,7 @@ from solver.problem import Problem, ProblemError
 from solver.schedule import Schedule
 from solver.search import Infeasible, solve
 from solver.validate import validate
+from solver.whatif import changes
 from tests.brute import least_makespan
 from tests.builders import chain, pipeline
 
@@ -71,6 +72,11 @@ def test_a_cap_that_holds_two_micro_batches_of_four_costs_nothing_once_they_are_
         train(4, 40), train(4, 20), train(4, 20, [0, 1])))
     assert (full.makespan, capped.makespan) == (57, 99) and capped.gap == 0
     assert copied.makespan == pytest.approx(57, rel=1e-6) and copied.peak_memory == (20, 20, 20, 10)
+
+
+def test_faster_copies_are_among_what_could_be_changed() -> None:
+    titles = {change.title for change in changes(train(3, 20, [0]))}
+    assert "transfers between gpu0 and its host twice as fast" in titles
 
 
 def test_what_must_be_on_the_device_at_once_is_not_offloaded_away() -> None:
