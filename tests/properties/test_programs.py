@@ -28,13 +28,15 @@ from runtime.program import (
     StageWork,
     parse_instruction,
 )
+from runtime.stage_graph import LETTERS
+from solver.offload import Offload, with_offloads
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from tests.builders import any_order
 
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)
-WORKS = (st.builds(StageWork, COUNTS, st.sampled_from("FBIW"), COUNTS) | st.builds(BlockWork, NAMES, COUNTS))
+WORKS = (st.builds(StageWork, COUNTS, st.sampled_from(LETTERS), COUNTS) | st.builds(BlockWork, NAMES, COUNTS))
 REDUCTIONS = st.builds(lambda stages: Reduce(tuple(sorted(stages))), st.sets(COUNTS, min_size=1, max_size=4))
 INSTRUCTIONS = WORKS | st.builds(Send, WORKS, COUNTS) | st.builds(Recv, WORKS, COUNTS) | REDUCTIONS
 
@@ -56,7 +58,7 @@ def test_an_inserted_character_is_never_read_as_the_same_instruction(
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
     """A random block graph (several devices a block, branches, lags, waits for the previous micro-batch) or a pipeline
-    with full or split backwards, run in a random order that its dependencies allow."""
+    with full or split backwards and some stages offloaded, run in a random order that its dependencies allow."""
     problem = draw(st.one_of(_graphs(), _pipelines()))
     micro_batches = draw(st.integers(1, 4))
     return any_order(problem, micro_batches, random.Random(draw(st.integers(0, 2**32))))
@@ -79,17 +81,20 @@ def _pipelines(draw: st.DrawFn) -> Problem:
     devices, stages = draw(st.integers(1, 4)), draw(st.integers(1, 6))
     where = [(draw(st.integers(0, devices - 1)),) for _ in range(stages)]
     lag = draw(st.sampled_from([0, 0.5]))
-    blocks = [Block(f"f{s}", BlockKind.FORWARD, where[s], draw(st.sampled_from([1, 1.5])),
+    blocks = [Block(f"f{s}", BlockKind.FORWARD, where[s], draw(st.sampled_from([1, 1.5])), (2,),
                     after=(Dependency(f"f{s - 1}", lag),) if s else ()) for s in range(stages)]
-    before = f"f{stages - 1}"
+    before, offloads = f"f{stages - 1}", list[Offload]()
     for s in reversed(range(stages)):
         split = draw(st.booleans())
         kind, name = (BlockKind.INPUT_GRAD, f"i{s}") if split else (BlockKind.BACKWARD, f"b{s}")
-        blocks.append(Block(name, kind, where[s], 2, after=(Dependency(before, lag),)))
+        blocks.append(Block(name, kind, where[s], 2, (0 if split else -2,), after=(Dependency(before, lag),)))
         if split:
-            blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, where[s], 1, after=(Dependency(name),)))
+            blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, where[s], 1, (-2,), after=(Dependency(name),)))
+        if draw(st.integers(0, 3)) == 0:
+            offloads.append(Offload(f"f{s}", name, draw(st.sampled_from([1, 2])), draw(st.sampled_from([0, 0.7]))))
         before = name
-    return Problem("pipeline", tuple(Device(str(d)) for d in range(devices)), tuple(blocks))
+    problem = Problem("pipeline", tuple(Device(str(d)) for d in range(devices)), tuple(blocks))
+    return with_offloads(problem, offloads, 0.1)
 
 
 @st.composite
@@ -170,7 +175,9 @@ def _runs_asynchronously(program: Program, plan: Plan) -> bool:
         assert isinstance(work, (StageWork, BlockWork))
         if isinstance(work, BlockWork):
             return problem.index[work.block], work.micro_batch
-        return problem.index[f"{work.letter.lower()}{work.stage}"], work.micro_batch  # as _pipelines names them
+        letter, stage = work.letter.lower(), work.stage
+        name = {"o": f"f{stage} out", "l": f"f{stage} in"}.get(letter, f"{letter}{stage}")  # as _pipelines names them
+        return problem.index[name], work.micro_batch
 
     def adds_all(rank: int, stages: tuple[int, ...]) -> bool:
         """Whether ``rank`` has run everything that adds to the gradients of ``stages``, whose passes are named b3."""
