@@ -6,8 +6,9 @@ Lin et al., "Tessel", HPCA 2024, section 6: models grow with the GPUs; fp16, Ada
 batch of 128. Nothing is run here: all times are the costs of ``models/devices.py`` and ``models/collectives.py``, the
 same for every row, so the ratios say what placement and order give on these costs. Compared are, each on the best
 placement that it allows and that fits: tensor parallelism alone; 1F1B on a chain of stages on groups of GPUs; 1F1B+
-with embeddings on all GPUs; Chimera with two replicas; weft, which chooses among all of these shapes and any order. A
-step of the optimizer and sums of gradients of replicas are left out everywhere.
+with embeddings on all GPUs; Chimera with two replicas; weft, which chooses among all of these shapes, those with
+embeddings on all GPUs also in two chunks a group, and any order. A step of the optimizer and sums of gradients of
+replicas are left out everywhere.
 
 Assumed where the case does not say: 8 bytes a parameter (fp16 weights, gradients and both moments of Adam;
 ``fits_with_16_bytes`` records whether an fp32 master copy and moments would fit if they were divided evenly); machines
@@ -23,7 +24,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from rich.table import Table
 from models.family_costs import family_costs
 from models.sections import Spec
 from models.spec import parse_spec
+from models.transform.chunks import CHUNKS
 from models.transform.shapes import shape_candidates
 from models.transform.space import space_of
 from solver.baselines import NotApplicable, baseline
@@ -47,7 +49,7 @@ from weft.planning import Case, Placement, case_of, shape_placement, solve_case
 
 BATCH = 128
 _M = 2**20
-#: Two stages a GPU (v, loop) hold as much as one does, and no table fits on one GPU: they are left out.
+#: Two stages a GPU alone (v, loop) hold as much as one does, and no table fits on one GPU: they are left out.
 SHAPES = "chain, groups, tensor, m, nn, k"
 #: Hidden size -> heads.
 _HEADS = {1024: 16, 3072: 24, 4096: 32, 6144: 48, 8192: 64}
@@ -105,8 +107,11 @@ def plan(model: Model, effort: float) -> dict[str, Any]:
     space = space_of(spec, family_costs(spec))
     assert space is not None
     both_ways, refused = shape_candidates(space, ("x",), ("full",))
+    chunked = [candidate for candidate in shape_candidates(space, ("m", "nn"), ("full",), CHUNKS)[0]
+               if candidate.chunks is not None]
     try:
         case = case_of(spec)
+        case = replace(case, placements=(*case.placements, *(shape_placement(one, space) for one in chunked)))
     except Infeasible as refusal:
         return {"gpus": model.gpus, "refused": str(refusal)}
     everything = [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)]

@@ -260,6 +260,11 @@ class Placement(Section):
             "x: two replicas of the model, one down the GPUs and one up. Default all but x."))
     backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
+    co_shard: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,
+                                                                     description=(
+        "Numbers of parts that attention and feed-forward parts of a layer may be in, run in turn on one GPU, each "
+        "again before its backward (co-shard): stages of such layers keep less and take longer. Tried where "
+        "activations keep stages on groups of GPUs from their best cuts. Default none."), examples=[[2, 4]])
     memory: Literal["layers", "decide"] = Field(default="layers", description=(
         "layers: cuts between layers, and recomputation as training says. decide: beside those, a chain cut at any "
         "operator, each kept, recomputed or (with cluster.host_bandwidth) offloaded to the host so that the slowest "

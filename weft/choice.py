@@ -66,6 +66,8 @@ def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[st
         "gpus_of_stage": [list(part.gpus) for part in candidate.parts],
         "tensor_parallel": [_exchanges(space, part.degree, names)
                             for part, names in zip(candidate.parts, candidate.layers_of_part, strict=True)],
+        **({"co_shard": [part.co_shard for part in candidate.parts]}
+           if any(part.co_shard for part in candidate.parts) else {}),
         **({"replicas": candidate.replicas} if candidate.replicas > 1 else {}),
         **({"notes": list(space.family.notes)} if space.family.notes else {}),
     }

@@ -10,6 +10,9 @@ From that alone follows which step is needed:
 * final numbers, some are missing: everyone needs everything (all-gather), or everyone needs something from everyone
   (all-to-all).
 
+Parts that run in turn on one device (:func:`co_shard_faults`) are checked the same way, a part in place of a device:
+whatever a part reads that another part made is a fault, since it is gone or not there yet.
+
 Gradients follow from what operators compute. A reader whose work is divided, but who reads all cells, has seen part of
 every cell's uses: its gradients are terms. A producer of terms needs the gradient of the sum for them: all cells.
 """
@@ -21,10 +24,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from models.transform.co_shard import CoSharded, Segment
 from models.transform.shard import Sharded
 from solver.operators import Layout, Operator, OperatorGraph, Split
 
-__all__ = ["exchange_faults"]
+__all__ = ["co_shard_faults", "exchange_faults"]
 
 _DEVICES = (0, 1)
 
@@ -123,3 +127,101 @@ def _lies(option: Split | None, tensor: str, *, out: bool) -> Layout:
 
 def _passes_back(operator: Operator) -> bool:
     return operator.input_grad is not None
+
+
+# -- parts in turn on one device ---------------------------------------------------------------------------------------
+
+
+def co_shard_faults(graph: OperatorGraph, found: CoSharded) -> list[str]:
+    """Sentences on segments of ``found`` whose parts cannot run one after the other without keeping anything but what
+    all of them read and the sum of what they give, or that take more memory than it says; none if all is right."""
+    faults = [f"operator {name} is missing" for name in graph.by_name
+              if name not in found.graph.by_name and not any(name in segment.choices for segment in found.segments)]
+    for segment in found.segments:
+        where = f"{segment.layer}: {segment.family}"
+        faults += [f"{where}: {sentence}" for sentence in _segment_faults(graph, segment, found.parts[segment.family])]
+        macro = found.graph.by_name.get(found.graph.producer.get(segment.gives, ""))
+        if macro is None or macro.kind != "co_shard":
+            faults.append(f"{where}: nothing gives {segment.gives}")
+            continue
+        inner = [graph.by_name[name] for name in segment.choices]
+        if {p.name for p in macro.parameters} != {p.name for operator in inner for p in operator.parameters}:
+            faults.append(f"{where}: it holds other parameters than its operators")
+        if any(o.input_grad or o.weight_grad for o in inner) and set(macro.keeps) != set(segment.reads):
+            faults.append(f"{where}: its parts cannot run again from {sorted(macro.keeps)}")
+        needed = _peak_of_a_part(graph, segment, found.parts[segment.family])
+        counted = macro.workspace + (sum(p.bytes for p in macro.parameters) if macro.input_grad else 0)
+        if needed > counted:
+            faults.append(f"{where}: a part needs {needed} bytes, {counted} are counted")
+    return faults
+
+
+def _segment_faults(graph: OperatorGraph, segment: Segment, parts: int) -> Iterator[str]:
+    made = {tensor.name: graph.by_name[name] for name in segment.choices for tensor in graph.by_name[name].outputs}
+    for name, split in segment.choices.items():
+        operator = graph.by_name[name]
+        if split not in operator.splits or split.size % parts:
+            yield f"{name} cannot be divided by {split.dimension} into {parts} parts"
+        if any(p.name not in split.parameters for p in operator.parameters if len(p.shape) > 1):
+            yield f"every part computes with all weights of {name}"
+        for tensor in operator.inputs:
+            axes = max(len(graph.tensors[tensor].shape), 1)
+            needs = _held(_lies(split, tensor, out=False), axes)
+            if tensor in made:
+                has = _held(_lies(segment.choices[made[tensor].name], tensor, out=True), axes)
+                if not has.final or any(need - have for have, need in zip(has.cells, needs.cells, strict=True)):
+                    yield f"{name} needs of {tensor} what other parts make"
+            elif tensor not in segment.reads:
+                yield f"{name} reads {tensor}, which is not among what it reads"
+    for tensor, maker in made.items():
+        outside = tensor in graph.outputs or any(reader not in segment.choices for reader in graph.readers[tensor])
+        has = _held(_lies(segment.choices[maker.name], tensor, out=True), max(len(graph.tensors[tensor].shape), 1))
+        if outside != (tensor == segment.gives):
+            yield f"{tensor} is {'needed' if outside else 'not needed'} outside"
+        if outside and has.final:
+            yield f"{tensor} is no sum of what the parts give"
+
+
+def _peak_of_a_part(graph: OperatorGraph, segment: Segment, parts: int) -> int:
+    """Bytes at the height of one part, its forward and backward played through tensor by tensor."""
+    operators = [graph.by_name[name] for name in segment.choices]
+    trains = any(operator.input_grad or operator.weight_grad for operator in operators)
+    share = {}
+    for operator in operators:
+        for tensor in (*operator.outputs, *operator.internal):
+            layout = _lies(segment.choices[operator.name], tensor.name, out=True)
+            whole = tensor in operator.outputs and not isinstance(layout, int)
+            share[tensor.name] = tensor.bytes if whole else -(-tensor.bytes // parts)
+    live: Counter[str] = Counter()
+    peak = 0
+
+    def reached(operator: Operator) -> None:
+        nonlocal peak
+        peak = max(peak, live.total() + -(-operator.workspace // parts))
+
+    kept = {name for operator in operators for name in operator.keeps} if trains else set()
+    for at, operator in enumerate(operators):
+        live.update({tensor.name: share[tensor.name] for tensor in (*operator.outputs, *operator.internal)})
+        reached(operator)
+        waiting = {name for later in operators[at + 1:] for name in later.inputs} | kept
+        for name in [name for name in live if name not in waiting]:
+            del live[name]
+    if not trains:
+        return peak
+    live = Counter({name: size for name, size in live.items() if name in kept})
+    for at in reversed(range(len(operators))):
+        operator = operators[at]
+        for name in dict.fromkeys(operator.inputs):
+            maker = graph.by_name.get(graph.producer.get(name, ""))
+            if maker is not None and "float" in graph.tensors[name].dtype and (maker.input_grad or maker.weight_grad):
+                live[f"gradient of {name}"] = share.get(name, graph.tensors[name].bytes)
+        weights = {f"gradient of {p.name}": -(-p.bytes // parts)
+                   if p.name in segment.choices[operator.name].parameters else p.bytes for p in operator.parameters}
+        live.update(weights)
+        reached(operator)
+        still = {name for earlier in operators[:at] for name in earlier.keeps}
+        done = {*weights, *(f"gradient of {tensor.name}" for tensor in operator.outputs),
+                *(f"gradient of {name}" for name in operator.inputs if name not in share)}
+        for name in [name for name in live if name in done or (name in share and name not in still)]:
+            del live[name]
+    return peak

@@ -10,7 +10,7 @@ also goes over the stages from the last to the first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -19,18 +19,25 @@ from numpy.typing import NDArray
 from models.costs import LayerCost
 from models.stages import Backward, StageCost, Stages, static_bytes
 
-__all__ = ["GroupStage", "InFlight", "Row", "split_row"]
+__all__ = ["Cutter", "GroupStage", "InFlight", "Row", "split_row"]
 
-InFlight: TypeAlias = Literal["least", "1f1b"]
+#: For how many micro-batches a split leaves room: one, as many as 1F1B holds, or none, as if only weights took memory.
+InFlight: TypeAlias = Literal["least", "1f1b", "weights"]
 _Table: TypeAlias = NDArray[np.float64]
+#: How a stage is computed: on so many devices, and in what parts in turn ("": none).
+_Way: TypeAlias = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class GroupStage:
-    """Layers ``cost.first`` to ``cost.last - 1`` on ``degree`` devices; ``cost`` is what each of them has of it."""
+    """Layers ``cost.first`` to ``cost.last - 1`` on ``degree`` devices; ``cost`` is what each of them has of it.
+
+    ``co_shard``: the name of the parts that its layers are in, run in turn; "" for none.
+    """
 
     cost: StageCost
     degree: int
+    co_shard: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class Row:
 
     ``borders``: layers before which a stage must begin. ``room``: bytes of each device for these stages.
     ``activations`` beside what is kept and needed while a block runs. ``micro_batches``: no more are in flight.
+    ``co_sharded``: the layers on one device with some in parts that run in turn, by name; a stage may be of these.
     """
 
     costs: Mapping[int, Sequence[LayerCost]]
@@ -50,6 +58,7 @@ class Row:
     bytes_per_parameter: int
     micro_batches: int
     backward: Backward
+    co_sharded: Mapping[str, Sequence[LayerCost]] = field(default_factory=dict)
 
 
 def split_row(row: Row, devices: int, in_flight: InFlight = "1f1b", *, most_stages: int | None = None,
@@ -58,23 +67,30 @@ def split_row(row: Row, devices: int, in_flight: InFlight = "1f1b", *, most_stag
 
     ``behind``: stages of the pipeline that follow this row. Layers in ``row.skipped`` are no part of any stage.
     """
-    return _Cutter(row, devices, in_flight, behind).all(most_stages or devices)
+    return Cutter(row, devices).splits(in_flight, most_stages=most_stages, behind=behind)
 
 
-class _Cutter:
-    def __init__(self, row: Row, devices: int, in_flight: InFlight, behind: int) -> None:
-        self.row, self.devices, self.behind = row, devices, behind
-        self.in_flight: InFlight = in_flight if row.backward != "none" else "least"
+class Cutter:
+    """A row and the devices that it is cut for: what every stage would cost is found once for all splits."""
+
+    def __init__(self, row: Row, devices: int) -> None:
+        self.row, self.devices = row, devices
         self.layers = [i for i in range(row.first, row.last) if i not in row.skipped]
-        self.degrees = [degree for degree in sorted(row.costs) if degree <= devices]
-        self.stages = {degree: Stages(row.costs[degree]) for degree in self.degrees}
-        tables = {degree: self._tables(degree) for degree in self.degrees}
-        self.load = {degree: table[0] for degree, table in tables.items()}
-        self.fixed = {degree: table[1] for degree, table in tables.items()}
-        self.each = {degree: table[2] for degree, table in tables.items()}
+        costs: dict[_Way, Sequence[LayerCost]] = {(degree, ""): costs for degree, costs in sorted(row.costs.items())
+                                                  if degree <= devices}
+        costs |= {(1, name): costs for name, costs in row.co_sharded.items()}
+        self.ways = list(costs)
+        self.stages = {way: Stages(costs[way]) for way in self.ways}
+        tables = {way: self._tables(way) for way in self.ways}
+        self.load = {way: table[0] for way, table in tables.items()}
+        self.fixed = {way: table[1] for way, table in tables.items()}
+        self.each = {way: table[2] for way, table in tables.items()}
 
-    def _tables(self, degree: int) -> tuple[_Table, _Table, _Table]:
-        """By first layer and end: the load in seconds, bytes held in any case, and bytes a micro-batch more."""
+    def _tables(self, way: _Way) -> tuple[_Table, _Table, _Table]:
+        """By first layer and end: the load in seconds, bytes held in any case, and bytes a micro-batch more.
+
+        What a stage always holds only grows with its layers, so a row of them ends where that is too much.
+        """
         count = len(self.layers)
         load, fixed, each = (np.full((count + 1, count + 1), np.inf) for _ in range(3))
         for i in range(count):
@@ -82,46 +98,59 @@ class _Cutter:
                 if j - i > 1 and (self.layers[j - 1] != self.layers[j - 2] + 1 or self.layers[j - 1] in
                                   self.row.borders):
                     break
-                stage = self.stage(degree, i, j)
+                stage = self.stage(way, i, j)
                 workspace = (stage.working_set if self.row.backward == "none" else
                              max(stage.workspace_forward, stage.workspace_backward, stage.workspace_after_forward
                                  if self.row.backward == "split" else 0))
+                static = static_bytes([stage], self.row.bytes_per_parameter)
+                if static > self.row.room:
+                    break
                 load[i, j] = stage.load * 1e-9
-                fixed[i, j] = static_bytes([stage], self.row.bytes_per_parameter) + workspace
+                fixed[i, j] = static + workspace
                 each[i, j] = 0 if self.row.backward == "none" else stage.activation
         return load, fixed, each
 
-    def stage(self, degree: int, i: int, j: int) -> StageCost:
-        return self.stages[degree].stage(self.layers[i], self.layers[j - 1] + 1)
+    def is_tight(self) -> bool:
+        """Whether activations, held as 1F1B holds them, keep any number of stages from its least bottleneck."""
+        def bottlenecks(in_flight: InFlight) -> list[tuple[int, int]]:
+            return [(len(stages), max(stage.cost.load for stage in stages)) for stages in self.splits(in_flight)]
 
-    def all(self, most: int) -> list[tuple[GroupStage, ...]]:
+        return bottlenecks("1f1b") != bottlenecks("weights")
+
+    def stage(self, way: _Way, i: int, j: int) -> StageCost:
+        return self.stages[way].stage(self.layers[i], self.layers[j - 1] + 1)
+
+    def splits(self, in_flight: InFlight = "1f1b", *, most_stages: int | None = None,
+               behind: int = 0) -> list[tuple[GroupStage, ...]]:
+        """See :func:`split_row`."""
         count = len(self.layers)
         end = np.full(count + 1, np.inf)
         end[count] = 0.0
         best: list[dict[int, _Table]] = [{0: end}]  # by stages, by devices used: least bottleneck from each layer on
         choice: list[dict[int, tuple[Any, Any]]] = [{}]
         found = []
-        for number in range(1, min(most, count, self.devices) + 1):
-            held = min(number + self.behind, self.row.micro_batches) if self.in_flight == "1f1b" else 1
+        for number in range(1, min(most_stages or self.devices, count, self.devices) + 1):
+            held = min(number + behind, self.row.micro_batches) if in_flight == "1f1b" else 1
             tables: dict[int, _Table] = {}
             taken: dict[int, tuple[Any, Any]] = {}
-            for degree in self.degrees:
-                fits = self.fixed[degree] + held * self.each[degree] <= self.row.room
-                load = np.where(fits, self.load[degree], np.inf)
+            for place, way in enumerate(self.ways):
+                load = self.load[way]
+                if in_flight != "weights":
+                    load = np.where(self.fixed[way] + held * self.each[way] <= self.row.room, load, np.inf)
                 for used, rest in best[-1].items():
-                    if used + degree > self.devices:
+                    now = used + way[0]
+                    if now > self.devices:
                         continue
                     through = np.maximum(load, rest[None, :])
                     ends = through.argmin(axis=1)
                     value = through[np.arange(count + 1), ends]
-                    now = used + degree
                     if now not in tables:
-                        tables[now], taken[now] = value, (ends, np.full(count + 1, degree))
+                        tables[now], taken[now] = value, (ends, np.full(count + 1, place))
                     else:
                         better = value < tables[now]
                         tables[now] = np.where(better, value, tables[now])
-                        old_ends, old_degrees = taken[now]
-                        taken[now] = (np.where(better, ends, old_ends), np.where(better, degree, old_degrees))
+                        old_ends, old_places = taken[now]
+                        taken[now] = (np.where(better, ends, old_ends), np.where(better, place, old_places))
             best.append(tables)
             choice.append(taken)
             if self.devices in tables and np.isfinite(tables[self.devices][0]):
@@ -131,8 +160,8 @@ class _Cutter:
     def _read(self, choice: Sequence[Mapping[int, tuple[Any, Any]]], number: int) -> tuple[GroupStage, ...]:
         at, used, stages = 0, self.devices, []
         for left in range(number, 0, -1):
-            ends, degrees = choice[left][used]
-            until, degree = int(ends[at]), int(degrees[at])
-            stages.append(GroupStage(self.stage(degree, at, until), degree))
-            at, used = until, used - degree
+            ends, places = choice[left][used]
+            until, way = int(ends[at]), self.ways[int(places[at])]
+            stages.append(GroupStage(self.stage(way, at, until), *way))
+            at, used = until, used - way[0]
         return tuple(stages)

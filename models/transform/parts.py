@@ -26,13 +26,17 @@ __all__ = ["Machine", "Part", "on_every_gpu", "part_problem", "stage_cost",
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``layers`` (by index) on ``gpus`` together; ``cost``: what each GPU has of it. ``replica``: of the model."""
+    """``layers`` (by index) on ``gpus`` together; ``cost``: what each GPU has of it. ``replica``: of the model.
+
+    ``co_shard``: in which parts its layers are that run in turn on the one GPU, "" where they are in none.
+    """
 
     name: str
     layers: tuple[int, ...]
     gpus: tuple[int, ...]
     cost: StageCost
     replica: int = 0
+    co_shard: str = ""
 
     @property
     def degree(self) -> int:

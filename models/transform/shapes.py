@@ -27,7 +27,7 @@ from models.quantities import format_bytes
 from models.sections import ExplicitModel, Spec
 from models.stages import Backward, StageCost
 from models.transform.chunks import CHUNKS, Chunks, chunked
-from models.transform.groups import GroupStage, Row, split_row
+from models.transform.groups import Cutter, GroupStage, InFlight, Row, split_row
 from models.transform.parts import Part, part_problem, stage_cost, static_memory
 from models.transform.space import Space, space_of
 from solver.problem import Problem
@@ -71,10 +71,14 @@ class ShapeCandidate:
             return "tensor parallel"
         degrees = sorted({part.degree for part in stages})
         each = "1 GPU" if degrees == [1] else f"{'-'.join(map(str, dict.fromkeys((degrees[0], degrees[-1]))))} GPUs"
+        each += " each"
         name = "chain" if self.shape == "groups" else self.shape.upper()
+        parts = sorted({part.co_shard for part in stages} - {""})
+        if parts:
+            each += f", with {' or '.join(parts)}"
         if self.chunks is not None:
-            return f"{name}, {'V' if self.chunks == 'v' else self.chunks} of 2 chunks on {each} each"
-        return f"{name}, {len(stages)} stages on {each} each"
+            return f"{name}, {'V' if self.chunks == 'v' else self.chunks} of 2 chunks on {each}"
+        return f"{name}, {len(stages)} stages on {each}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +142,8 @@ def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[Sh
     arrangements = list([list(_towers(space, together, backward))] if shape == "k" else
                         _rows(space, together, backward))
     if shape == "groups":
-        arrangements = [[row for row in rows if 1 < len(row) < space.gpus] for rows in arrangements]
+        arrangements = [[row for row in rows if len(row) > 1 and any(
+            stage.degree > 1 or stage.co_shard for stage in row)] for rows in arrangements]
         if not any(arrangements):
             raise _NoShape("no split into stages fits of which one is on several GPUs")
     best = dict.fromkeys(row for rows in arrangements for row in _best(space, together, rows))
@@ -235,12 +240,16 @@ def _rows(space: Space, together: Sequence[int], backward: Backward) -> Iterator
         return
     if room <= 0:
         raise _short(space.capacity - room, space.capacity)
-    least = split_row(_row(space, rest, room, backward), space.gpus, "least")
-    if not least:
+    cutter = Cutter(_row(space, rest, room, backward), space.gpus)
+    least = cutter.splits("least")
+    found = [cutter.splits("1f1b")] if least and backward != "none" else []
+    if space.co_shard_parts and space.co_sharded and (not least or cutter.is_tight()):
+        in_parts = Cutter(replace(cutter.row, co_sharded=space.co_sharded), space.gpus)
+        kinds: tuple[InFlight, ...] = ("least",) if backward == "none" else ("1f1b", "least")
+        found += [[row for row in in_parts.splits(kind) if any(stage.co_shard for stage in row)] for kind in kinds]
+    if not least and not any(found):
         raise _short(_least_need(space, rest, space.capacity - room), space.capacity)
-    if backward != "none":
-        yield split_row(_row(space, rest, room, backward), space.gpus, "1f1b")
-    yield least
+    yield from (rows for rows in (*found, least) if rows)
 
 
 def _towers(space: Space, together: Sequence[int], backward: Backward) -> Iterator[tuple[GroupStage, ...]]:
@@ -296,13 +305,14 @@ def _candidate(space: Space, shape: TogetherShape, backward: Backward, together:
                row: Sequence[GroupStage]) -> ShapeCandidate | None:
     everyone = tuple(range(space.gpus))
     members = _members(row, space.gpus)
-    pieces: list[tuple[tuple[int, ...], tuple[int, ...]]] = [(run, everyone) for run in _runs(together)]
-    pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus)
+    pieces = [(run, everyone, "") for run in _runs(together)]
+    pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus, stage.co_shard)
                for stage, gpus in zip(row, members, strict=True)]
     pieces.sort(key=lambda piece: piece[0][0])
-    parts = tuple(Part(str(number), layers, gpus, stage_cost(space.costs[len(gpus)], layers))
-                  for number, (layers, gpus) in enumerate(pieces))
-    return _made(space, shape, backward, parts)
+    return _made(space, shape, backward, tuple(
+        Part(str(number), layers, gpus,
+             stage_cost(space.co_sharded[in_parts] if in_parts else space.costs[len(gpus)], layers), co_shard=in_parts)
+        for number, (layers, gpus, in_parts) in enumerate(pieces)))
 
 
 def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...], *, replicas: int = 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from models.layering import layers_of
 from models.roofline import Roofline
 from models.sections import Inference, Spec, Training
 from models.stages import Backward
+from models.transform.co_shard import FAMILIES, co_shard
 from models.transform.layouts import Timer
 from models.transform.part_times import PartTimes
 from models.transform.parts import Machine
@@ -34,7 +36,8 @@ class Space:
     """A model's layers on 1 to all GPUs together.
 
     ``capacity``: bytes of each GPU for everything but the framework's reserve. ``under_optimizer``: layers with what
-    their gradients take. ``classes``: bytes of a parameter by what they are for.
+    their gradients take. ``classes``: bytes of a parameter by what they are for. ``co_shard_parts``: numbers of parts
+    that run in turn on one GPU (:mod:`models.transform.co_shard`) to choose from.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Space:
     recompute: bool
     under_optimizer: Callable[[Iterable[LayerCost]], list[LayerCost]]
     classes: Mapping[str, int]
+    co_shard_parts: tuple[int, ...] = ()
 
     @property
     def graph(self) -> OperatorGraph:
@@ -81,6 +85,22 @@ class Space:
         return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
                                                        recompute=self.recompute))
                 for degree, found in self.sharded.items()}
+
+    @cached_property
+    def co_sharded(self) -> dict[str, list[LayerCost]]:
+        """What one device has of each layer with attention, feed-forward parts or both in parts that run in turn, by
+        words such as "attention in 4 parts"; ways that cost no less than another one and save nothing left out."""
+        found: dict[str, list[LayerCost]] = {}
+        for parts, families in itertools.product(self.co_shard_parts, ((FAMILIES[0],), (FAMILIES[1],), FAMILIES)):
+            made = co_shard(self.graph, self.family.times, dict.fromkeys(families, parts), self.part_times,
+                            Roofline(self.device))
+            if made is not None and {segment.family for segment in made.segments} == set(families):
+                found[f"{' and '.join(families)} in {parts} parts"] = self.under_optimizer(layers_of(
+                    made.graph, made.times, training=self.training, recompute=self.recompute))
+        measures = {name: _measures(costs) for name, costs in {"": self.costs[1], **found}.items()}
+        return {name: costs for name, costs in found.items() if not any(
+            other != name and all(a <= b for a, b in zip(measures[other], measures[name], strict=True))
+            and measures[other] != measures[name] for other in measures)}
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
@@ -192,7 +212,14 @@ def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
     return Space(spec.name, family, device, spec.cluster.gpus, cluster.available[0],
                  Machine(cluster.link, far, size), bytes_per_parameter(spec), run.micro_batches,
                  isinstance(run, Training), isinstance(run, Training) and run.recompute,
-                 partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)))
+                 partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)), spec.placement.co_shard)
+
+
+def _measures(costs: Sequence[LayerCost]) -> tuple[float, ...]:
+    """What is less where layers are cheaper: time, what is kept, and the most that is needed beside it, in all."""
+    return (sum(cost.forward + cost.backward for cost in costs), sum(cost.activation_bytes for cost in costs),
+            max(cost.workspace_forward for cost in costs), max(cost.workspace_backward for cost in costs),
+            max(cost.working_set for cost in costs))
 
 
 def _classes(run: Training | Inference, total: int) -> dict[str, int]:
