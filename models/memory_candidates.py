@@ -61,7 +61,7 @@ def spec_candidates(spec: Spec) -> list[Candidate]:
 def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = _TIME) -> list[Candidate]:
     """The chains of stages whose cuts and memory are decided together, those with offloading first, and of each kind
     those with least room; without ``every`` only these. ``time_limit``: seconds for the first plan; each later one has
-    half of that.
+    a quarter of that.
 
     Raises :class:`~models.spec.SpecError` where the spec has no such placement, and
     :class:`~solver.placement.memory_plan.NoMemoryPlan` where none fits.
@@ -77,7 +77,7 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = _T
         for ahead, copies in rooms if every else rooms[:1]:
             try:
                 plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound,
-                                   time_limit=time_limit / 2 if found else time_limit)
+                                   time_limit=time_limit / 4 if found else time_limit)
             except NoMemoryPlan as error:
                 refusals.append(error)
                 break  # the others of this kind ask for more

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from runtime.measure import memory_of
 from runtime.offload import CopyEngine
@@ -166,6 +167,40 @@ def test_only_what_the_named_submodules_keep_is_offloaded() -> None:
         runner.close()
         engine.close()
     assert sizes == {None: 3, "1": 2, "3": 1, "13": 3, "0": 0}  # a linear layer keeps its input, which stays
+
+
+def test_a_part_that_checkpoints_itself_is_offloaded_around() -> None:
+    """What a checkpoint keeps (its input) stays; the numbers are those without either."""
+    class Mixed(nn.Module):
+        def __init__(self, again: bool) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+            self.last, self.again = nn.Linear(WIDTH, WIDTH), again
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.sigmoid(self.first(x))
+            y = checkpoint(self.second, y, use_reentrant=False) if self.again else self.second(y)
+            z: Tensor = self.last(torch.exp(y))
+            return z
+
+    found = []
+    for again in (False, True):
+        torch.manual_seed(0)
+        module, engine = Mixed(again).double(), CopyEngine(CPU)
+        runner = StageRunner(module, offload=engine if again else None, beside=True)
+        xs = torch.randn(3, 5, WIDTH, dtype=torch.float64)
+        gradients = []
+        for m in range(3):
+            runner.forward(m, xs[m])
+            if again:
+                runner.offload(m)
+        for m in range(3):
+            if again:
+                runner.load(m)
+            gradients += [g for g in runner.backward(m, xs[m]) if g is not None]
+        engine.close()
+        found.append([*gradients, *(p.grad for p in module.parameters() if p.grad is not None)])
+    assert all(torch.equal(mine, wanted) for mine, wanted in zip(*found, strict=True))
 
 
 def test_copies_run_beside_the_computation_and_one_at_a_time_each_way() -> None:
