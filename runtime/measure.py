@@ -92,8 +92,9 @@ class Timer:
 
 def available_bytes(device: torch.device) -> int:
     """Memory that can still be allocated on ``device`` without pushing anybody out."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "cuda":  # the driver counts what torch keeps for later use as taken
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
     table = Path("/proc/meminfo")
     if table.exists():
         rows = dict(line.split(":", 1) for line in table.read_text().splitlines())

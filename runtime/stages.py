@@ -159,7 +159,7 @@ class Stages:
 
         def forward(results: Mapping[Work, Parcel]) -> Parcel:
             data = ask()
-            ys = run(*[results[giver[value]][value] if value in giver else data[value].to(self.device)
+            ys = run(*[results[giver[value]][value] if value in giver else self._here(data[value])
                        for value in takes])
             if len(ys) != len(gives):
                 raise SessionError(f"stage {stage} gave {len(ys)} values, but its ports name {len(gives)}: "
@@ -255,6 +255,11 @@ class Stages:
         number, whole = self.first_micro_batch + micro_batch, self.wiring.is_chain
         return lambda given: collect(self.step, number,
                                      given[OUTPUT] if whole else {value: given[value] for value in values})
+
+    def _here(self, data: Tensor) -> Tensor:
+        """``data`` on the device. The host does not wait for what runs there: ordinary memory has been read when the
+        call returns. Page-locked memory would not have been, and its owner may want to write to it."""
+        return data.to(self.device, non_blocking=self.device.type == "cuda" and not data.is_pinned())
 
     def _checked(self, what: Work, name: str, boundary: Boundary, found: Tensor | None, is_gradient: bool) -> Tensor:
         shape, dtype = boundary

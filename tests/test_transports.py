@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+from torch import Tensor
 
 from experiments.transports import PLANNED, Counts, compare
-from runtime.buffers import OPEN_SENDS, Landing, buffer_table, send_done
+from runtime.buffers import OPEN_SENDS, BufferTable, Landing, buffer_table, send_done
 from runtime.check_buffers import check_memory
 from runtime.executor import Parcel
 from runtime.plan import plan_of
@@ -16,7 +17,7 @@ from runtime.program import Instruction, ProgramError, Recv, Send, StageWork, Wo
 from runtime.training import Boundary
 from runtime.transports import TransportError, parse_transport
 from runtime.transports.memory import allocate, layout_of, view
-from runtime.transports.shared import LANE, _Counters
+from runtime.transports.shared import LANE, _Counters, _gpu_handles, _PeersSlots
 from solver.baselines import baseline
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from tests.builders import chain, pipeline
@@ -42,6 +43,30 @@ def test_a_transport_is_named(text: str, found: object) -> None:
 def test_anything_else_is_no_transport(text: str) -> None:
     with pytest.raises(TransportError, match="it must be gloo, nccl, shared or emulated"):
         parse_transport(text)
+
+
+def test_a_peers_gpu_slot_is_handed_to_each_that_writes_there_and_opened_once() -> None:
+    """PyTorch counts the openings of a handle. What makes and opens handles works on CPU tensors too."""
+    layout = layout_of({"": ((2,), torch.float32)})
+    works = [StageWork(0, "F", m) for m in range(4)]
+    landings = [Landing(work, peer, layout, 0, 0, 0, slot) for work, peer, slot in zip(
+        works, (1, 2, 1, 1), (0, 0, 0, 1), strict=True)]
+    slots = allocate([8, 8], torch.device("cpu"))
+    handles = _gpu_handles(slots, BufferTable((8, 8), tuple(landings), (), ()))
+    assert list(handles) == [(0, 1), (0, 2), (1, 1)]
+    calls: list[object] = []
+
+    def counted(build: Callable[..., Tensor], *arguments: object) -> Tensor:
+        calls.append(arguments)
+        return build(*arguments)
+
+    peers = _PeersSlots(1, {3: {key: (counted, (build, *arguments)) for key, (build, arguments) in handles.items()}})
+    first = peers[3, 0]
+    assert peers[3, 0] is first and peers[3, 1] is not first and len(calls) == 2
+    first.fill_(7)
+    assert bool((slots[0] == 7).all()) and not bool(slots[1].any())
+    with pytest.raises(KeyError):
+        peers[3, 2]
 
 
 def test_messages_over_an_emulated_link_follow_each_other() -> None:

@@ -107,8 +107,8 @@ def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, fl
     own = mmap.mmap(file, shape.size)
     own[:len(token)] = token
     gpu_slots = allocate(table.slots, session.device) if on_gpu else []
-    found: list[Any] = session.exchange((os.getpid(), file, token, [_gpu_handle(slot) for slot in gpu_slots]),
-                                        "sharing memory")
+    found: list[Any] = session.exchange((os.getpid(), file, token, _gpu_handles(gpu_slots, table)), "sharing memory")
+    peers_slots = _PeersSlots(rank, {owner: handles for owner, (*_, handles) in enumerate(found)})
 
     peers = {e.peer for e in table.receives} | {e.peer for e in table.sends}
     memories = {rank: memoryview(own)}
@@ -118,7 +118,7 @@ def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, fl
 
     def slot(owner: int, landing: Landing) -> Parcel:
         if on_gpu:
-            memory = gpu_slots[landing.slot] if owner == rank else _open_gpu(found[owner][3][landing.slot])
+            memory = gpu_slots[landing.slot] if owner == rank else peers_slots[owner, landing.slot]
             return view(memory, landing.layout)
         its = tables[owner]
         offset = _Shape(its, session.world, on_gpu).slots[landing.slot]
@@ -171,14 +171,25 @@ def _alive(pids: dict[int, int]) -> Callable[[int], bool]:
     return lambda peer: not polls[peer].poll(0)
 
 
-def _gpu_handle(slot: Tensor) -> Any:
+def _gpu_handles(slots: Sequence[Tensor], table: BufferTable) -> dict[tuple[int, int], Any]:
+    """By slot and peer, what opens it there. PyTorch counts who has a tensor: it wants each handle opened once, no more
+    and no less, or it complains at the end that memory was let go while others had it."""
     from torch.multiprocessing.reductions import reduce_tensor
 
-    return reduce_tensor(slot)  # type: ignore[no-untyped-call]
+    writers = sorted({(landing.slot, landing.peer) for landing in table.receives}) if slots else []
+    return {(slot, peer): reduce_tensor(slots[slot]) for slot, peer in writers}  # type: ignore[no-untyped-call]
 
 
-def _open_gpu(handle: Any) -> Tensor:
-    build, arguments = handle
-    opened = build(*arguments)
-    assert isinstance(opened, Tensor)
-    return opened
+class _PeersSlots(dict[tuple[int, int], Tensor]):
+    """Slots in the memory of peers, by owner and number, each opened when it is first asked for."""
+
+    def __init__(self, rank: int, handles: dict[int, dict[tuple[int, int], Any]]) -> None:
+        super().__init__()
+        self._rank, self._handles = rank, handles
+
+    def __missing__(self, key: tuple[int, int]) -> Tensor:
+        owner, slot = key
+        build, arguments = self._handles[owner][slot, self._rank]
+        self[key] = opened = build(*arguments)
+        assert isinstance(opened, Tensor)
+        return opened
