@@ -38,17 +38,28 @@ def signatures(training: Training) -> Mapping[str, str]:
 
 
 def signed(plan: Plan, factory: Callable[[Plan, int], Training]) -> Plan:
-    """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks.
+    """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks, and with a REDUCE
+    for each set of stages that hold parameters together.
 
-    Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch.
+    Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch; and
+    for ties that name what is not there.
     """
     if "session" in inspect.signature(factory).parameters:
         raise SignatureError("stages whose function takes a session can only be made when the plan runs, so a plan "
                              "cannot be signed for them: leave --stages out")
+    from runtime.session import SessionError
+    from runtime.ties import holding, shared_stages
+
     found: dict[str, str] = {}
+    held = []
     for rank in range(len(plan.program.ranks)):
-        found.update(signatures(factory(plan, rank)))
-    return replace(plan, signatures=found)
+        training = factory(plan, rank)
+        found.update(signatures(training))
+        try:
+            held.append(holding(training))
+        except SessionError as error:
+            raise SignatureError(str(error)) from None
+    return replace(plan.sharing(shared_stages(held)), signatures=found)
 
 
 def require_signature(plan: Plan, training: Training) -> None:

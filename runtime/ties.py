@@ -7,7 +7,7 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,56 @@ from runtime.plan import Plan
 from runtime.session import Session, SessionError
 from runtime.training import Training
 
-__all__ = ["Tie", "Ties"]
+__all__ = ["Holding", "Tie", "Ties", "holding", "shared_stages"]
+
+
+class Holding(NamedTuple):
+    """What one rank knows of parameters that several stages hold: of each tie the stages, with those of this rank that
+    hold the same object; and the stages that hold an object which no tie names."""
+
+    ties: list[tuple[int, ...]]
+    objects: list[tuple[int, ...]]
+
+
+def holding(training: Training) -> Holding:
+    """That of the rank with ``training``. Raises :class:`~runtime.session.SessionError` for a tie that names what is
+    not there."""
+    holders = _holders(training)
+    named = [set(_named(training, tie).values()) for tie in training.ties]
+    return Holding([tuple(sorted(set(tie).union(*(holders.get(p, ()) for p in found))))
+                    for tie, found in zip(training.ties, named, strict=True)],
+                   [tuple(sorted(stages)) for parameter, stages in holders.items()
+                    if len(stages) > 1 and not any(parameter in found for found in named)])
+
+
+def shared_stages(found: Iterable[Holding]) -> list[tuple[int, ...]]:
+    """The sets of stages that hold parameters together, from what all ranks know."""
+    every = list(found)
+    ties = [tuple(sorted({stage for stages in same for stage in stages}))
+            for same in zip(*(each.ties for each in every), strict=True)]
+    return sorted({*ties, *(stages for each in every for stages in each.objects)})
+
+
+def _holders(training: Training) -> dict[nn.Parameter, set[int]]:
+    """The stages that hold each parameter that is trained."""
+    found: dict[nn.Parameter, set[int]] = {}
+    for stage, module in training.stages.items():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                found.setdefault(parameter, set()).add(stage)
+    return found
+
+
+def _named(training: Training, tie: Mapping[int, str]) -> dict[int, nn.Parameter]:
+    """The parameters of this rank that ``tie`` names, by stage."""
+    found = {}
+    for stage in sorted(set(tie) & set(training.stages)):
+        named = dict(training.stages[stage].named_parameters(remove_duplicate=False))
+        if tie[stage] not in named:
+            raise SessionError(f"ties name the parameter {tie[stage]!r} of stage {stage}, whose module has "
+                               f"{', '.join(named) or 'none'}")
+        found[stage] = named[tie[stage]]
+    return found
 
 
 class Tie(NamedTuple):
@@ -44,25 +93,18 @@ class Ties:
     def __init__(self, plan: Plan, session: Session, training: Training) -> None:
         self.ranks, self.rank, self.training = plan.stage_groups or (), session.rank, training
         self._require_plain()
-        holders: dict[nn.Parameter, set[int]] = {}
-        for stage, module in training.stages.items():
-            for parameter in module.parameters():
-                if parameter.requires_grad:
-                    holders.setdefault(parameter, set()).add(stage)
-        named = [self._named(tie) for tie in training.ties]
+        named = [_named(training, tie) for tie in training.ties]
         self._require_one_tie_each(named)
-        everyone = session.exchange(
-            ([sorted(set(tie).union(*(holders.get(p, ()) for p in found.values())))
-              for tie, found in zip(training.ties, named, strict=True)],
-             [sorted(stages) for stages in holders.values() if len(stages) > 1]), "comparing shared parameters")
-        held = [tuple(sorted({s for stages, _ in everyone for s in stages[i]})) for i in range(len(training.ties))]
+        everyone = session.exchange(holding(training), "comparing shared parameters")
+        self.shared = shared_stages(everyone)
+        held = [tuple(sorted({stage for each in everyone for stage in each.ties[i]}))
+                for i in range(len(training.ties))]
         spans = [self._span(tie) for tie in training.ties]
         self.spans = [ranks for ranks, split in spans if split]
         self.ties = [self._tie(*facts) for facts in zip(training.ties, named, spans, held, strict=True) if facts[1]]
         tied = {parameter: tie.stages for tie in self.ties for parameter in tie.parameters}
-        self.groups = {parameter: tied.get(parameter, tuple(sorted(stages))) for parameter, stages in holders.items()}
-        in_ties = {tuple(stages) for each, _ in everyone for stages in each}
-        self.shared = sorted({*held, *({tuple(stages) for _, each in everyone for stages in each} - in_ties)})
+        self.groups = {parameter: tied.get(parameter, tuple(sorted(stages)))
+                       for parameter, stages in _holders(training).items()}
 
     def _require_plain(self) -> None:
         seen: set[tuple[int, str]] = set()
@@ -75,17 +117,6 @@ class Ties:
                 if (stage, name) in seen:
                     raise SessionError(f"two ties name {name!r} of stage {stage}: make them one")
                 seen.add((stage, name))
-
-    def _named(self, tie: Mapping[int, str]) -> dict[int, nn.Parameter]:
-        """The parameters of this rank that ``tie`` names, by stage."""
-        found = {}
-        for stage in sorted(set(tie) & set(self.training.stages)):
-            named = dict(self.training.stages[stage].named_parameters(remove_duplicate=False))
-            if tie[stage] not in named:
-                raise SessionError(f"ties name the parameter {tie[stage]!r} of stage {stage}, whose module has "
-                                   f"{', '.join(named) or 'none'}")
-            found[stage] = named[tie[stage]]
-        return found
 
     def _require_one_tie_each(self, named: Sequence[Mapping[int, nn.Parameter]]) -> None:
         first: dict[nn.Parameter, int] = {}

@@ -120,6 +120,24 @@ def test_a_plan_signed_for_a_model_refuses_another(tmp_path: Path) -> None:
     require_signature(a_plan(), wider(plan, 1))  # an unsigned plan takes any
 
 
+def test_a_signed_plan_sums_apart_what_its_stages_share(tmp_path: Path) -> None:
+    """Stages 0 and 2 of rank 0 have one layer; stage 1's, on rank 1, is tied to stage 3's, on rank 0."""
+    plan = plan_of(baseline("greedy", pipeline([0, 1, 0, 0]), 2))
+
+    def part(plan: Plan, rank: int, name: str = "weight") -> Training:
+        same, other = nn.Linear(2, 2), nn.Linear(2, 2)
+        mine: dict[int, nn.Module] = {0: same, 2: same, 3: other} if rank == 0 else {1: other}
+        return Training(mine, [Boundary((1, 2))] * 3, lambda s, m: torch.ones(1, 2), ties=[{1: name, 3: "weight"}])
+
+    made = signed(plan, part)
+    assert made.shared == ((0, 2), (1, 3)) and set(made.signatures) == {"0", "1", "2", "3"}
+    save_plan(made, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == made
+    assert {text for text in made.program.to_text()[1] if text.startswith("REDUCE")} == {"REDUCE 1", "REDUCE 1+3"}
+    with pytest.raises(SignatureError, match="ties name the parameter 'heads' of stage 1, whose module has weight, b"):
+        signed(plan, lambda plan, rank: part(plan, rank, "heads"))
+
+
 def test_a_run_with_nothing_left_says_so() -> None:
     timeline = Timeline.of(a_plan(), 1.0, [])
     assert str(Replay(timeline, None)) == "nothing was left to run: the checkpoint has all batches behind it"

@@ -16,7 +16,7 @@ import torch
 from runtime.buffers import BufferTable
 from runtime.executor import Executor, Parcel, Task, Worker
 from runtime.plan import Plan
-from runtime.program import StageWork, Work
+from runtime.program import Reduce, StageWork, Work
 from runtime.session import Session
 from runtime.training import Boundary
 from runtime.transports import Transport
@@ -64,6 +64,7 @@ class _World:
         self.over = threading.Event()
         self.all = threading.Barrier(self.size)
         self.groups = {block.devices: threading.Barrier(len(block.devices)) for block in plan.problem.blocks}
+        self.sums = {stages: threading.Barrier(len(ranks)) for stages, ranks in plan.parameter_groups.items()}
         self.values: list[Any] = [None] * self.size
         self.lanes = {(owner, source): _Lane() for owner in range(self.size) for source in range(self.size)}
         self.slots: list[Any] = [None] * self.size
@@ -119,14 +120,21 @@ def run_in_threads(plan: Plan, worker: Callable[[int], Worker], steps: int = 1,
 
     def stop() -> None:
         world.over.set()
-        for barrier in (world.all, *world.groups.values()):
+        for barrier in (world.all, *world.groups.values(), *world.sums.values()):
             barrier.abort()
 
     def run(rank: int) -> None:
         try:
             watch: Any = _NoWatch()
             session = _Session(rank, world.size, torch.device("cpu"), watch, 0.0, ranks=world)
-            executor = Executor(plan, session, worker(rank), world.connect)
+            mine = worker(rank)
+
+            def reduce(instruction: Reduce) -> None:
+                world.sums[instruction.stages].wait()
+                if isinstance(mine, Tracer):
+                    mine.add_up(instruction)
+
+            executor = Executor(plan, session, mine, world.connect, reduce=reduce)
             for step in range(steps):
                 if between is not None:
                     between(step, executor)
@@ -157,11 +165,21 @@ class Tracer:
     def __init__(self, plan: Plan, rank: int) -> None:
         self.plan, self.rank, self.step = plan, rank, 0
         self.found: dict[Work, int] = {}
+        self.summed: list[Reduce] = []
         self._kept: dict[Work, list[tuple[Parcel, dict[str, torch.Tensor]]]] = {}
         self._chance = random.Random(rank)
 
     def reads(self, work: Work) -> Sequence[Work]:
         return _needs(self.plan, work)
+
+    def add_up(self, instruction: Reduce) -> None:
+        """Fails unless all that adds to these gradients has been computed."""
+        graph = self.plan.vocabulary.graph
+        assert graph is not None
+        for block in graph.contributions(instruction.stages):
+            if self.rank in self.plan.problem.blocks[block].devices:
+                assert all(self.plan.vocabulary.work(block, m) in self.found for m in range(self.plan.micro_batches))
+        self.summed.append(instruction)
 
     def keeps(self, work: Work) -> Work:
         graph = self.plan.vocabulary.graph

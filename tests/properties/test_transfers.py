@@ -16,10 +16,10 @@ from runtime.check import check_program
 from runtime.check_buffers import check_buffers
 from runtime.executor import Executor
 from runtime.plan import Plan, plan_of
-from runtime.program import BlockWork, Program, ProgramError, Recv, Send, StageWork
+from runtime.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork
 from runtime.transfers import rank_table
 from solver.schedule import Schedule
-from tests.properties.test_programs import schedules
+from tests.properties.test_programs import plans, schedules
 from tests.threads import Tracer, expected, run_in_threads
 
 RUNS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,11 +45,14 @@ def run_traced(plan: Plan) -> None:
             assert tracer.found == {work: wanted[0][work] for work in tracer.found}
         tracer.step = step
         tracer.found.clear()
+        tracer.summed.clear()
 
     wanted = [expected(plan, step) for step in range(2)]
     run_in_threads(plan, lambda rank: tracers[rank], 2, between)
     for rank, tracer in enumerate(tracers):
         assert tracer.found == {work: wanted[1][work] for work in plan.program.works(rank)}
+        assert sorted(map(str, tracer.summed)) == sorted(
+            str(Reduce(stages)) for stages, ranks in plan.parameter_groups.items() if rank in ranks)
 
 
 @given(schedules(), st.booleans())
@@ -76,9 +79,9 @@ def test_receives_are_posted_no_later_than_the_program_says_and_proven(schedule:
 
 
 @RUNS
-@given(schedules())
-def test_every_schedule_runs_on_its_buffers(schedule: Schedule) -> None:
-    run_traced(plan_of(schedule))
+@given(plans())
+def test_every_schedule_runs_on_its_buffers(made: tuple[Schedule, Plan]) -> None:
+    run_traced(made[1])
 
 
 @given(schedules(), st.data())
@@ -136,9 +139,9 @@ def test_one_fault_in_a_table_is_refused_or_harmless(schedule: Schedule, data: s
 
 
 @RUNS
-@given(schedules(), st.data())
-def test_one_fault_in_a_program_is_refused_or_it_runs_right(schedule: Schedule, data: st.DataObject) -> None:
-    plan = plan_of(schedule)
+@given(plans(), st.data())
+def test_one_fault_in_a_program_is_refused_or_it_runs_right(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
+    _, plan = made
     rows = [list(row) for row in plan.program.ranks]
     rank, step = data.draw(st.sampled_from([(r, s) for r, row in enumerate(rows) for s in range(len(row))]))
     row, instruction = rows[rank], rows[rank][step]

@@ -36,8 +36,9 @@ COMMAND = Command(
     name="plan",
     summary="lower a schedule to one instruction list a rank",
     paragraphs=(
-        "Sends and receives are added so that every two ranks see their messages in the same order; the "
-        "result is proven free of deadlock and complete before it is written.",
+        "Sends and receives are added so that every two ranks see their messages in the same order, and a REDUCE "
+        "behind the last pass that adds to each group of gradients; the result is proven free of deadlock and "
+        "complete, every gradient summed once, before it is written.",
     ),
     example="weft plan schedule.json -o plan.json",
     arguments=_arguments,
