@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from solver.cpsat import Budget
-from solver.placement import judge
+from solver.placement import graph_search, judge
 from solver.placement.bounds import simple_bound
+from solver.placement.coarsen import shorten_paths
 from solver.placement.graph_search import place_graph
-from solver.placement.groups import groups_of
+from solver.placement.groups import Groups, groups_of
 from solver.placement.hopeless import NoPlacement
-from solver.placement.levels import first_row, levels
+from solver.placement.ideals import Ideals
+from solver.placement.levels import LevelSolved, TooWide, first_row, levels
 from solver.placement.placement import Stage
 from solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 from solver.placement.replicated_slicing import slice_replicated
@@ -100,6 +104,50 @@ def test_a_graph_that_is_too_wide_gets_the_best_row_and_a_bound() -> None:
     assert found.solver["by"] == "rows"
     assert found.bound == pytest.approx(sum(node.times[0] or 0 for node in nodes) / 3)
     assert found.bound <= found.objective <= 1.1 * found.bound
+
+
+def towers(count: int, length: int, devices: int) -> PlacementProblem:
+    nodes = tuple(Node(f"t{t}.{i}", (1.0 + i % 2,), gradient=1.0) for t in range(count) for i in range(length))
+    last = Node("join", (4.0,), gradient=1.0)
+    tensors = tuple(Tensor(t * length + i, (t * length + i + 1 if i + 1 < length else count * length,), 0.1)
+                    for t in range(count) for i in range(length))
+    problem = PlacementProblem("towers", (DeviceKind("gpu", devices),), (*nodes, last), tensors, micro_batches=4)
+    return shared(problem, 2, 4, rate=0.9, all_reduce=0.1)
+
+
+def test_paths_are_made_of_a_few_pieces_of_like_work_and_stay_interchangeable() -> None:
+    groups = groups_of(towers(3, 8, 4))
+    short = shorten_paths(groups, 4)
+    assert sorted(short.least.tolist()) == [3.0] * 12 + [4.0]
+    assert sorted(node for members in short.members for node in members) == list(range(25))
+    ideals = Ideals(short, Budget(), limit=math.inf, devices=4, in_a_row=False, twins=True)
+    assert sorted(map(len, ideals.families)) == [1, 3]
+
+
+def test_a_graph_too_wide_for_its_operators_is_searched_in_longer_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def narrow(groups: Groups, budget: Budget, **options: Any) -> LevelSolved:
+        if groups.count > 12:
+            raise TooWide("for this test")
+        return levels(groups, budget, **options)
+
+    problem = towers(3, 8, 8)
+    exact = place_graph(problem)
+    monkeypatch.setattr(graph_search, "levels", narrow)
+    found = place_graph(problem)
+    assert (exact.solver["by"], found.solver["by"]) == ("levels", "rows")
+    assert exact.bound <= found.objective <= 1.2 * exact.bound
+    assert found.bound <= exact.bound
+    row = first_row(groups_of(problem), Budget())
+    assert row is not None and found.objective <= row.value
+    assert "too wide for proof" in str(found.solver["coarsening"])
+    assert not judge.breaches(problem, found.stages)
+
+
+def test_a_graph_that_is_too_large_is_refused() -> None:
+    nodes = tuple(Node(f"n{i}", (1.0,)) for i in range(2001))
+    problem = PlacementProblem("huge", (DeviceKind("gpu", 2),), nodes, (), micro_batches=4)
+    with pytest.raises(PlacementError, match="huge has 2001 operators to divide"):
+        place_graph(shared(problem, 2))
 
 
 # -- against all stages on all numbers of devices ----------------------------------------------------------------------

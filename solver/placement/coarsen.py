@@ -3,13 +3,20 @@
 Groups along heavy edges are joined, as long as none grows beyond a small part of what a stage holds: an edge a -> b is
 joined only if b is all that directly follows a, or a all that b directly follows, so that no cycle can arise. What is
 placed on the coarse graph is a placement of the fine one; bounds for the coarse one say nothing about it.
+
+:func:`shorten_paths` is for :mod:`solver.placement.levels`, whose cost grows with the lengths of a graph's paths:
+interchangeable paths stay so.
 """
 
 from __future__ import annotations
 
-from solver.placement.groups import Groups, contract
+import math
 
-__all__ = ["coarsen"]
+from solver.cpsat import Budget
+from solver.placement.groups import Groups, contract
+from solver.placement.ideals import Ideals
+
+__all__ = ["coarsen", "shorten_paths"]
 
 
 def coarsen(groups: Groups, target: int, stages: int, parts: int = 20) -> Groups:
@@ -21,6 +28,21 @@ def coarsen(groups: Groups, target: int, stages: int, parts: int = 20) -> Groups
             return groups
         groups = contract(groups, joined)
     return groups
+
+
+def shorten_paths(groups: Groups, pieces: int) -> Groups:
+    """Every path (:mod:`solver.placement.ideals`) made of at most ``pieces`` groups of about equal work, those next to
+    each other joined."""
+    label = list(range(groups.count))
+    paths = Ideals(groups, Budget(), limit=math.inf, devices=groups.problem.devices, in_a_row=False, twins=False).paths
+    for path in paths:
+        total, passed = sum(float(groups.least[g]) for g in path), 0.0
+        first: dict[int, int] = {}
+        for group in path:
+            middle = passed + float(groups.least[group]) / 2
+            label[group] = first.setdefault(min(pieces - 1, int(pieces * middle / total)) if total else 0, group)
+            passed += float(groups.least[group])
+    return contract(groups, label)
 
 
 def _match(groups: Groups, target: int, stages: int, parts: int) -> list[int] | None:

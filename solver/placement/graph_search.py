@@ -5,8 +5,8 @@ largest load that no graph of stages can beat (a deeper stage holds no less, and
 keeps to it in the memory that its depths ask for, it is the least, and the shallowest of these graphs is the answer;
 if none does, the least largest load is searched for with memory by depth. Graphs of a few paths need no encoding: a
 dynamic program over levels (:mod:`solver.placement.levels`) proves both goals, and is tried first. Where stages may be
-replicated it is the only exact way; graphs that are too wide for it get the best stages in a row of a few orders, with
-the bound of :mod:`solver.placement.bounds`.
+replicated it is the only exact way; graphs that are too wide for it are coarsened, every path to a few pieces, or get
+the best stages in a row of a few orders, with the bound of :mod:`solver.placement.bounds`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from solver.cpsat import Budget
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
+from solver.placement.coarsen import shorten_paths
 from solver.placement.depth import Found, least_bottleneck_by_depth, least_depth, waits
 from solver.placement.exact import largest_load
 from solver.placement.groups import Groups, contract, groups_of
@@ -32,6 +33,11 @@ from solver.placement.slicing import Slicing
 from solver.placement.stage_dag import GraphPlacement, stages_by_depth
 
 __all__ = ["order_branches", "place_graph"]
+
+#: Graphs of more groups have tables that do not fit a machine.
+_MOST_GROUPS = 2000
+#: Pieces that paths are made of where whole ones are too many, and how many cuts of such a graph are worth their time.
+_PIECES, _FEW_CUTS = (6, 4, 3, 2, 1), 300_000
 
 
 def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: float = 60.0,
@@ -77,7 +83,8 @@ class _Search:
             solver={"groups": self.groups.count, "by": by, "steps": self.steps,
                     "seconds": round(self.budget.elapsed, 3), "cpu_seconds": round(time.process_time() - began, 3),
                     "seed": self.budget.seed, "deterministic": round(self.budget.deterministic_used, 3),
-                    "workers": self.budget.workers},
+                    "workers": self.budget.workers, "coarsening": None if by != "rows" else
+                    "the graph is too wide for proof: a few pieces a path, or a few orders, were searched"},
             after=after, depths=deep, depth_bound=min(self.depth_bound, max(deep)), limit=self.limit,
             least=min(self.least, objective))
 
@@ -102,17 +109,43 @@ class _Search:
         return stages, found.bound
 
     def _by_rows(self) -> tuple[tuple[Stage, ...], float]:
-        """Replicated stages without proof: the best in a row of a few orders, as a graph."""
+        """Replicated stages without proof: the better of a coarser graph's and the best in a row of a few orders."""
         if sum(kind.count > 0 for kind in self.problem.kinds) > 1:
             raise PlacementError("stages are replicated on devices of one kind, and here there are several; leave out "
                                  "the replication or the other kinds")
+        if self.whole.count > _MOST_GROUPS:
+            raise PlacementError(f"{self.problem.name} has {self.whole.count} operators to divide, replicated stages "
+                                 f"are made of {_MOST_GROUPS} or fewer; keep layers whole, or do without replication")
+        answers = self._coarser()
         row = first_row(self.whole, self.budget)
-        if row is None:
+        if row is not None:
+            answers.append((row.value, stages_by_depth(self.problem, _nodes(self.whole, row), row.devices)[0]))
+        if not answers:
             raise NoPlacement("found no graph of replicated stages that fits the devices' memory, and no proof that "
                               "there is none; give more memory or more devices, or a smaller micro-batch")
-        stages = stages_by_depth(self.problem, _nodes(self.whole, row), row.devices)[0]
-        self.least, self.limit = row.value, row.value * (1 + self.slack)
+        self.least, stages = min(answers, key=lambda answer: answer[0])
+        self.limit = self.least * (1 + self.slack)
         return stages, simple_bound(self.whole)
+
+    def _coarser(self) -> list[tuple[float, tuple[Stage, ...]]]:
+        """By levels, of the graph with every path made of a few pieces, as many as the levels can take."""
+        tried = self.whole.count
+        for pieces in _PIECES:
+            groups = shorten_paths(self.whole, pieces)
+            if groups.count == tried:
+                continue
+            tried = groups.count
+            self._say(f"levels of paths of {pieces}", None)
+            try:
+                found = levels(groups, self._part(0.4), least=simple_bound(self.whole), slack=self.slack,
+                               max_cuts=_FEW_CUTS)
+            except TooWide:
+                continue
+            if found.stages is None:
+                continue
+            stages = stages_by_depth(self.problem, _nodes(groups, found.stages), found.stages.devices)[0]
+            return [(found.stages.value, stages)]
+        return []
 
     def _by_encoding(self) -> tuple[tuple[Stage, ...], float]:
         """Both goals in the threshold encoding, one after the other."""

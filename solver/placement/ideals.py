@@ -28,6 +28,8 @@ from solver.placement.groups import Groups
 __all__ = ["MAX_CUTS", "Cuts", "Ideal", "Ideals", "Piece", "TooWide"]
 
 MAX_CUTS = 2_000_000
+#: Graphs with more names of ideals are given up at once.
+_HOPELESS = 10**9
 
 Ideal: TypeAlias = tuple[int, ...]
 #: What a piece, or a stage, holds, sorted: of a path of a family the groups from one place up to another.
@@ -70,6 +72,8 @@ class Ideals:
         self._cuts: dict[int, Cuts] = {}
         self._register((0,) * len(self.paths))
         self.whole = self._register(tuple(map(len, self.paths)))
+        self._names = math.prod(math.comb(len(family) + len(self.paths[family.start]), len(family))
+                                for family in self.families)  # of ideals, were no path before another
         if alike is not None and math.isinf(alike.limit) and alike._form() == self._form():
             self.limit, self.all, self.levels = alike.limit, alike.all, alike.levels
             self._number, self._level, self._cuts = alike._number, alike._level, alike._cuts
@@ -164,6 +168,8 @@ class Ideals:
     def cuts(self, number: int) -> Cuts:
         """The levels that can be taken off ideal ``number``."""
         if number not in self._cuts:
+            if self._names > _HOPELESS:
+                raise TooWide(f"up to {self._names:.0e} ideals")
             rests: list[int] = []
             levels: list[int] = []
             ideal, before = self.all[number], self.count

@@ -47,8 +47,10 @@ _CLOSE = 2e-3
 _CLASSES = 4
 #: Orders that are cut for a first placement.
 _ORDERS = 4
+#: One, of graphs of more groups.
+_MANY = 200
 #: Graphs of more groups are not looked at: their tables alone take seconds.
-_GROUPS = 1000
+_GROUPS = 500
 #: In place of a limit of nothing at all, so that shares of it are numbers.
 _TINY = 1e-300
 
@@ -132,8 +134,14 @@ def first_row(groups: Groups, budget: Budget) -> Slicing | None:
     chance = random.Random(budget.seed)
     orders = [list(range(groups.count)),
               *(depth_first_order(groups, chance, backwards=bool(i % 2)) for i in range(_ORDERS - 1))]
-    found = [row for row in (slice_replicated(groups, order) for order in orders) if row is not None]
-    return min(found, key=lambda row: row.value, default=None)
+    best: Slicing | None = None
+    for number, order in enumerate(orders):
+        if number and (budget.spent or groups.count > _MANY):
+            break
+        row = slice_replicated(groups, order)
+        if row is not None and (best is None or row.value < best.value):
+            best = row
+    return best
 
 
 class Program:
