@@ -257,9 +257,12 @@ class Stages:
                                      given[OUTPUT] if whole else {value: given[value] for value in values})
 
     def _here(self, data: Tensor) -> Tensor:
-        """``data`` on the device. The host does not wait for what runs there: ordinary memory has been read when the
-        call returns. Page-locked memory would not have been, and its owner may want to write to it."""
-        return data.to(self.device, non_blocking=self.device.type == "cuda" and not data.is_pinned())
+        """``data`` on the device. A GPU copies from page-locked memory without making the host wait for all kernels
+        before; so ordinary memory is copied to such first (torch keeps that until it has been read). Data that is
+        page-locked already is waited for: its owner may want to write to it."""
+        if self.device.type == "cuda" and data.device.type == "cpu" and not data.is_pinned():
+            return data.pin_memory().to(self.device, non_blocking=True)
+        return data.to(self.device)
 
     def _checked(self, what: Work, name: str, boundary: Boundary, found: Tensor | None, is_gradient: bool) -> Tensor:
         shape, dtype = boundary
