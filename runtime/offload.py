@@ -40,12 +40,16 @@ class Copying(Protocol):
 
 
 class CopyEngine:
-    """Copies between ``device`` and the host's memory, in the order in which they are asked for, each way by itself."""
+    """Copies between ``device`` and the host's memory, in the order in which they are asked for, each way by itself.
+
+    Host memory that has been given back is used again, so that nothing is allocated there once a step has run.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._threads: dict[bool, ThreadPoolExecutor] = {}
         self._streams: dict[bool, torch.cuda.Stream] = {}
+        self._free: dict[int, list[Tensor]] = {}  # host memory by size
 
     def to_host(self, here: Sequence[Tensor]) -> tuple[list[Tensor], Copying]:
         """Copies of the flat byte tensors ``here`` in host memory, once what is returned beside them has been waited
@@ -58,13 +62,21 @@ class CopyEngine:
         here = [torch.empty(tensor.numel(), dtype=torch.uint8, device=self.device) for tensor in there]
         return here, self._begin([*zip(here, there, strict=True)], outward=False)
 
+    def release(self, there: Iterable[Tensor]) -> None:
+        """Host memory of :meth:`to_host` that nobody reads any more, or only copies that have been waited for."""
+        for tensor in there:
+            self._free.setdefault(tensor.numel(), []).append(tensor)
+
     def close(self) -> None:
-        """End its threads."""
+        """End its threads, and give its host memory back."""
         for thread in self._threads.values():
             thread.shutdown()
         self._threads.clear()
+        self._free.clear()
 
     def _host(self, size: int) -> Tensor:
+        if self._free.get(size):
+            return self._free[size].pop()
         if self.device.type == "cuda":
             return torch.empty(size, dtype=torch.uint8, pin_memory=True)
         return torch.from_numpy(np.empty(size, dtype=np.uint8))
@@ -183,5 +195,7 @@ class Shelf:
         """Wait for the copies under way, if there are any, and give back what they were made of."""
         if self._copying is not None:
             self._copying.wait()
+            if self._away:
+                self._engine.release(self._memories)
             self._copying, self._memories, self._elsewhere = None, self._elsewhere, []
             self._away = not self._away

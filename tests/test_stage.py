@@ -220,6 +220,26 @@ def test_copies_run_beside_the_computation_and_one_at_a_time_each_way() -> None:
     engine.close()
 
 
+def test_host_memory_is_used_again() -> None:
+    """Three micro-batches, two of them away at once: two buffers, in the second round the same ones."""
+    engine = CopyEngine(CPU)
+    runner, places = StageRunner(Squares(), offload=engine, beside=True), []
+    for _ in range(2):
+        seen = set()
+        for out, back in ((0, None), (1, None), (None, 0), (2, 1), (None, 2)):
+            if out is not None:
+                runner.forward(out, torch.ones(10, WIDTH))
+                runner.offload(out)
+                assert runner._shelves is not None
+                seen.update(memory.data_ptr() for memory in runner._shelves[out]._memories)
+            if back is not None:
+                runner.load(back)
+                runner.backward(back, torch.ones(10, WIDTH))
+        places.append(seen)
+    engine.close()
+    assert places[0] == places[1] and len(places[0]) == 2
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_the_memory_is_given_back_and_the_numbers_stay() -> None:
     device = torch.device("cuda")
