@@ -225,7 +225,7 @@ def test_host_memory_is_used_again() -> None:
     engine = CopyEngine(CPU)
     runner, places = StageRunner(Squares(), offload=engine, beside=True), []
     for _ in range(2):
-        seen = set()
+        seen = set[int]()
         for out, back in ((0, None), (1, None), (None, 0), (2, 1), (None, 2)):
             if out is not None:
                 runner.forward(out, torch.ones(10, WIDTH))
