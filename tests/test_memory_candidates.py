@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import weft
 from models.memory_candidates import decided_candidates, decided_least_period, spec_candidates
 from models.spec import SpecError, parse_spec
 from models.transform.shapes import together
 from solver.files import load_problem
+from solver.placement.memory_plan import NoMemoryPlan
+from solver.search import solve
 from weft.cli import main
 from weft.planning import case_of
 
@@ -172,6 +176,37 @@ def test_the_bound_over_all_placements_is_the_least_of_both_families() -> None:
     for candidate in decided_candidates(spec):
         busiest = max(sum(candidate.problem.blocks[i].duration for i in row) for row in candidate.problem.blocks_on)
         assert least <= busiest * (1 + 1e-9)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_no_schedule_of_a_decided_chain_is_below_the_family_s_bound(data: st.DataObject) -> None:
+    """Whatever room a plan leaves, and however few micro-batches run."""
+    def layer(name: str) -> str:
+        forward, backward, kept, output = (data.draw(st.integers(1, most)) for most in (5, 9, 60, 4))
+        return (f"    - {{name: {name}, forward: {forward} ms, backward: {backward} ms, parameters: 1000, "
+                f"activation_memory: {kept} MiB, output: {output} MiB}}")
+
+    count = data.draw(st.integers(3, 6))
+    head, tail = _HOST.split("  layers:\n")[0], _HOST[_HOST.index("cluster:"):]
+    text = "\n".join([head + "  layers:", *(layer(f"l{k}") for k in range(count)), tail])
+    micro_batches, gpus = data.draw(st.integers(1, 5)), data.draw(st.integers(2, 3))
+    spec = parse_spec(text.replace("300 MiB", f"{data.draw(st.integers(60, 240))} MiB").replace(
+        "gpus: 4", f"gpus: {gpus}").replace("micro_batches: 16", f"micro_batches: {micro_batches}"))
+    least = decided_least_period(spec)
+    try:
+        found = decided_candidates(spec)
+    except NoMemoryPlan:
+        return
+    for candidate in found:
+        plan = candidate.decided
+        assert plan is not None and plan.fits
+        loads = [sum(candidate.problem.blocks[i].duration for i in row if candidate.problem.blocks[i].kind != "other")
+                 for row in candidate.problem.blocks_on]
+        assert loads == pytest.approx([stage.device * 1e-9 for stage in plan.stages])
+        schedule = solve(candidate.problem, micro_batches, effort=0.3)
+        assert schedule.makespan >= micro_batches * least * (1 - 1e-9)
+        assert schedule.makespan_bound <= schedule.makespan
 
 
 def test_a_family_that_cannot_fit_says_nothing_about_the_bound() -> None:
