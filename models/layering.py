@@ -91,10 +91,48 @@ def layers_of(graph: OperatorGraph, times: Mapping[str, OperatorTime], *, traini
                       for name in (_read(graph, operators) if again[layer] else _kept(graph, operators)))
     holders = Counter(name for operators in layers.values()
                       for name in {p.name for operator in operators for p in operator.parameters})
-    crossing = _crossing(graph, layers)
-    costs = (_layer(_Layer(graph, name, operators), times, sent, keepers, holders, training)
-             for (name, operators), sent in zip(layers.items(), crossing, strict=True))
-    return [recomputed(cost) if again[cost.name] and cost.backward else cost for cost in costs]
+    costs: list[LayerCost] = []
+    known: dict[object, LayerCost] = {}
+    for (name, operators), sent in zip(layers.items(), _crossing(graph, layers), strict=True):
+        key = _signature(graph, operators, times, keepers, holders)
+        if key not in known:
+            known[key] = _layer(_Layer(graph, name, operators), times, sent, keepers, holders, training)
+        cost = replace(known[key], name=name, output_bytes=sent)
+        costs.append(recomputed(cost) if again[name] and cost.backward else cost)
+    return costs
+
+
+def _signature(graph: OperatorGraph, operators: Sequence[Operator], times: Mapping[str, OperatorTime],
+               keepers: Mapping[str, int], holders: Mapping[str, int]) -> object:
+    """Equal for layers that cost the same because they differ in names only; but for the names of what they keep or
+    hold with others, which their costs tell."""
+    number: dict[str, int] = {}
+    weights: dict[str, int] = {}
+    facts: list[object] = []
+    inside = {operator.name for operator in operators}
+
+    def told(name: str) -> int:
+        """The number of a tensor, told of on its first occurrence."""
+        if name in number:
+            return number[name]
+        number[name] = place = len(number)
+        tensor = graph.tensors[name]
+        producer = graph.producer.get(name)
+        source = None if producer is None else graph.by_name[producer]
+        facts.append((place, tensor.bytes, tensor.dtype, producer in inside, name in graph.outputs,
+                      source is not None and bool(source.input_grad or source.weight_grad),
+                      inside.issuperset(graph.readers[name]), told(graph.storage(name)) if tensor.base else place))
+        return place
+
+    for operator in operators:
+        facts.append((tuple(map(told, operator.inputs)), tuple(told(tensor.name) for tensor in operator.outputs),
+                      tuple(told(tensor.name) for tensor in operator.internal), tuple(map(told, operator.keeps)),
+                      None if operator.deferred is None else tuple(map(told, operator.deferred)), operator.workspace,
+                      tuple((p.count, p.bytes, weights.setdefault(p.name, len(weights)),
+                             p.name if holders[p.name] > 1 else "") for p in operator.parameters),
+                      operator.input_grad is None, operator.weight_grad is None, times[operator.name]))
+    return tuple(facts), tuple(sorted({(place, graph.storage(name)) for name, place in number.items()
+                                       if keepers.get(graph.storage(name), 0) > 1}))
 
 
 def _crossing(graph: OperatorGraph, layers: Mapping[str, Sequence[Operator]]) -> list[int]:

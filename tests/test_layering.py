@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from models.build import candidates, layer_costs
 from models.devices import DEVICES
-from models.families import GptModel, T5Model
+from models.families import EvoformerModel, GptModel, MoeModel, T5Model
 from models.layering import in_order, is_chain, layers_of
 from models.measured_times import Figure, MeasuredOperator, MeasuredTimes, save_times
 from models.operator_files import save_graph
@@ -25,12 +26,29 @@ from weft.cli import main
 T5 = T5Model(family="t5", encoder_layers=2, decoder_layers=3, hidden=64, heads=4, feed_forward=128, vocabulary=96,
              sequence=16, target=8)
 GPT = GptModel(family="gpt", layers=3, hidden=64, heads=4, vocabulary=100, sequence=16)
+MOE = MoeModel(family="moe", layers=4, hidden=64, heads=4, vocabulary=100, sequence=16, experts=4, every=2)
+EVOFORMER = EvoformerModel(family="evoformer", blocks=3, recycles=1)
 
 
 def graph_and_layers(model: Section, recompute: bool = False) -> tuple[OperatorGraph, Stages]:
     graph = model_graph(model, 2)
     times = Roofline(DEVICES["v100"]).times(graph)
     return graph, Stages(layers_of(graph, times, training=True, recompute=recompute))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("model", [T5, GPT, EVOFORMER, MOE, PUBLISHED["swin-t"], PUBLISHED["resnet18"],
+                                   PUBLISHED["graphpipe-mmt"]], ids=lambda model: model.family)
+def test_equal_layers_cost_what_each_costs_alone(model: Section, recompute: bool,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are counted once for all that are like them."""
+    graph = model_graph(model, 2)
+    times = Roofline(DEVICES["v100"]).times(graph)
+    found = layers_of(graph, times, training=True, recompute=recompute)
+    numbers = itertools.count()
+    monkeypatch.setattr("models.layering._signature", lambda *_: next(numbers))
+    assert found == layers_of(graph, times, training=True, recompute=recompute)
+    assert next(numbers) == len(found)
 
 
 @pytest.mark.parametrize("model", [T5, GPT, PUBLISHED["swin-t"], PUBLISHED["resnet18"], PUBLISHED["graphpipe-mmt"],

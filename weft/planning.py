@@ -51,6 +51,8 @@ class Placement:
     gpus: tuple[tuple[int, ...], ...] = ()
     #: Of the model: a micro-batch of ``problem`` is one of each.
     replicas: int = 1
+    #: Two chunks a group beside layers on all GPUs: its search is long, and its bound says little at first.
+    is_hard: bool = False
 
     @cached_property
     def whole(self) -> Problem:
@@ -154,7 +156,8 @@ def _placement(candidate: Candidate) -> Placement:
 def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
     """The placement that ``candidate`` is."""
     title, details = shape_placement_details(candidate, space)
-    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas)
+    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
+                     is_hard=candidate.chunks is not None)
 
 
 def solve_source(
@@ -174,8 +177,8 @@ def solve_case(
 ) -> Schedule:
     """The best schedule over all placements of ``case``.
 
-    The placements take turns, those with the smallest lower bounds first, and turns grow longer. A placement
-    whose lower bound is not below the best makespan found anywhere is passed over.
+    The placements take turns, those with the smallest lower bounds first (in the first round, hard ones last), and
+    turns grow longer. A placement whose lower bound is not below the best makespan found anywhere is passed over.
     """
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress)
@@ -207,6 +210,10 @@ class _Entry:
         """Of its best schedule so far."""
         return _makespan(self.search)
 
+    def rank(self, *, easy_first: bool = True) -> tuple[bool, float]:
+        """Smaller for what is to be searched sooner."""
+        return easy_first and self.placement.is_hard, self.bound
+
 
 class _Tournament:
     """The placements' searches, taking turns within one budget."""
@@ -235,7 +242,7 @@ class _Tournament:
 
     def run(self) -> None:
         running: dict[_Entry, Iterator[None]] = {}
-        for entry in sorted(self.entries, key=lambda entry: entry.least):
+        for entry in sorted(self.entries, key=lambda entry: entry.rank()):
             # Known schedules first, on all that may be best: none may be better than the answer.
             if self.budget.left <= 0 and self.winner is not None:
                 return
@@ -246,9 +253,9 @@ class _Tournament:
             if entry.bound < _makespan(self.winner) and self._take_turn(entry, steps, 0.0):
                 running[entry] = steps
         turn = _FIRST_TURN
-        running = dict(sorted(running.items(), key=lambda item: item[0].bound))
         while running and not self.budget.spent:
-            for entry, steps in list(running.items()):
+            first = turn == _FIRST_TURN
+            for entry, steps in sorted(running.items(), key=lambda item: item[0].rank(easy_first=first)):
                 if self.budget.spent:
                     return
                 leader = self._leader
