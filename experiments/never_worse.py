@@ -1,6 +1,6 @@
 """Weft against every known schedule on a generated suite: is it ever worse, how often better, and by how much?
 
-    python -m experiments.never_worse [--count 540] [--effort 0.3] [--seed 0] [--processes 2]
+    python -m experiments.never_worse [--count 540] [--effort 1] [--seed 0] [--processes 2]
 
 The problems are those of :mod:`experiments.generated`. A baseline counts where the judge passes it, memory included.
 Weft's search starts from these baselines, so "never worse" checks the engine, and the gain says what the search adds.
@@ -56,7 +56,7 @@ def compare(drawn: Instance, effort: float) -> dict[str, Any]:
     row: dict[str, Any] = {"name": case.name, **drawn.family, "seed": drawn.seed, "rivals": rivals,
                            "do_not_fit": misfits, "broken_baselines": broken}
     try:
-        own = solve(case, micro_batches, time_limit=30.0, effort=effort)
+        own = solve(case, micro_batches, time_limit=600.0, effort=effort)
         validate(own)
     except Exception as error:  # whatever goes wrong belongs in the tally, and the suite goes on
         return {**row, "weft": None, "error": f"{type(error).__name__}: {error}"}
@@ -182,7 +182,7 @@ def _work(task: tuple[Instance, float]) -> dict[str, Any]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     arguments.add_argument("--count", default=540, type=int)
-    arguments.add_argument("--effort", default=0.3, type=float, help="deterministic seconds for each problem")
+    arguments.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each problem")
     arguments.add_argument("--seed", default=0, type=int)
     arguments.add_argument("--processes", default=2, type=int)
     arguments.add_argument("--output", default=HOME, type=Path, help="the folder to write to")

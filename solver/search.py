@@ -232,14 +232,14 @@ class Search:
             yield from self._complete_around(self.periods.best)
 
     def _complete_around(self, found: Periodic) -> Iterator[None]:
-        shorter = shorten_latency(found, self.budget, deterministic=0.2 if self.done else 2.0)
+        shorter = shorten_latency(found, self.budget, deterministic=self._share(0.2 if self.done else 2.0, 0.1))
         for candidate in (found,) if shorter is found else (shorter, found):
             self.offer_repeated(candidate)
             for edge in (0, 1, 2, 4):
                 if self.settled:
                     return
                 completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
-                                      deterministic=1.0)
+                                      deterministic=self._share(1.0, 0.1))
                 if completion is None:
                     break
                 self.offer_repetend(completion.unrolled(self.micro_batches), candidate, edge)
@@ -257,7 +257,7 @@ class Search:
                 return
             self.phase = f"repetend of {copies}"
             start = repeat_copies(self.periods.best, in_copies(self.instance, copies), copies)
-            search = find_repetend(start.instance, start, self.budget, deterministic=6.0, each=1.0)
+            search = find_repetend(start.instance, start, self.budget, deterministic=self._share(6.0, 0.2), each=1.0)
             self.rate_bounds[copies] = search.bound / copies
             yield
             if search.best.rate < best.rate:
@@ -276,7 +276,7 @@ class Search:
 
     def _polish(self) -> Iterator[None]:
         """Order stretches of the whole schedule anew, wider and wider, until all is one stretch."""
-        size = 24
+        size = min(72, max(24, self.operations // 6))
         while self.operations <= _POLISHED:
             improved = False
             for first in range(0, self.operations, size // 2):
