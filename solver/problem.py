@@ -61,7 +61,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A directed link between two devices (by index) that carries one transfer at a time."""
+    """A directed link between two devices (by index) that carries one transfer at a time.
+
+    It may begin and end at one device: such as its copies to what is no device here (:mod:`solver.offload`).
+    """
 
     name: str
     source: int

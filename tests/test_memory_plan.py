@@ -56,6 +56,15 @@ def test_a_run_of_recomputed_operators_is_all_there_before_its_backward() -> Non
     assert (counted.recompute_buffer, counted.activations, counted.copy_buffer) == (14, 23, 30)
 
 
+def test_room_for_copies_and_for_a_micro_batch_ahead_is_held() -> None:
+    ops = tuple(_operator(f"op{k}", kept=10, output=4) for k in range(4))
+    problem = MemoryProblem(ops, 2, 1000, copy_bandwidth=1e9, copy_buffers=3, ahead=1)
+    plan = MemoryPlan(problem, (0, 2, 4), ("keep", "offload", "keep", "keep"), ("keep", "keep"))
+    first, last = plan.stages
+    assert (first.in_flight, first.activations, first.copy_buffer) == (3, 30, 30)
+    assert (last.in_flight, last.activations) == (1, 24)  # the last one has its backward at once
+
+
 def test_a_stage_holds_what_it_receives_and_a_version_of_its_weights_for_each_micro_batch() -> None:
     ops = (_operator("a", output=7), replace(_operator("b", kept=5), weights=2, resident=16))
     problem = MemoryProblem(ops, 2, 1000, 1e9, link_bandwidth=1e9, link_latency=3e-9, versions=True)
@@ -177,6 +186,10 @@ def test_refusals_say_what_is_wrong() -> None:
         MemoryProblem(ops, 2, 100, 0)
     with pytest.raises(PlacementError, match="kept is -1"):
         _operator("a", kept=-1)
+    with pytest.raises(PlacementError, match="copy_buffers is 0, it must be 1 or more"):
+        MemoryProblem(ops, 2, 100, 1e9, copy_buffers=0)
+    with pytest.raises(PlacementError, match="ahead is -1, it must be 0 or more"):
+        MemoryProblem(ops, 2, 100, 1e9, ahead=-1)
     with pytest.raises(PlacementError, match="1 cuts"):
         MemoryProblem(ops, 2, 100, 1e9, windows=())
     with pytest.raises(NoMemoryPlan, match="100 bytes, the largest of one operator 50"):
