@@ -28,8 +28,8 @@ from models.zoo.graphs import model_graph
 from models.zoo.published import PUBLISHED
 from solver.baselines import baseline
 from solver.operators import Operator, OperatorGraph, Work
-from solver.search import Infeasible
 from solver.validate import validate
+from weft.choice import choice_lines
 
 ROOFLINE = Roofline(DEVICES["v100"])
 GPT = GptModel(family="gpt", layers=2, hidden=512, heads=8, vocabulary=1024, sequence=256)
@@ -203,7 +203,8 @@ LONG = """
 name: long
 model: {{family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 8192, sequence: 2048}}
 costs: v100
-cluster: {{gpus: 2, memory: {memory}, reserve: 0, device: v100, bandwidth: 150 GB/s, latency: 20 us}}
+cluster: {{gpus: 2, memory: {memory}, reserve: 0, device: v100, bandwidth: 12 GB/s, latency: 20 us,
+          gpus_per_machine: 1}}
 training: {{micro_batches: 8, recompute: {recompute}}}
 placement: {{co_shard: {parts}}}
 """
@@ -227,17 +228,21 @@ def test_parts_in_turn_are_tried_only_where_activations_are_tight() -> None:
 
 
 def test_what_fits_in_no_other_way_on_one_gpu_a_stage_fits_in_parts() -> None:
-    """Room for a whole layer's scores is there in no stage; in parts it is, and the answer says what it is."""
-    cluster = "placement: {co_shard: [2, 4], shapes: [chain, groups], backward: [full]}"
+    """No stage of one GPU has room for a whole layer's scores; for a part's it has, and the answer says the cost."""
+    cluster = "placement: {co_shard: [2, 4], shapes: [chain, groups, tensor]}"
     spec = parse_spec(LONG.format(memory="420 MiB", recompute="true", parts="[]").replace(
         "placement: {co_shard: []}", cluster))
     schedule = weft.solve(spec, effort=0.2)
     validate(schedule)
-    assert schedule.solver["placement"] == "chain, 2 stages on 1 GPU each, with attention in 2 parts, B"
-    assert set(schedule.solver["co_shard"]) == {"attention in 2 parts"}
-    with pytest.raises(Infeasible):
-        weft.solve(parse_spec(LONG.format(memory="420 MiB", recompute="true", parts="[]").replace(
-            "placement: {co_shard: []}", cluster.replace("[2, 4]", "[]"))), effort=0.2)
+    assert schedule.solver["placement"].startswith("chain, 2 stages on 1 GPU each, with attention in 2 parts, ")
+    assert {parts["parts"] for parts in schedule.solver["co_shard"]} == {"attention in 2 parts"}
+    assert all(parts["seconds_more"] > 0 and parts["workspace_less"] > 0 and parts["kept_less"] == 0
+               for parts in schedule.solver["co_shard"])  # with recomputation only inputs are kept anyway
+    assert "attention in 2 parts, run in turn: " in "\n".join(choice_lines(schedule))
+    without = weft.solve(parse_spec(LONG.format(memory="420 MiB", recompute="true", parts="[]").replace(
+        "placement: {co_shard: []}", cluster.replace("[2, 4]", "[]"))), effort=0.2)
+    assert without.solver["placement"].startswith("tensor parallel") and without.makespan > schedule.makespan
+    assert choice_lines(without) and "run in turn" not in "\n".join(choice_lines(without))
 
 
 def test_stages_in_parts_are_cut_as_all_ways_to_cut_say() -> None:

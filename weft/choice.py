@@ -11,6 +11,7 @@ from weft.memory_plans import plan_lines
 from weft.units import memory_text, time_text
 
 if TYPE_CHECKING:
+    from models.transform.parts import Part
     from models.transform.shapes import ShapeCandidate
     from models.transform.space import Space
 
@@ -66,11 +67,24 @@ def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[st
         "gpus_of_stage": [list(part.gpus) for part in candidate.parts],
         "tensor_parallel": [_exchanges(space, part.degree, names)
                             for part, names in zip(candidate.parts, candidate.layers_of_part, strict=True)],
-        **({"co_shard": [part.co_shard for part in candidate.parts]}
+        **({"co_shard": [_in_parts(space, part) for part in candidate.parts]}
            if any(part.co_shard for part in candidate.parts) else {}),
         **({"replicas": candidate.replicas} if candidate.replicas > 1 else {}),
         **({"notes": list(space.family.notes)} if space.family.notes else {}),
     }
+
+
+def _in_parts(space: Space, part: Part) -> dict[str, Any] | None:
+    """In which parts the layers of ``part`` run in turn, and what that costs and saves for one micro-batch."""
+    if not part.co_shard:
+        return None
+    from models.transform.parts import stage_cost
+
+    whole = stage_cost(space.costs[1], part.layers)
+    return {"parts": part.co_shard, "seconds_more": round((part.cost.load - whole.load) * 1e-9, 9),
+            "kept_less": whole.activation - part.cost.activation,
+            "workspace_less": max(whole.workspace_forward, whole.workspace_backward)
+            - max(part.cost.workspace_forward, part.cost.workspace_backward)}
 
 
 def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, Any]:
@@ -130,7 +144,8 @@ def _stages(schedule: Schedule) -> list[str]:
     if not isinstance(layers, list) or not isinstance(gpus, list):
         return []
     rows = []
-    for names, where, how in zip(layers, gpus, schedule.solver["tensor_parallel"], strict=True):
+    in_turn = schedule.solver.get("co_shard") or [None] * len(layers)
+    for names, where, how, parts in zip(layers, gpus, schedule.solver["tensor_parallel"], in_turn, strict=True):
         what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
         place = f"GPU {where[0]}" if len(where) == 1 else (
             f"all {len(where)} GPUs" if len(where) == len(schedule.problem.devices) else
@@ -138,8 +153,19 @@ def _stages(schedule: Schedule) -> list[str]:
         steps = ", ".join(f"{count} {kind.replace('_', '-')}" for kind, count in sorted(how["collectives"].items()))
         known = sum(share for origin, share in how.get("origins", {}).items() if origin != "modelled")
         rows.append(f"stage     {what} on {place}" + (f": {steps} a micro-batch" if steps else "")
-                    + (f"; {known:.0%} of its time is measured" if known else ""))
+                    + (f"; {known:.0%} of its time is measured" if known else "") + _turns(parts, schedule))
     return rows
+
+
+def _turns(parts: Mapping[str, Any] | None, schedule: Schedule) -> str:
+    """What parts that run in turn cost and save, as the end of a stage's line."""
+    if parts is None:
+        return ""
+    time = " ".join(time_text(parts["seconds_more"], schedule.problem.time_unit))
+    kept, workspace = (" ".join(memory_text(parts[key], schedule.problem.memory_unit))
+                       for key in ("kept_less", "workspace_less"))
+    return (f"; {parts['parts']}, run in turn: {time} more a micro-batch, {kept} less kept, {workspace} less "
+            "workspace")
 
 
 def _memory(schedule: Schedule) -> list[str]:
