@@ -115,6 +115,21 @@ class _StrictRun:
         if rank not in block.devices:
             self._refuse(rank, f"{work} runs on rank {rank}, but its block {block.name!r} belongs on "
                                + " and ".join(map(str, block.devices)))
+        self._require_ready(rank, key, work)
+        if any(self._current(other) != work for other in block.devices):
+            return None  # a block on several devices starts when all of them have come to it
+        for other in block.devices:
+            if other != rank:  # it may have come here by a message, without having been looked at
+                self._require_ready(other, key, work)
+        for other in block.devices:
+            self.computed[other].add(key)
+            self.held[other].add(key)
+            for producer, distance in self.waited[key[0]]:
+                self.unused[other].pop((producer, key[1] - distance), None)
+            self.step[other] += 1
+        return tuple(other for other in block.devices if other != rank)
+
+    def _require_ready(self, rank: int, key: tuple[int, int], work: Work) -> None:
         if key in self.computed[rank]:
             self._refuse(rank, f"{work} runs twice on rank {rank}")
         for producer, distance in self.waited[key[0]]:
@@ -123,15 +138,6 @@ class _StrictRun:
                 self._refuse(rank, f"{work} needs the result of {self.vocabulary.work(*needed)}, which rank {rank} "
                                    "has neither computed nor received by then")
         self._require_stage_order(rank, key, work)
-        if any(self._current(other) != work for other in block.devices):
-            return None  # a block on several devices starts when all of them have come to it
-        for other in block.devices:
-            self.computed[other].add(key)
-            self.held[other].add(key)
-            for producer, distance in self.waited[key[0]]:
-                self.unused[other].pop((producer, key[1] - distance), None)
-            self.step[other] += 1
-        return tuple(other for other in block.devices if other != rank)
 
     def _require_stage_order(self, rank: int, key: tuple[int, int], work: Work) -> None:
         graph = self.vocabulary.graph
@@ -149,10 +155,23 @@ class _StrictRun:
             expected = ", ".join(str(Reduce(group)) for group, ranks in self.groups.items() if rank in ranks)
             self._refuse(rank, f"{instruction} on rank {rank} sums gradients that it does not have; it has "
                                f"{expected or 'none to sum'}")
-        if stages in self.reduced[rank]:
+        self._require_all_added(rank, instruction)
+        ranks = self.groups[stages]
+        if any(self._current(other) != instruction for other in ranks):
+            return None
+        for other in ranks:
+            if other != rank:
+                self._require_all_added(other, instruction)
+        for other in ranks:
+            self.reduced[other].add(stages)
+            self.step[other] += 1
+        return tuple(other for other in ranks if other != rank)
+
+    def _require_all_added(self, rank: int, instruction: Reduce) -> None:
+        if instruction.stages in self.reduced[rank]:
             self._refuse(rank, f"{instruction} runs twice on rank {rank}: gradients would be summed again")
         assert self.vocabulary.graph is not None  # there would be no groups
-        for block in self.vocabulary.graph.contributions(stages):
+        for block in self.vocabulary.graph.contributions(instruction.stages):
             if rank not in self.problem.blocks[block].devices:
                 continue
             for micro_batch in range(self.micro_batches):
@@ -160,13 +179,6 @@ class _StrictRun:
                     work = self.vocabulary.work(block, micro_batch)
                     self._refuse(rank, f"{instruction} on rank {rank} comes before {work}, whose gradient it would miss"
                                  if work in self.program.ranks[rank] else f"rank {rank} never runs {work}")
-        ranks = self.groups[stages]
-        if any(self._current(other) != instruction for other in ranks):
-            return None
-        for other in ranks:
-            self.reduced[other].add(stages)
-            self.step[other] += 1
-        return tuple(other for other in ranks if other != rank)
 
     def _transfer(self, rank: int, instruction: Send | Recv) -> tuple[int, ...] | None:
         what, peer = instruction.what, instruction.peer

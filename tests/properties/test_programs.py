@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import random
 
-from hypothesis import assume, event, given
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from runtime.check import check_program
@@ -119,6 +119,7 @@ def test_every_schedule_lowers_to_a_program_that_is_proven(made: tuple[Schedule,
     assert plan.digest == plan.sharing(()).digest
 
 
+@settings(max_examples=300, deadline=None)
 @given(plans(), st.data())
 def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], data: st.DataObject) -> None:
     """Dropped, doubled and redirected instructions are always refused, and so are reductions of other parameters. Two
@@ -158,6 +159,49 @@ def test_one_fault_is_refused_or_changes_nothing(made: tuple[Schedule, Plan], da
         return
     event(f"{kind}{fault}: harmless")
     assert fault in ("swap", "move")
+    assert _runs_asynchronously(faulty, plan)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.integers(0, 2**32), st.integers(1, 3))
+def test_one_fault_among_the_reductions_is_refused_or_changes_nothing(
+        data: st.DataObject, seed: int, micro_batches: int) -> None:
+    """One is left out, run twice, put elsewhere, made another's, or two of a rank change places."""
+    plan = plan_of(any_order(data.draw(_pipelines()), micro_batches, random.Random(seed)))
+    stages = len(plan.stage_groups or ())
+    if stages > 1:
+        sets = st.lists(st.integers(0, stages - 1), min_size=2, max_size=3, unique=True)
+        plan = plan.sharing(data.draw(st.lists(sets, min_size=1, max_size=3)))
+    rows = [list(row) for row in plan.program.ranks]
+    by_rank = {rank: [step for step, instruction in enumerate(row) if isinstance(instruction, Reduce)]
+               for rank, row in enumerate(rows)}
+    rank = data.draw(st.sampled_from([rank for rank, steps in by_rank.items() if steps]))
+    row, step = rows[rank], data.draw(st.sampled_from(by_rank[rank]))
+    instruction = row[step]
+    faults = ["drop", "double", "move", "other", *["exchange"] * (len(by_rank[rank]) > 1)]
+    fault = faults[data.draw(st.integers(0, 2**16)) % len(faults)]
+    if fault == "drop":
+        del row[step]
+    elif fault == "double":
+        row.insert(data.draw(st.integers(0, len(row))), instruction)
+    elif fault == "move":
+        other = data.draw(st.integers(0, len(row) - 1).filter(lambda place: place != step))
+        row.insert(other, row.pop(step))
+    elif fault == "other":
+        groups = [Reduce(group) for group in [*plan.parameter_groups, (stages,), (0, stages)]]
+        row[step] = data.draw(st.sampled_from(groups).filter(lambda group: group != instruction))
+    else:
+        other = data.draw(st.sampled_from(by_rank[rank]).filter(lambda place: place != step))
+        row[step], row[other] = row[other], row[step]
+    faulty = Program(tuple(tuple(row) for row in rows))
+    try:
+        check_program(faulty, plan.problem, plan.micro_batches, plan.parameter_groups)
+    except ProgramError as error:
+        event(f"{fault}: refused")
+        assert f"rank {rank}" in str(error) and "<-- here" in str(error)
+        return
+    event(f"{fault}: harmless")
+    assert fault in ("move", "exchange")
     assert _runs_asynchronously(faulty, plan)
 
 
