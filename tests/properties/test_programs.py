@@ -79,18 +79,21 @@ def _graphs(draw: st.DrawFn) -> Problem:
 @st.composite
 def _pipelines(draw: st.DrawFn) -> Problem:
     devices, stages = draw(st.integers(1, 4)), draw(st.integers(1, 6))
-    where = [(draw(st.integers(0, devices - 1)),) for _ in range(stages)]
+    one, two = (st.lists(st.integers(0, devices - 1), min_size=1, max_size=most, unique=True) for most in (1, 2))
+    where = [tuple(draw(st.one_of(one, one, two))) for _ in range(stages)]
     lag = draw(st.sampled_from([0, 0.5]))
-    blocks = [Block(f"f{s}", BlockKind.FORWARD, where[s], draw(st.sampled_from([1, 1.5])), (2,),
+    blocks = [Block(f"f{s}", BlockKind.FORWARD, where[s], draw(st.sampled_from([1, 1.5])), (2,) * len(where[s]),
                     after=(Dependency(f"f{s - 1}", lag),) if s else ()) for s in range(stages)]
     before, offloads = f"f{stages - 1}", list[Offload]()
     for s in reversed(range(stages)):
         split = draw(st.booleans())
         kind, name = (BlockKind.INPUT_GRAD, f"i{s}") if split else (BlockKind.BACKWARD, f"b{s}")
-        blocks.append(Block(name, kind, where[s], 2, (0 if split else -2,), after=(Dependency(before, lag),)))
+        blocks.append(Block(name, kind, where[s], 2, (0 if split else -2,) * len(where[s]),
+                            after=(Dependency(before, lag),)))
         if split:
-            blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, where[s], 1, (-2,), after=(Dependency(name),)))
-        if draw(st.integers(0, 3)) == 0:
+            blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, where[s], 1, (-2,) * len(where[s]),
+                                after=(Dependency(name),)))
+        if len(where[s]) == 1 and draw(st.integers(0, 3)) == 0:
             offloads.append(Offload(f"f{s}", name, draw(st.sampled_from([1, 2])), draw(st.sampled_from([0, 0.7]))))
         before = name
     problem = Problem("pipeline", tuple(Device(str(d)) for d in range(devices)), tuple(blocks))
