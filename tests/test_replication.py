@@ -305,9 +305,10 @@ def test_no_step_of_a_graph_of_stages_is_shorter_than_the_bound(problem: Placeme
     assume(steps)
     found = least_step(groups, Budget(), least=simple_bound(groups), most=2 * min(steps))
     assert found.bound <= min(allowed) * (1 + 1e-9)
-    assert found.bound >= min(allowed) * (1 - 3e-3)
-    assert found.stages is not None
-    parts = [(kind, [n for g in inside for n in groups.members[g]]) for kind, inside in found.stages.stages]
-    stages, _, _ = stages_by_depth(problem, parts, found.stages.devices)
-    assert not judge.breaches(problem, stages)
-    assert load(stages) == pytest.approx(found.stages.value)
+    assert found.bound >= min(allowed) * (1 - 6e-3)
+    assert found.stages
+    for slicing in found.stages:
+        parts = [(kind, [n for g in inside for n in groups.members[g]]) for kind, inside in slicing.stages]
+        stages, _, _ = stages_by_depth(problem, parts, slicing.devices)
+        assert not judge.breaches(problem, stages)
+        assert load(stages) == pytest.approx(slicing.value)

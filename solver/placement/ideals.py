@@ -63,8 +63,7 @@ class Ideals:
         self.in_a_row, self.max_cuts = in_a_row, max_cuts
         self._find_paths(twins)
         self.least, self.work = least_times(groups).tolist(), least_work(groups).tolist()
-        self._least = [_sums(self.least, path) for path in self.paths]
-        self._work = [_sums(self.work, path) for path in self.paths]
+        self.least_before, self.work_before = self.sums(self.least), self.sums(self.work)
         self.all: list[Ideal] = []
         self.levels: list[tuple[Piece, ...]] = []
         self._number: dict[Ideal, int] = {}
@@ -86,15 +85,13 @@ class Ideals:
         """Cuts that were made so far."""
         return sum(len(cuts.rest) for cuts in self._cuts.values())
 
-    def work_of(self, piece: Piece) -> float:
-        """The least time such a piece takes of all devices of its stage together."""
-        return sum(self._work[self.families[f].start][end] - self._work[self.families[f].start][start]
-                   for f, start, end in piece)
+    def sums(self, amounts: Sequence[float]) -> list[list[float]]:
+        """Per path the sums of what its groups have of something, before each of its places."""
+        return [[0.0, *itertools.accumulate(amounts[group] for group in path)] for path in self.paths]
 
-    def least_of(self, piece: Piece) -> float:
-        """Not more than the load of a stage with such a piece."""
-        return sum(self._least[self.families[f].start][end] - self._least[self.families[f].start][start]
-                   for f, start, end in piece)
+    def sum_of(self, sums: Sequence[Sequence[float]], piece: Piece) -> float:
+        """What such a piece has of it."""
+        return sum(sums[self.families[f].start][end] - sums[self.families[f].start][start] for f, start, end in piece)
 
     def _find_paths(self, twins: bool) -> None:
         groups = self.groups
@@ -209,14 +206,14 @@ class Ideals:
     def _take(self, ideal: Ideal) -> Iterator[tuple[Ideal, Ideal]]:
         """What is left of ``ideal`` after each level that keeps to the limit, and per path the first path that its
         taken part hangs together with."""
-        outside = sum(sums[-1] - sums[count] for sums, count in zip(self._work, ideal, strict=True))
+        outside = sum(sums[-1] - sums[count] for sums, count in zip(self.work_before, ideal, strict=True))
         taken = math.ceil(outside / self.limit * (1 - 1e-9)) if outside and self.limit else 0
         most = self.limit * (1 + 1e-9)
         room = most * max(0, self.devices - taken)
         rest, count = list(ideal), len(ideal)
         piece_of: list[int] = [-1] * count
         loads: list[float] = [0.0] * count
-        least, work, in_a_row = self._least, self._work, self.in_a_row
+        least, work, in_a_row = self.least_before, self.work_before, self.in_a_row
 
         def take(path: int, total: float, row: float) -> Iterator[tuple[Ideal, Ideal]]:
             if path == count:
@@ -250,7 +247,3 @@ class Ideals:
             piece_of[:], loads[:] = before
 
         yield from take(0, 0.0, 0.0)
-
-
-def _sums(values: Sequence[float], path: Sequence[int]) -> list[float]:
-    return [0.0, *itertools.accumulate(values[group] for group in path)]

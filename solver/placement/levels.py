@@ -76,12 +76,13 @@ class LevelSolved:
 
 
 def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, in_a_row: bool = False,
-           twins: bool = True, start: Slicing | None = None, shallower: Sequence[float] = (),
+           twins: bool = True, start: Slicing | None = None, most: float = math.inf, shallower: Sequence[float] = (),
            max_cuts: int = MAX_CUTS, ideals: Ideals | None = None) -> LevelSolved:
     """The graph of stages (with ``in_a_row``: the row of stages) with the least largest load, and then the least depth
     among those with a largest load no more than ``slack`` above it.
 
     ``least``: a bound on the least largest load that is known; ``start``: stages in a row that are known to fit;
+    ``most``: larger loads are not wanted (``bound`` is then that, if there are no stages with less);
     ``shallower``: further slacks to give the shallowest stages for. Without ``twins`` interchangeable paths are told
     apart all the same, as the published programs do (to measure what it costs). ``ideals``: of the same graph with
     other costs, made without a limit, to be used again. Raises :class:`TooWide` where the
@@ -96,7 +97,7 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
     start = start or first_row(groups, budget)
     top = start.value if start else (
         float(groups.least.sum()) + sum(net.cost for net in groups.nets) * kind.transfer_factor)
-    top = max(top, least) * (1 + 1e-9)
+    top = max(min(top, most), least) * (1 + 1e-9)
     widest = top * (1 + max((slack, *shallower))) * (1 + 1e-9)
     ideals = Ideals(groups, budget, limit=widest, devices=kind.count, in_a_row=in_a_row, twins=twins,
                     max_cuts=max_cuts, alike=ideals)
@@ -110,7 +111,8 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
         found = program.run(limit)
         low, more = (limit, more * 4) if found is None else (low, more)
     if found is None:
-        return LevelSolved(None, math.inf, 0, math.inf, len(ideals.all), ideals.count, program.steps)
+        return LevelSolved(None, limit if most < math.inf else math.inf, 0, math.inf, len(ideals.all), ideals.count,
+                           program.steps)
     just_below = True  # often what was found is the best there is
     while found.value > low * (1 + 1e-9):
         just_below = just_below or found.value <= low * (1 + _CLOSE)
@@ -165,6 +167,9 @@ class Program:
         self._heavy_left: list[list[int]] = []
         self._level_work: list[float] = []
         self._level_least: list[float] = []
+        self._level_memory: list[float] = []
+        most = groups.problem.in_flight(self.count)
+        self._most_held = ideals.sums([r + most * h for r, h in zip(self.resident, self.held, strict=True)])
 
     # -- one limit -----------------------------------------------------------------------------------------------
 
@@ -179,9 +184,10 @@ class Program:
         best[ideals.whole] = 0
         frontier = {ideals.whole: 0}
         parents: list[dict[int, tuple[int, int, int]]] = []
-        packed: dict[tuple[int, int], int] = {}
+        packed = np.full(0, -1)  # devices of each level; -1: not known yet
         for depth in range(1, self.count + 1):
             in_flight = self.groups.problem.in_flight(depth)
+            packed = np.where(self._roomy(len(packed)), packed, -1)
             reached: dict[int, int] = {}
             parent: dict[int, tuple[int, int, int]] = {}
             bar = best.copy()
@@ -194,21 +200,21 @@ class Program:
                     best, bar = (np.concatenate([row, np.full(len(need) - len(row), none)]) for row in (best, bar))
                 if len(ideals.levels) > len(least):
                     least = self._least_devices(limit, least)
+                packed = np.concatenate([packed, np.full(len(least) - len(packed), -1)])
                 low = used + least[cuts.level]
-                for index in np.flatnonzero((low < bar[cuts.rest]) & (low + need[cuts.rest] <= self.count)).tolist():
-                    rest, level = int(cuts.rest[index]), int(cuts.level[index])
-                    self.steps += 1
-                    if low[index] >= bar[rest]:
-                        continue
-                    key = level, in_flight
-                    if key not in packed:
-                        stages = self._pack(ideals.levels[level], limit, in_flight, int(least[level]))
-                        packed[key] = none if stages is None else sum(r for _, r in stages)
-                    devices = used + packed[key]
-                    if devices >= bar[rest] or devices + need[rest] > self.count:
-                        continue
-                    reached[rest] = bar[rest] = devices
-                    parent[rest] = ideal, index, in_flight
+                index = np.flatnonzero((low < bar[cuts.rest]) & (low + need[cuts.rest] <= self.count))
+                level, rest = cuts.level[index], cuts.rest[index]
+                self.steps += len(index)
+                for fresh in np.unique(level[packed[level] < 0]).tolist():
+                    stages = self._pack(ideals.levels[fresh], limit, in_flight, int(least[fresh]))
+                    packed[fresh] = none if stages is None else sum(r for _, r in stages)
+                devices = used + packed[level]
+                good = np.flatnonzero((devices < bar[rest]) & (devices + need[rest] <= self.count))
+                good = good[np.argsort(devices[good], kind="stable")]
+                for at in good[np.unique(rest[good], return_index=True)[1]].tolist():
+                    number = int(rest[at])
+                    reached[number] = bar[number] = int(devices[at])
+                    parent[number] = ideal, int(index[at]), in_flight
                 if 0 in reached and not shallowest:
                     break
             parents.append(parent)
@@ -252,12 +258,20 @@ class Program:
         """Devices that each level needs at least; one more than there are where a piece exceeds the limit."""
         ideals = self.ideals
         for pieces in ideals.levels[len(self._level_work):]:
-            self._level_work.append(sum(map(ideals.work_of, pieces)))
-            self._level_least.append(max(map(ideals.least_of, pieces)))
+            self._level_work.append(sum(ideals.sum_of(ideals.work_before, piece) for piece in pieces))
+            self._level_least.append(max(ideals.sum_of(ideals.least_before, piece) for piece in pieces))
         fresh = slice(len(known), None)
         found = np.maximum(np.ceil(np.array(self._level_work[fresh]) / max(limit, _TINY) * (1 - 1e-9)), 1)
         found[np.array(self._level_least[fresh]) > limit * (1 + 1e-9)] = self.count + 1
         return np.concatenate([np.array(known, np.int64), np.minimum(found, self.count + 1).astype(np.int64)])
+
+    def _roomy(self, count: int) -> NDArray[np.bool_]:
+        """Whether each of the first ``count`` levels fits one device's memory with all that can be in flight."""
+        if self.memory is None:
+            return np.ones(count, bool)
+        for pieces in self.ideals.levels[len(self._level_memory):]:
+            self._level_memory.append(sum(self.ideals.sum_of(self._most_held, piece) for piece in pieces))
+        return np.array(self._level_memory[:count]) <= self.memory
 
     # -- a level -------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from solver.placement.slicing import Slicing
 __all__ = ["LeastStep", "Ways", "least_step", "ways_of"]
 
 #: Bisection stops at this fraction.
-_CLOSE = 2e-3
+_CLOSE = 5e-3
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ def ways_of(groups: Groups) -> Ways:
 
 @dataclass(frozen=True)
 class LeastStep:
-    """``bound`` on the step of any schedule of any graph of stages; ``stages`` that would allow about that, if their
-    schedule lost no more time, or ``None`` where all exceed what was asked for."""
+    """``bound`` on the step of any schedule of any graph of stages; ``stages`` that were found on the way, the last of
+    which would allow about that, if their schedule lost no more time (none where all exceed what was asked for)."""
 
     bound: float
-    stages: Slicing | None
+    stages: tuple[Slicing, ...]
 
 
 def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
@@ -98,18 +98,21 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
     count, ways = groups.problem.micro_batches or 1, ways_of(groups)
     low, high = max(least, ways.longest / count), most / count * (1 + 1e-9)
     if low >= high:
-        return LeastStep(most, None)
+        return LeastStep(most, ())
     ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False, twins=True,
                     alike=ideals)
     program = Program(ideals, there[0], ways)
-    found = program.run(high)
-    if found is None:
-        return LeastStep(most, None)
-    while high > low * (1 + _CLOSE):
-        middle = (low + high) / 2
-        better = program.run(middle)
-        low, high, found = (middle, high, found) if better is None else (low, middle, better)
     plain = Program(ideals, there[0])
     degree = {r: d for d, (r, _) in enumerate(plain.degrees)}
-    load = max(plain.load(inside, degree[r]) for (_, inside), r in zip(found.stages, found.devices, strict=True))
-    return LeastStep(min(most, low * count), replace(found, value=load))
+    found: list[Slicing] = []
+    middle = high
+    while high > low * (1 + _CLOSE):
+        better = program.run(middle)
+        if better is None:
+            low = middle
+        else:
+            high = middle
+            found.append(replace(better, value=max(
+                plain.load(inside, degree[r]) for (_, inside), r in zip(better.stages, better.devices, strict=True))))
+        middle = (low + high) / 2
+    return LeastStep(min(most, low * count), tuple(found))
