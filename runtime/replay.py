@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from runtime.asked import (
+    ReplayError,
+    asked_plan,
+    device_for,
+    load_factory,
+    require_clock,
+    require_sense,
+    seconds_in_unit,
+    training_of,
+)
 from runtime.pacing import Latencies, latencies
 from runtime.plan import Plan, load_plan
 from runtime.timeline import Comparison, Measured, Timeline, compare, save_timeline
-from runtime.transports import TransportError, parse_transport
 
 if TYPE_CHECKING:
-    import torch
-
     from runtime.checkpoint import Checkpoints
     from runtime.executor import Executor, Worker
     from runtime.prediction import Prediction
@@ -29,12 +32,6 @@ if TYPE_CHECKING:
     from runtime.training import Training
 
 __all__ = ["Replay", "ReplayError", "load_factory", "replay", "replay_alone", "run_emulated", "run_training"]
-
-SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
-
-
-class ReplayError(ValueError):
-    """A replay that cannot begin, by a mistake of its user: one sentence."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +88,10 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     """
     rank = int(os.environ.get("RANK", "0"))
     try:
-        plan = _plan(plan_path, emulate, stages, timeout, timeline_path, time_scale, replicas)
-        _require_sense(emulate, transport, checkpoint, checkpoint_every, resume)
-        if paced and not emulate and _seconds_per_unit(plan) is None:
-            raise ReplayError(f"--paced needs a plan in s, ms or us; {os.fspath(plan_path)} is in "
-                              f"{plan.problem.time_unit!r}, which says nothing of when a micro-batch arrives")
+        plan = asked_plan(plan_path, emulate, stages, timeout, timeline_path, time_scale, replicas)
+        require_sense(emulate, transport, checkpoint, checkpoint_every, resume)
+        if paced and not emulate:
+            require_clock(plan, plan_path)
     except ValueError:
         if rank == 0:
             raise
@@ -104,18 +100,18 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
 
     from runtime.session import RESERVE, SessionError, join
 
-    with join(timeout, None if emulate else _device(transport), transport=transport,
+    with join(timeout, None if emulate else device_for(transport), transport=transport,
               reserve=RESERVE if reserve is None else reserve, replicas=replicas) as session:
         session.add_groups(plan.groups)
         if emulate:
-            result = run_emulated(plan, session, time_scale * (_seconds_per_unit(plan) or 1.0), paced)
+            result = run_emulated(plan, session, time_scale * (seconds_in_unit(plan) or 1.0), paced)
         else:
             assert stages is not None
             session.watch.doing(f"loading {stages}")
             from runtime.checkpoint import Checkpoints
 
             saving = None if checkpoint is None else Checkpoints(Path(checkpoint), checkpoint_every, resume)
-            result = run_training(plan, session, _training(stages, plan, session), saving, paced)
+            result = run_training(plan, session, training_of(stages, plan, session), saving, paced)
         if result is not None and timeline_path is not None:
             try:
                 save_timeline(result.timeline, timeline_path)
@@ -146,12 +142,12 @@ def replay_alone(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None 
     costs = []
     for rank in range(len(plan.program.ranks)) if ranks is None else ranks:
         with alone(plan, rank, where) as session:
-            costs.append(measure_rank(plan, session, _training(stages, plan, session), repeats))
+            costs.append(measure_rank(plan, session, training_of(stages, plan, session), repeats))
         gc.collect()  # what this rank held, before the next one is built
         if where.type == "cuda":
             torch.cuda.empty_cache()
     name = torch.cuda.get_device_name(where) if where.type == "cuda" else "a CPU, one thread"
-    return predict(plan, costs, name, _seconds_per_unit(plan))
+    return predict(plan, costs, name, seconds_in_unit(plan))
 
 
 def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: bool = False) -> Replay | None:
@@ -199,7 +195,7 @@ def run_training(plan: Plan, session: Session, training: Training,
         raise SessionError(str(error)) from None
     worker = Stages(plan, session, training)
     gradients = Reduction(plan, session, training, worker.folding)
-    executor = _executor(gradients.plan, session, worker, gradients.start, _seconds_per_unit(plan) if paced else None)
+    executor = _executor(gradients.plan, session, worker, gradients.start, seconds_in_unit(plan) if paced else None)
     measured: list[Measured] = []
     losses: list[float] = []
     norms: list[float] = []
@@ -222,7 +218,7 @@ def run_training(plan: Plan, session: Session, training: Training,
             checkpoints.save(plan, session, training, step)
     executor.close()
     worker.close()
-    return _result(plan, session, _seconds_per_unit(plan), measured, losses if worker.wiring.has_losses else (), norms,
+    return _result(plan, session, seconds_in_unit(plan), measured, losses if worker.wiring.has_losses else (), norms,
                    paced)
 
 
@@ -236,94 +232,3 @@ def _result(plan: Plan, session: Session, seconds_per_unit: float | None, measur
     by_step = zip(*(rows for _, rows in found), strict=True)  # each rank's part of each batch's loss
     return Replay(timeline, comparison, tuple(sum(parts) / session.replicas for parts in by_step), tuple(norms),
                   latencies(timeline, plan) if paced and timeline.operations else None)
-
-
-def _plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeout: float,
-          timeline_path: str | os.PathLike[str] | None, time_scale: float, replicas: int) -> Plan:
-    """The plan, after everything that can be said against the call without the other ranks."""
-    name = os.fspath(path)
-    if emulate == (stages is not None):
-        raise ReplayError(f"{name}: say what to run: either --emulate, or --stages MODULE:FUNCTION")
-    for option, value in (("--timeout", timeout), ("--time-scale", time_scale)):
-        if not 0 < value < float("inf"):
-            raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
-    if replicas < 1:
-        raise ReplayError(f"--replicas is {replicas}, it must be at least 1")
-    plan = load_plan(path)
-    ranks = len(plan.program.ranks) * replicas
-    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-        command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
-                              *(["--emulate"] if emulate else ["--stages", str(stages)]),
-                              *(["--replicas", str(replicas)] if replicas > 1 else [])])
-        raise ReplayError(f"{name}: a plan runs under torchrun, one process a rank; use: {command}")
-    if int(os.environ["WORLD_SIZE"]) != ranks:
-        copies = f" ({replicas} replicas)" if replicas > 1 else ""
-        started = os.environ["WORLD_SIZE"]
-        raise ReplayError(f"{name}: the plan is for {ranks} ranks{copies}, but {started} were started; use torchrun"
-                          f" --nproc-per-node={ranks}")
-    if timeline_path is not None and not os.access(Path(timeline_path).absolute().parent, os.W_OK):
-        raise ReplayError(f"{os.fspath(timeline_path)}: cannot be written, its folder is missing or not writable")
-    return plan
-
-
-def _require_sense(emulate: bool, transport: str | None, checkpoint: str | os.PathLike[str] | None,
-                   checkpoint_every: int, resume: bool) -> None:
-    """Refuse options that mean nothing, or nothing together."""
-    if transport is not None:
-        try:
-            parse_transport(transport)
-        except TransportError as error:
-            raise ReplayError(str(error)) from None
-    if checkpoint_every < 0:
-        raise ReplayError(f"--checkpoint-every is {checkpoint_every}, it must be a number of batches")
-    if checkpoint is None and (checkpoint_every or resume):
-        raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
-    if checkpoint is not None and emulate:
-        raise ReplayError("--checkpoint is for training: an emulated run has nothing to save")
-    if checkpoint is not None and not (checkpoint_every or resume):
-        raise ReplayError("--checkpoint needs --checkpoint-every N, or --resume")
-
-
-def _device(transport: str | None) -> torch.device:
-    import torch
-
-    if transport == "shared" and torch.cuda.is_available():  # ranks may share a GPU
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    if transport is not None and transport != "nccl":
-        return torch.device("cpu")
-    enough = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if enough else torch.device("cpu")
-
-
-def _seconds_per_unit(plan: Plan) -> float | None:
-    return SECONDS.get(plan.problem.time_unit)
-
-
-def load_factory(factory: str) -> Callable[..., Any]:
-    """The function that ``"module:function"`` names. Raises :class:`ReplayError`."""
-    module_name, colon, function_name = factory.partition(":")
-    if not colon:
-        raise ReplayError(f"--stages is {factory!r}, it must be MODULE:FUNCTION")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise ReplayError(f"--stages {factory}: {error}") from None
-    return function
-
-
-def _training(factory: str, plan: Plan, session: Session) -> Training:
-    from runtime.session import SessionError
-    from runtime.training import Training
-
-    try:
-        function = load_factory(factory)
-    except ReplayError as error:
-        raise SessionError(str(error)) from None
-    wants_session = "session" in inspect.signature(function).parameters
-    training = function(plan, session.rank, **({"session": session} if wants_session else {}))
-    if not isinstance(training, Training):
-        raise SessionError(f"--stages {factory} gave {type(training).__name__}, it must give a "
-                           "runtime.training.Training")
-    return training
