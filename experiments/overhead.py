@@ -2,25 +2,24 @@
 
 Two ranks run the same 1F1B schedule of the same two layers, which take next to no time, over gloo: through the
 executor; through ``torch.distributed.pipelining``'s runtime for any schedule, which loads it from the CSV that
-``weft export`` writes; and through its ``Schedule1F1B``, which has this one schedule written out in Python. The three
-take turns in one run, a burst of steps each, and what counts is the median over the rounds of the ratio within a round.
-Also what a step costs without messages and waits: a loop over the same forwards and backwards in one process. Writes
-``overhead.json``; exits with 1 if the executor is slower than either.
+``weft export`` writes; and through its ``Schedule1F1B``, which has this one schedule written out in Python. They take
+turns in one run, a burst of steps each, and what counts is the median over the rounds of the ratio within a round.
+Also the executor with its messages through shared memory, and what a step costs without messages and waits: a loop over
+the same forwards and backwards in one process. Writes ``overhead.json``; exits with 1 if the executor takes more CPU
+time than either runtime (seconds depend on what else the machine does).
 
     python -m experiments.overhead [--rounds N]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 
+from experiments.turns import in_turns, machine, on_ranks, ratio, run
 from runtime.executor import Executor
-from runtime.export.torch_csv import save_torch_csv
-from runtime.launch import launch_local
+from runtime.export.torch_csv import torch_csv
 from runtime.plan import Plan, plan_of
 from runtime.program import Recv, Send
 from runtime.session import Session, join
@@ -38,12 +37,12 @@ from runtime.stage import StageRunner
 from runtime.stages import Stages
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.files import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 
 RANKS, MICRO_BATCHES, ROWS, WIDTH, STEPS = 2, 16, 2, 8, 20
 OURS, THEIRS, WRITTEN_OUT = "weft", "PyTorch, schedule from CSV", "PyTorch, Schedule1F1B"
+SHARED = "weft, through shared memory"
 ALONE = "one process, no messages"
 
 
@@ -116,38 +115,36 @@ def without_messages(rank: int, x: Tensor, y: Tensor) -> Callable[[], None]:
     return step
 
 
+def burst(session: Session, step: Callable[[], None]) -> tuple[float, float]:
+    """Seconds and CPU seconds a step."""
+    session.barrier("to take turns")
+    begun, worked = time.perf_counter(), time.process_time()
+    for _ in range(STEPS):
+        step()
+    worked = time.process_time() - worked
+    session.barrier("to end a turn")
+    return (time.perf_counter() - begun) / STEPS, worked / STEPS
+
+
 def rank_main(folder: Path, rounds: int) -> None:
     """One rank: all take turns; prints seconds a step and CPU seconds a step, by round."""
-    found: dict[str, list[tuple[float, float]]] = {}
     with join(120) as session:
         torch.manual_seed(9)
         x, y = (torch.randn(MICRO_BATCHES * ROWS, WIDTH) for _ in range(2))
         steps = {OURS: by_executor(plan_of(one_f_one_b()), session, x, y),
+                 SHARED: by_executor(plan_of(one_f_one_b()), replace(session, transport="shared"), x, y),
                  THEIRS: by_pytorch(folder, session.rank, x, y),
                  WRITTEN_OUT: by_pytorch(None, session.rank, x, y), ALONE: without_messages(session.rank, x, y)}
-        for number in range(-1, rounds):  # one round to warm up
-            for name, step in steps.items():
-                session.barrier("to take turns")
-                begun, worked = time.perf_counter(), time.process_time()
-                for _ in range(STEPS):
-                    step()
-                worked = time.process_time() - worked
-                session.barrier("to end a turn")
-                if number >= 0:
-                    found.setdefault(name, []).append(((time.perf_counter() - begun) / STEPS, worked / STEPS))
+        found = in_turns({name: partial(burst, session, step) for name, step in steps.items()}, rounds)
     print(json.dumps(found))
 
 
 def compare(rounds: int) -> dict[str, Any]:
     """All methods on two processes of this machine."""
     schedule = one_f_one_b()
-    with tempfile.TemporaryDirectory() as folder:
-        save_torch_csv(schedule, Path(folder) / "schedule.csv", communication=True, torch=torch.__version__)
-        ended = launch_local(RANKS, [sys.executable, "-m", "experiments.overhead", "--rank", folder, "--rounds",
-                                     str(rounds)], timeout=280)
-    if any(end.code for end in ended):
-        raise SystemExit("\n".join(end.errors for end in ended))
-    ranks: list[dict[str, list[tuple[float, float]]]] = [json.loads(end.output) for end in ended]
+    text = torch_csv(schedule, communication=True, torch=torch.__version__)
+    ranks: list[dict[str, list[tuple[float, float]]]] = on_ranks("experiments.overhead", RANKS, {"schedule.csv": text},
+                                                                 rounds, 280)
     row = plan_of(schedule).program.ranks[0]
     messages = sum(isinstance(instruction, Send | Recv) for instruction in row)
     wall = {name: [seconds for seconds, _ in each] for name, each in ranks[0].items()}
@@ -156,34 +153,29 @@ def compare(rounds: int) -> dict[str, Any]:
     methods = [{"method": name, "microseconds_a_step": 1e6 * statistics.median(wall[name]),
                 "cpu_microseconds_an_instruction_beyond_compute": 1e6 * statistics.median(
                     a - b for a, b in zip(worked[name], worked[ALONE], strict=True)) / (RANKS * len(row)),
-                "ratio_to_weft": _ratio(wall[name], wall[OURS]),
-                "cpu_ratio_to_weft": _ratio(worked[name], worked[OURS])}
+                "ratio_to_weft": ratio(wall[name], wall[OURS]),
+                "cpu_ratio_to_weft": ratio(worked[name], worked[OURS])}
                for name in wall]
-    return {"torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count(),
-            "load": os.getloadavg()[0], "ranks": RANKS, "micro_batches": MICRO_BATCHES, "rounds": rounds,
+    return {**machine(), "ranks": RANKS, "micro_batches": MICRO_BATCHES, "rounds": rounds,
             "steps_a_round": STEPS, "instructions_a_rank": len(row), "of_them_messages": messages, "methods": methods}
 
 
-def _ratio(ones: Sequence[float], others: Sequence[float]) -> float:
-    return statistics.median(one / other for one, other in zip(ones, others, strict=True))
+def lines(result: dict[str, Any]) -> Iterator[str]:
+    """The table."""
+    yield f"{'':28}{'us a step':>12}{'ratio to weft':>16}{'in CPU time':>13}{'CPU us an instruction':>23}"
+    for row in result["methods"]:
+        yield (f"{row['method']:28}{row['microseconds_a_step']:12.0f}{row['ratio_to_weft']:16.2f}"
+               f"{row['cpu_ratio_to_weft']:13.2f}{row['cpu_microseconds_an_instruction_beyond_compute']:23.1f}")
+
+
+def is_slower(result: dict[str, Any]) -> bool:
+    """Whether the executor takes more CPU time than either of PyTorch's, over the same transport."""
+    return any(row["cpu_ratio_to_weft"] < 1 for row in result["methods"] if row["method"] in (THEIRS, WRITTEN_OUT))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, write; 1 if the executor is slower."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15, metavar="N")
-    parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.rank is not None:
-        rank_main(Path(options.rank), options.rounds)
-        return 0
-    result = compare(options.rounds)
-    print(f"{'':28}{'us a step':>12}{'ratio to weft':>16}{'in CPU time':>13}{'CPU us an instruction':>23}")
-    for row in result["methods"]:
-        print(f"{row['method']:28}{row['microseconds_a_step']:12.0f}{row['ratio_to_weft']:16.2f}"
-              f"{row['cpu_ratio_to_weft']:13.2f}{row['cpu_microseconds_an_instruction_beyond_compute']:23.1f}")
-    write_atomically(Path(__file__).with_suffix(".json"), json.dumps(result, indent=1) + "\n")
-    return int(any(row["cpu_ratio_to_weft"] < 1 for row in result["methods"] if row["method"] in (THEIRS, WRITTEN_OUT)))
+    return run(__file__, __doc__, arguments, 15, compare, rank_main, lines, is_slower)
 
 
 if __name__ == "__main__":
