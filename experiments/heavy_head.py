@@ -1,27 +1,33 @@
 """Nothing emulated: a GPT whose head is heavy, trained by two processes, weft's plan against 1F1B.
 
-Every layer is measured (:func:`runtime.measure_stages.measure_stages`), the figures go into a spec as layers with their
-costs, and ``weft.solve`` chooses cut, placement, kind of backward and order. Against it stand 1F1B with as many layers
-on each rank (the usual balance), and 1F1B on the best cut in two for the measured costs. All three train from the same
-weights on the same text, a step each in turn, so that what else the machine does falls on all alike. What counts is the
-median over the rounds of a plan's step time over 1F1B's in the same round, held against the ratio of the predicted
-step times. Writes ``heavy_head.json``; exits with 1 if the losses of the plans differ.
+Every layer is measured, the figures go into a spec as layers with their costs, and ``weft.solve`` chooses cut,
+placement, kind of backward and order. Against it stand 1F1B with as many layers on each rank (the usual balance), and
+1F1B on the best cut in two for the measured costs. All train from the same weights on the same text, a step each in
+turn, so that what else the machine does falls on all alike.
+
+Three kinds of costs are held against what was measured. *Alone*: each layer by one process, nothing else at work.
+*Together*: by two processes at once (``weft profile --ranks 2``), since ranks of one host slow each other down.
+*Fitted*: what ``weft fit`` makes of a first run, durations and transfers. With the costs that the first run of weft's
+plan has shown all is planned again, and run again: that second run is predicted. What counts is the median over the
+rounds of a plan's step time over that of the usual 1F1B in the same round, against the ratio of the predicted step
+times. Few micro-batches leave room above 1F1B, many next to none. Writes ``heavy_head.json``; exits
+with 1 if the losses of the plans differ.
 
     python -m experiments.heavy_head [--rounds N]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -29,25 +35,46 @@ from torch import nn
 
 import weft
 from experiments.small_gpt import Config, batch, layers, loss
+from experiments.turns import in_turns, machine, on_ranks, quartiles, ratio, run
 from runtime.executor import Executor
-from runtime.launch import launch_local
-from runtime.measure_stages import measure_stages
-from runtime.plan import load_plan, plan_of, save_plan
+from runtime.fitting import fit
+from runtime.plan import load_plan, plan_of, plan_to_json
 from runtime.reduction import Reduction
 from runtime.session import Session, join
 from runtime.stage_costs import StageCosts
 from runtime.stages import Stages
+from runtime.timeline import Measured, Timeline
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.files import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders
 
 CONFIG = Config(width=128, blocks=6, length=64, sequences=2, vocabulary=8192)
-RANKS, MICRO_BATCHES, LAYERS = 2, 8, CONFIG.blocks + 2
-LATENCY, BANDWIDTH = 2e-4, 2e9  # seconds, bytes/s: gloo between two processes of a host
+RANKS, LAYERS, MICRO_BATCHES = 2, CONFIG.blocks + 2, (4, 8)
+LAG = 3e-4  # seconds of a transfer by gloo between two processes of a host, until one has been measured
 USUAL, RECUT, WEFT = "1F1B, as many layers a rank", "1F1B, best cut in two", "weft"
+
+
+class Planned(NamedTuple):
+    """A schedule, and the layers of each of its stages."""
+
+    schedule: Schedule
+    cut: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What each layer costs, and a transfer in seconds."""
+
+    layers: Sequence[StageCosts]
+    lag: float
+
+
+def every_layer() -> Training:
+    """The GPT with each layer a stage of its own, as ``weft profile --stages experiments.heavy_head:every_layer``
+    measures it."""
+    return part([[i] for i in range(LAYERS)], range(LAYERS))
 
 
 def part(ranges: Sequence[Sequence[int]], mine: Sequence[int]) -> Training:
@@ -64,10 +91,10 @@ def part(ranges: Sequence[Sequence[int]], mine: Sequence[int]) -> Training:
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def solved(costs: Sequence[StageCosts]) -> tuple[Schedule, list[list[int]]]:
-    """Weft's schedule for the measured layers, and the layers of each of its stages."""
+def solved(costs: Costs, micro_batches: int) -> Planned:
+    """Weft's schedule for the measured layers."""
     entries = []
-    for cost in costs:
+    for cost in costs.layers:
         full, split = cost.passes["full"], cost.passes["split"]
         entries.append({
             "name": f"layer {cost.stage}", "forward": f"{split['F'].time.seconds} s",
@@ -76,25 +103,23 @@ def solved(costs: Sequence[StageCosts]) -> tuple[Schedule, list[list[int]]]:
             "weight_grad_memory": f"{min(full['F'].memory.change, -split['W'].memory.change)} B",
             "parameters": cost.parameter_bytes // 4, "output": f"{cost.output_bytes} B"})
     spec = {"name": "heavy head", "model": {"layers": entries},
-            "cluster": {"gpus": RANKS, "memory": "8 GiB", "bandwidth": f"{BANDWIDTH / 1e9} GB/s",
-                        "latency": f"{LATENCY * 1e6} us"},
-            "training": {"micro_batches": MICRO_BATCHES, "micro_batch_size": CONFIG.sequences}}
+            "cluster": {"gpus": RANKS, "memory": "8 GiB", "bandwidth": "1000 GB/s", "latency": f"{costs.lag * 1e6} us"},
+            "training": {"micro_batches": micro_batches, "micro_batch_size": CONFIG.sequences}}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heavy_head.yaml"
         path.write_text(yaml.safe_dump(spec))
         schedule = weft.solve(path, time_limit=20)
-    return schedule, [[int(name.removeprefix("layer ")) for name in names]
-                      for names in schedule.solver["layers_of_stage"]]
+    return Planned(schedule, [[int(name.removeprefix("layer ")) for name in names]
+                              for names in schedule.solver["layers_of_stage"]])
 
 
-def problem(costs: Sequence[StageCosts], ranges: Sequence[Sequence[int]], devices: Sequence[int], split: bool
-            ) -> Problem:
+def problem(costs: Costs, ranges: Sequence[Sequence[int]], devices: Sequence[int], split: bool) -> Problem:
     """Stage s, the layers ``ranges[s]``, on ``devices[s]``, with what its layers were measured to take."""
     mode, last = "split" if split else "full", len(ranges) - 1
 
     def block(letter: str, kind: BlockKind, s: int, source: int, waits: str) -> Block:
-        found = [costs[i].passes[mode][letter] for i in ranges[s]]
-        lag = 0.0 if devices[s] == devices[source] else LATENCY + costs[0].output_bytes / BANDWIDTH
+        found = [costs.layers[i].passes[mode][letter] for i in ranges[s]]
+        lag = 0.0 if devices[s] == devices[source] else costs.lag
         return Block(f"{letter}{s}", kind, (devices[s],), sum(run.time.seconds for run in found),
                      (sum(run.memory.change for run in found),), (), (Dependency(waits, lag),) if waits else ())
 
@@ -122,21 +147,50 @@ def _stages(of: Problem) -> list[list[tuple[Block, int]]]:
     return [[(of.blocks[i], i) for i in stage.blocks.values()] for stage in graph.stages]
 
 
-def plans(costs: Sequence[StageCosts]) -> dict[str, tuple[Schedule, Sequence[Sequence[int]]]]:
-    """The three, with the layers of each stage."""
-    found: dict[str, tuple[Schedule, Sequence[Sequence[int]]]] = {}
-    cuts = [[range(at), range(at, LAYERS)] for at in range(1, LAYERS)]
-    each = [(baseline("1f1b", problem(costs, ranges, [0, 1], split=False), MICRO_BATCHES), ranges) for ranges in cuts]
-    found[USUAL] = each[LAYERS // 2 - 1]
-    found[RECUT] = min(each, key=lambda one: one[0].makespan)
-    schedule, chosen = solved(costs)
-    graph = plan_of(schedule).vocabulary.graph
+def on(costs: Costs, planned: Planned) -> Schedule:
+    """The same stages, devices and order, on these costs."""
+    graph = plan_of(planned.schedule).vocabulary.graph
     assert graph is not None
-    found[WEFT] = retimed(schedule, problem(
-        costs, chosen, [stage.ranks[0] for stage in graph.stages],
-        any(block.kind is BlockKind.WEIGHT_GRAD and any(other.kind is BlockKind.INPUT_GRAD
-            for other in schedule.problem.blocks) for block in schedule.problem.blocks))), chosen
-    return found
+    split = any("I" in stage.blocks for stage in graph.stages)
+    return retimed(planned.schedule, problem(costs, planned.cut, [stage.ranks[0] for stage in graph.stages], split))
+
+
+def plans(costs: Costs, micro_batches: int) -> dict[str, Planned]:
+    """The three."""
+    cuts = [[range(at), range(at, LAYERS)] for at in range(1, LAYERS)]
+    each = [Planned(baseline("1f1b", problem(costs, cut, [0, 1], split=False), micro_batches), cut) for cut in cuts]
+    chosen = solved(costs, micro_batches)
+    return {USUAL: each[LAYERS // 2 - 1], RECUT: min(each, key=lambda one: one.schedule.makespan),
+            WEFT: chosen._replace(schedule=on(costs, chosen))}
+
+
+# -- what a run says of the costs --------------------------------------------------------------------------------------
+
+
+def fitted(costs: Costs, planned: Planned, runs: Sequence[Sequence[Measured]]) -> Costs:
+    """``costs`` as runs of ``planned`` have them: each layer's passes as much longer as its stage's were."""
+    schedule, plan = planned.schedule, plan_of(planned.schedule)
+    found = fit(schedule.problem, [Timeline.of(plan, 1.0, run) for run in runs])
+    graph = plan.vocabulary.graph
+    assert graph is not None
+    corrected = list(costs.layers)
+    for stage, numbers in zip(graph.stages, planned.cut, strict=True):
+        longer = {letter: found.problem.blocks[i].duration / schedule.problem.blocks[i].duration
+                  for letter, i in stage.blocks.items()}
+        if "B" in longer:
+            longer |= {"I": longer["B"], "W": longer["B"]}
+        elif "I" in longer:
+            halves = [costs.layers[i].passes["split"] for i in numbers]
+            parts = [sum(half[letter].time.seconds for half in halves) for letter in "IW"]
+            longer["B"] = sum(longer[letter] * part for letter, part in zip("IW", parts, strict=True)) / sum(parts)
+        else:
+            longer |= {"B": longer["W"], "I": longer["W"]}
+        for i in numbers:
+            corrected[i] = replace(corrected[i], passes={
+                mode: {letter: replace(each, time=replace(each.time, seconds=each.time.seconds * longer[letter]))
+                       for letter, each in passes.items()} for mode, passes in corrected[i].passes.items()})
+    seen = [row.fitted for row in found.transfers if row.count]
+    return Costs(corrected, statistics.median(seen) if seen else costs.lag)
 
 
 # -- the ranks ---------------------------------------------------------------------------------------------------------
@@ -152,97 +206,126 @@ class _Runner:
         self.worker = Stages(plan, session, self.training)
         self.gradients, self.session = Reduction(plan, session, self.training), session
         self.executor = Executor(self.gradients.plan, session, self.worker, reduce=self.gradients.start)
+        self.number = 0
 
-    def step(self, number: int) -> tuple[float, float] | None:
-        """Train one step: seconds from its first block's start to its last one's end, and its loss; on rank 0."""
-        self.worker.begin(number)
+    def step(self) -> tuple[list[Measured], float] | None:
+        """Train one step: when each block ran, on all ranks, and the loss; on rank 0."""
+        self.worker.begin(self.number)
+        self.number += 1
         self.gradients.clear()
         laps = self.executor.run()
         self.gradients.finish()
         self.gradients.step()
-        rows = self.session.gather((min(lap.start for lap in laps), max(lap.end for lap in laps), self.worker.loss()))
-        if rows is None:
-            return None
-        return max(end for _, end, _ in rows) - min(start for start, _, _ in rows), sum(part for _, _, part in rows)
+        rows = self.session.gather((laps, self.worker.loss()))
+        return None if rows is None else ([lap for laps, _ in rows for lap in laps], sum(part for _, part in rows))
 
 
 def rank_main(folder: Path, rounds: int) -> None:
-    """One rank: the plans take turns; rank 0 prints seconds and losses by plan."""
-    cuts = json.loads((folder / "cuts.json").read_text())
-    found: list[list[tuple[float, float]]] = [[] for _ in cuts]
+    """One rank: the plans take turns; rank 0 prints what ran when, and the losses, by plan."""
+    cuts: dict[str, list[list[int]]] = json.loads((folder / "cuts.json").read_text())
     with join(120) as session:
-        runners = [_Runner(folder / f"{i}.plan.json", ranges, session) for i, ranges in enumerate(cuts)]
-        for number in range(rounds + 1):
-            for i, runner in enumerate(runners):
-                result = runner.step(number)
-                found[i] += [] if result is None else [result]
-    if session.rank == 0:
-        print(json.dumps(found))
+        runners = {name: _Runner(folder / f"{i}.plan.json", cut, session) for i, (name, cut) in enumerate(cuts.items())}
+        found = in_turns({name: runner.step for name, runner in runners.items()}, rounds)
+    print(json.dumps(found))
+
+
+class Trained(NamedTuple):
+    """What a plan's run has shown, by round: when each block ran, and the loss."""
+
+    runs: list[list[Measured]]
+    losses: list[float]
+
+    @property
+    def seconds(self) -> list[float]:
+        """From the first start to the last end."""
+        return [max(lap.end for lap in run) - min(lap.start for lap in run) for run in self.runs]
+
+
+def train(planned: Mapping[str, Planned], rounds: int) -> dict[str, Trained]:
+    """Train by all plans in turns."""
+    files = {f"{i}.plan.json": json.dumps(plan_to_json(plan_of(one.schedule)))
+             for i, one in enumerate(planned.values())}
+    cuts = {name: [list(stage) for stage in one.cut] for name, one in planned.items()}
+    found = on_ranks("experiments.heavy_head", RANKS, {**files, "cuts.json": json.dumps(cuts)}, rounds, 600)[0]
+    return {name: Trained([[Measured(*lap) for lap in laps] for laps, _ in each], [value for _, value in each])
+            for name, each in found.items()}
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
 def compare(rounds: int) -> dict[str, Any]:
-    """Measure, plan, train, compare."""
-    load = os.getloadavg()[0]
-    costs = measure_stages(part([[i] for i in range(LAYERS)], range(LAYERS)), device=torch.device("cpu"), repeats=25)
-    planned = plans(costs)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for i, (schedule, _) in enumerate(planned.values()):
-            save_plan(plan_of(schedule), folder / f"{i}.plan.json")
-        (folder / "cuts.json").write_text(json.dumps([[list(stage) for stage in cut] for _, cut in planned.values()]))
-        ended = launch_local(RANKS, [sys.executable, "-m", "experiments.heavy_head", "--rank", name, "--rounds",
-                                     str(rounds)], timeout=600)
-    if any(end.code for end in ended):
-        raise SystemExit("\n".join(end.errors for end in ended))
-    found: list[list[tuple[float, float]]] = json.loads(ended[0].output)
-    seconds = {plan: [time for time, _ in each[1:]] for plan, each in zip(planned, found, strict=True)}  # 0 warms up
-    losses = {plan: [value for _, value in each] for plan, each in zip(planned, found, strict=True)}
-    return {"config": vars(CONFIG), "ranks": RANKS, "micro_batches": MICRO_BATCHES, "rounds": rounds,
-            "cores": os.cpu_count(), "load": [load, os.getloadavg()[0]], "torch": torch.__version__,
-            "python": platform.python_version(), "layers": [_layer(cost) for cost in costs],
-            "losses_differ_by": max(abs(a - b) for plan in losses for a, b in zip(losses[plan], losses[USUAL],
-                                                                                  strict=True)),
-            "loss": [losses[WEFT][0], losses[WEFT][-1]],
-            "plans": [_row(plan, schedule, cut, seconds, planned[USUAL][0])
-                      for plan, (schedule, cut) in planned.items()]}
+    """Measure, then for few and for many micro-batches: plan, train, fit, plan and train again."""
+    begun = machine()
+    measure = partial(weft.profile_stages, "experiments.heavy_head:every_layer", device="cpu", repeats=25)
+    alone, together = Costs(measure().stages, LAG), Costs(measure(ranks=RANKS).stages, LAG)
+    cases = [_case(micro_batches, alone, together, rounds) for micro_batches in MICRO_BATCHES]
+    return {"config": vars(CONFIG), "ranks": RANKS, "rounds": rounds, **begun, "load_after": os.getloadavg()[0],
+            "layers": {"alone": _layers(alone), "together": _layers(together)},
+            "losses_differ_by": max(case["losses_differ_by"] for case in cases), "cases": cases}
 
 
-def _layer(cost: StageCosts) -> Mapping[str, float]:
-    return {letter: run.time.seconds for passes in cost.passes.values() for letter, run in passes.items()}
+def _case(micro_batches: int, alone: Costs, together: Costs, rounds: int) -> dict[str, Any]:
+    first = plans(together, micro_batches)
+    run_first = train(first, rounds)
+    own = {name: fitted(together, first[name], run_first[name].runs) for name in first}
+    second = plans(own[WEFT], micro_batches)  # as a user would, who has run weft's plan
+    run_second = train(second, rounds)
+    before = {"alone": alone, "together": together}
+    runs = [_run(first, run_first, {kind: dict.fromkeys(first, costs) for kind, costs in before.items()}),
+            _run(second, run_second, {**{kind: dict.fromkeys(first, costs) for kind, costs in before.items()},
+                                      "fitted": own})]
+    losses = [each.losses for trained in (run_first, run_second) for each in trained.values()]
+    return {"micro_batches": micro_batches, "transfer_s": own[WEFT].lag, "layers_fitted": _layers(own[WEFT]),
+            "loss": [losses[0][0], losses[0][-1]],
+            "losses_differ_by": max(abs(a - b) for row in losses for a, b in zip(row, losses[0], strict=True)),
+            "runs": runs}
 
 
-def _row(plan: str, schedule: Schedule, cut: Sequence[Sequence[int]], seconds: Mapping[str, Sequence[float]],
-         usual: Schedule) -> dict[str, Any]:
-    ratios = [a / b for a, b in zip(seconds[plan], seconds[USUAL], strict=True)]
-    quartiles = statistics.quantiles(ratios, n=4)
-    return {"plan": plan, "layers_of_stage": [len(stage) for stage in cut], "predicted_s": schedule.makespan,
-            "measured_s": statistics.median(seconds[plan]), "fastest_s": min(seconds[plan]),
-            "predicted_ratio": schedule.makespan / usual.makespan, "measured_ratio": statistics.median(ratios),
-            "measured_ratio_quartiles": [quartiles[0], quartiles[2]],
-            "ratio_of_fastest": min(seconds[plan]) / min(seconds[USUAL]),
-            "planned_peak_bytes": [int(peak) for peak in schedule.peak_memory]}
+def _run(planned: Mapping[str, Planned], trained: Mapping[str, Trained],
+         costs: Mapping[str, Mapping[str, Costs]]) -> list[dict[str, Any]]:
+    """A row for each plan; ``costs`` are by kind, and by plan."""
+    steps = {kind: {name: on(each[name], one).makespan for name, one in planned.items()}
+             for kind, each in costs.items()}
+    return [_row(name, planned, trained, steps) for name in planned]
+
+
+def _layers(costs: Costs) -> list[Mapping[str, float]]:
+    return [{letter: each.time.seconds for passes in cost.passes.values() for letter, each in passes.items()}
+            for cost in costs.layers]
+
+
+def _row(name: str, planned: Mapping[str, Planned], trained: Mapping[str, Trained],
+         steps: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    seconds, usual = trained[name].seconds, trained[USUAL].seconds
+    return {"plan": name, "layers_of_stage": [len(stage) for stage in planned[name].cut],
+            "predicted_s": {kind: found[name] for kind, found in steps.items()},
+            "predicted_ratio": {kind: found[name] / found[USUAL] for kind, found in steps.items()},
+            "measured_s": statistics.median(seconds), "fastest_s": min(seconds),
+            "measured_ratio": ratio(seconds, usual), "measured_ratio_quartiles": quartiles(seconds, usual),
+            "planned_peak_bytes": [int(peak) for peak in planned[name].schedule.peak_memory]}
+
+
+def lines(result: dict[str, Any]) -> Iterator[str]:
+    """The tables: steps in milliseconds, and their ratios to the usual 1F1B."""
+    for case in result["cases"]:
+        for rows, title in zip(case["runs"], ("first run", "planned again and run"), strict=True):
+            kinds = list(rows[0]["predicted_s"])
+            yield (f"{case['micro_batches']} micro-batches, {title:28}{'layers':>10}"
+                   + "".join(f"{kind:>20}" for kind in [*kinds, "measured"]))
+            for row in rows:
+                cells = [*((row["predicted_s"][kind], row["predicted_ratio"][kind]) for kind in kinds),
+                         (row["measured_s"], row["measured_ratio"])]
+                yield (f"{row['plan']:45}{'+'.join(map(str, row['layers_of_stage'])):>10}"
+                       + "".join(f"{step * 1e3:10.1f} ms{times:7.3f}" for step, times in cells))
+        yield f"a transfer takes {case['transfer_s'] * 1e3:.2f} ms"
+    yield f"losses differ by at most {result['losses_differ_by']:.1e}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; 1 if the plans do not train alike."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40, metavar="N")
-    parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    if options.rank is not None:
-        rank_main(Path(options.rank), options.rounds)
-        return 0
-    result = compare(options.rounds)
-    print(f"{'':28}{'layers':>12}{'predicted':>12}{'measured':>12}{'predicted ratio':>17}{'measured ratio':>16}")
-    for row in result["plans"]:
-        print(f"{row['plan']:28}{'+'.join(map(str, row['layers_of_stage'])):>12}{row['predicted_s'] * 1e3:9.1f} ms"
-              f"{row['measured_s'] * 1e3:9.1f} ms{row['predicted_ratio']:17.3f}{row['measured_ratio']:16.3f}")
-    print(f"losses differ by at most {result['losses_differ_by']:.1e}")
-    write_atomically(Path(__file__).with_suffix(".json"), json.dumps(result, indent=1) + "\n")
-    return int(result["losses_differ_by"] > 1e-3)
+    return run(__file__, __doc__, arguments, 40, compare, rank_main, lines,
+               lambda result: bool(result["losses_differ_by"] > 1e-3))
 
 
 if __name__ == "__main__":

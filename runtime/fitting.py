@@ -4,11 +4,11 @@ A block's duration is the median over all micro-batches of all runs; its spread,
 measurements as a share of the median, says how far to trust it. A block on several devices runs from when the last of
 them has started it until the last has ended it.
 
-A transfer is not seen itself. Where a block's device stood idle before it and the transfer's producer was the last of
-what it waited for, the time from the producer's end to the block's start is the transfer (and what the executor adds);
-the lower quartile of these counts, since a late rank or a busy machine only ever adds to them, and on a link that
-carries one transfer at a time their least. Where all of a transfer was hidden behind other work, that time is only more
-than it: the planned one is kept if it is less, else the least seen.
+A transfer is not seen itself. Where a block's device stood idle before it, for most of the time since the transfer's
+producer ended, and that was the last of what it waited for, the time from the producer's end to the block's start is
+the transfer (and what the executor adds); the lower quartile of these counts, since a late rank or a busy machine only
+ever adds to them, and on a link that carries one transfer at a time their least. Where all of a transfer was hidden
+behind other work, that time is only more than it: the planned one is kept if it is less, else the least seen.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ __all__ = ["BlockFit", "Fit", "TransferFit", "fit"]
 LARGE_SPREAD = 0.1
 #: Idle time on a device shorter than this share of the block that follows is the executor's own.
 _IDLE = 0.02
+#: A device that stood idle for less than this share of the time since the producer's end was waited for itself.
+_WAITED = 0.5
 #: Measured times are no finer: more digits would be noise, and work for the search.
 _DIGITS = 4
 
@@ -142,11 +144,13 @@ def _observe_transfers(problem: Problem, rows: list[list[tuple[int, Measured]]],
             known = [(d, producer, ends[producer, m]) for d, producer, m in producers if (producer, m) in ends]
             last = max((end for _, _, end in known), default=0.0)
             # Blocks on several devices may have waited for another rank instead.
-            stood_idle = (len(problem.blocks[block].devices) == 1
-                          and entry.start - before.end > _IDLE * (entry.end - entry.start))
+            idle = entry.start - before.end
+            stood_idle = len(problem.blocks[block].devices) == 1 and idle > _IDLE * (entry.end - entry.start)
+            has_waited = idle > _WAITED * (entry.start - last)
             for d, producer, end in known:
                 if rank not in problem.blocks[producer].devices:
-                    told = seen if stood_idle and end == last else hidden
+                    in_turn = problem.blocks[block].after[d].link is not None
+                    told = seen if stood_idle and end == last and (has_waited or in_turn) else hidden
                     told[block, d].append(max(0.0, entry.start - end))
 
 

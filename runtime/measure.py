@@ -19,6 +19,8 @@ from typing import TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from runtime.allocator import keep_freed_memory
+
 __all__ = ["Memory", "Sample", "Timer", "available_bytes", "memory_of", "single_threaded"]
 
 T = TypeVar("T")
@@ -104,7 +106,8 @@ def available_bytes(device: torch.device) -> int:
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """One thread for torch's kernels, as a rank of the executor has on a CPU."""
+    """One thread for torch's kernels, and freed memory kept, as a rank of the executor has it on a CPU."""
+    keep_freed_memory()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from runtime.measure import Sample, Timer, available_bytes, memory_of, single_threaded
 from runtime.stage import StageRunner
@@ -26,32 +26,41 @@ __all__ = ["measure_stages"]
 
 #: Share of the free memory that a stage may be expected to need before it is skipped.
 SAFE = 0.8
+#: Bytes after which no cache holds what was there before.
+SWEPT = 512 * 2**20
 
 
-def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7) -> list[StageCosts]:
+def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
+                   begin: int = 0) -> list[StageCosts]:
     """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports).
 
-    Stages are measured one after another, and one that is built like an earlier one is not measured again;
-    ``training.stages`` may be any mapping, so one that builds a stage when it is asked never has the whole model in
-    memory. Medians are over ``repeats`` micro-batches. Raises :class:`MeasureError` for a training that is no such
-    thing.
+    Stages are measured one after another, from stage ``begin`` on and then from stage 0, and one that is built like an
+    earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds a stage when it is
+    asked never has the whole model in memory. Medians are over ``repeats`` micro-batches. ``held`` is how many bytes of
+    weights and gradients a rank will have: between two passes of one stage it goes through those of its others, and so
+    does the measuring, or the caches would be warmer than in a run. Raises :class:`MeasureError` for a training that is
+    no such thing.
     """
     where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     feeds = feeds_of(training, where)
-    found: list[StageCosts] = []
+    count = len(training.stages)
+    found: dict[int, StageCosts] = {}
     likenesses: dict[Any, int] = {}
     with single_threaded():
-        for s in range(len(training.stages)):
+        for s in range(begin):  # what a stage is fed is known when all before it have been looked at
+            feeds.feed(s, training.stages[s].to(where))
+        for s in (*range(begin, count), *range(begin)):
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
             first = likenesses.setdefault(repr((_likeness(module), feed.likeness)), s)
-            cost = _measure_stage(feed, module, where, repeats) if first == s else replace(found[first], same_as=first)
-            found.append(replace(cost, stage=s, takes=feed.takes, owes=feed.owes))
+            cost = (_measure_stage(feed, module, where, repeats, held) if first == s
+                    else replace(found[first], same_as=first))
+            found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes)
             del module, feed
-    return found
+    return [found[s] for s in range(count)]
 
 
-def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int) -> StageCosts:
+def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int) -> StageCosts:
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
     buffers = sum(b.numel() * b.element_size() for b in module.buffers())
     need, free = parameters + feed.kept_bytes, available_bytes(device)
@@ -59,7 +68,8 @@ def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats:
         return StageCosts(0, parameters, buffers, feed.output_bytes, skipped=(
             f"needs about {need} bytes beside its weights, {free} are free"))
     stage = _Stage(feed, module, device)
-    passes = {mode: stage.measure(mode, repeats) for mode in MODES}
+    between = torch.zeros(min(SWEPT, max(0, held - 2 * parameters)), dtype=torch.uint8, device=device)
+    passes = {mode: stage.measure(mode, repeats, between) for mode in MODES}
     for parameter in module.parameters():
         parameter.grad = None
     return StageCosts(0, parameters, buffers, feed.output_bytes, passes)
@@ -71,8 +81,8 @@ class _Stage:
     def __init__(self, feed: Feed, module: nn.Module, device: torch.device) -> None:
         self.feed, self.module, self.device = feed, module, device
 
-    def measure(self, mode: str, repeats: int) -> dict[str, PassCost]:
-        """Every pass of one kind of backward."""
+    def measure(self, mode: str, repeats: int, between: Tensor) -> dict[str, PassCost]:
+        """Every pass of one kind of backward; ``between`` is gone through before each that is timed."""
         runner = StageRunner(self.module, function=self.feed.function, split=mode == "split",
                              constant=self.feed.constant)
         try:
@@ -84,6 +94,7 @@ class _Stage:
             gc.disable()
             for _ in range(repeats):
                 for letter, run in self._timed(runner, mode):
+                    between.add_(1)
                     laps[letter].append(timer.lap(run)[1])
         finally:
             gc.enable()

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from runtime.allocator import keep_freed_memory
 from runtime.health import RunError
 from runtime.watch import Activity, Watch
 
@@ -164,6 +165,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
+    keep_freed_memory()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     wait = datetime.timedelta(seconds=timeout)

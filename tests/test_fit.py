@@ -94,6 +94,18 @@ def test_late_ranks_do_not_make_transfers_longer() -> None:
     assert row.count >= 29 and row.fitted == pytest.approx(2) and row.is_unsteady
 
 
+def test_the_executors_own_time_between_blocks_is_no_transfer() -> None:
+    """g starts long after f has ended, since its device was busy; a little later than it could, for no transfer."""
+    problem = Problem("busy", (Device("a"), Device("b")), (
+        Block("f", BlockKind.FORWARD, (0,), 1), Block("busy", BlockKind.OTHER, (1,), 4),
+        Block("g", BlockKind.FORWARD, (1,), 1, after=(Dependency("f", 0.2),))))
+    schedule = Schedule(problem, 1, time_orders(problem, 1, [[(0, 0)], [(1, 0), (2, 0)]]), 0.0)
+    timeline = run_of(schedule, problem)
+    late = tuple(o._replace(start=o.start + 0.1, end=o.end + 0.1) if o.block == "g" else o for o in timeline.operations)
+    found = fit(problem, [replace(timeline, operations=late)])
+    assert [(row.fitted, row.count) for row in found.transfers] == [(0.2, 0)]
+
+
 def test_blocks_on_several_devices_and_busy_links() -> None:
     planned = shape("m", 2, 6)
     true = truly(planned, {block.name: 1.5 * block.duration for block in planned.blocks}, 0)

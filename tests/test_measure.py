@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from experiments.small_gpt import Config, batch, cut, layers, loss
 from runtime import measure_stages as measuring
+from runtime.allocator import keep_freed_memory
 from runtime.launch import launch_local
 from runtime.measure import Memory, Sample, memory_of
 from runtime.measure_stages import measure_stages
@@ -55,6 +57,34 @@ def gpt(stages: int, only: int | None = None) -> Training:
     boundary = Boundary((CONFIG.sequences, CONFIG.length, CONFIG.width))
     return Training(modules, [boundary] * (stages - 1), lambda step, m: batch(CONFIG, step, m)[0],
                     lambda step, m: batch(CONFIG, step, m)[1], loss, steps=2)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
+def test_freed_memory_is_used_again_without_page_faults() -> None:
+    if not keep_freed_memory():
+        pytest.skip("not glibc")
+    faults = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(16 * 2**20, dtype=torch.uint8)  # 4096 pages
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    assert min(faults[1:]) < 100, faults
+
+
+def test_stages_may_be_measured_from_any_stage_on_and_after_others_that_a_rank_holds() -> None:
+    order: list[int] = []
+
+    class Asked(dict[int, nn.Module]):
+        def __getitem__(self, stage: int) -> nn.Module:
+            order.append(stage)
+            return super().__getitem__(stage)
+
+    plain = gpt(4)
+    plain.stages = Asked(plain.stages)
+    found = measure_stages(plain, device=CPU, repeats=1, begin=2, held=2**20)
+    assert order == [0, 1, 2, 3, 0, 1] and [cost.stage for cost in found] == [0, 1, 2, 3]
+    assert found[1].same_as == 2 and found[2].same_as is None
+    assert found[1].passes == found[2].passes
 
 
 def test_every_block_of_memory_is_counted() -> None:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from runtime.stage_costs import MeasuredStages
     from runtime.training import Training
 
-__all__ = ["OperatorLine", "ProfileFault", "load_stages", "profile_operators", "profile_stages", "stage_lines"]
+__all__ = [
+    "OperatorLine", "ProfileFault", "device_name", "load_stages", "profile_operators", "profile_stages", "stage_lines",
+]
 
 SAFE = 0.8  # share of the free memory that one operator may need
 
@@ -77,7 +79,7 @@ def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device:
                 stopped = True
                 entry = MeasuredOperator(call.kind, shapes_text(call), names, note="interrupted before it was run")
             entries.append(entry)
-    return MeasuredTimes(exported.name, _device_name(where), torch.__version__, tuple(entries)).filled_in(graph)
+    return MeasuredTimes(exported.name, device_name(where), torch.__version__, tuple(entries)).filled_in(graph)
 
 
 def _timed(call: Call, names: tuple[str, ...], device: torch.device, repeats: int) -> MeasuredOperator:
@@ -160,8 +162,11 @@ def _with(entry: MeasuredOperator, **fields: Any) -> MeasuredOperator:
 # -- stages ------------------------------------------------------------------------------------------------------------
 
 
-def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None) -> MeasuredStages:
+def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None,
+                   ranks: int = 1) -> MeasuredStages:
     """The stages of a training, or of the one that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives.
+
+    With more than one of ``ranks``, each is a process that measures while the others do.
 
     Raises :class:`ProfileFault` where it gives none, :class:`~runtime.stage_costs.MeasureError` for one that cannot be
     measured.
@@ -170,10 +175,18 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
 
     from runtime.measure_stages import measure_stages
     from runtime.stage_costs import MeasuredStages
+    from weft.profiling_together import profile_together
 
     where = _device(device)
+    if ranks < 1:
+        raise ProfileFault(f"ranks is {ranks}, it must be at least 1")
+    if ranks > 1:
+        if not isinstance(stages, str):
+            raise ProfileFault(f"{ranks} ranks that measure at once are processes of their own: name the stages as "
+                               "FILE.py:FUNCTION or MODULE:FUNCTION")
+        return profile_together(stages, ranks, repeats=repeats, device=where.type)
     training = load_stages(stages) if isinstance(stages, str) else stages
-    return MeasuredStages(_device_name(where), torch.__version__,
+    return MeasuredStages(device_name(where), torch.__version__,
                           tuple(measure_stages(training, device=where, repeats=repeats)))
 
 
@@ -247,7 +260,8 @@ def _device(name: str | None) -> torch.device:
     return found
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """What a file of figures calls it."""
     import platform
 
     import torch

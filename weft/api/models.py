@@ -61,15 +61,17 @@ def profile(model: PathLike, *, repeats: int = 7, device: str | None = None) -> 
     return profile_operators(model, repeats=repeats, device=device)
 
 
-def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None) -> MeasuredStages:
+def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | None = None,
+                   ranks: int = 1) -> MeasuredStages:
     """Time and memory of F, B, I and W of every stage of a training, each stage run alone by the executor's own runner.
 
     ``stages`` is a :class:`runtime.training.Training` with all stages, or ``FILE.py:FUNCTION`` that gives one.
-    :func:`runtime.stage_costs.measured_problem` makes a problem of the result. Raises ``ValueError``.
+    With ``ranks``, as many processes measure at once: on CPUs of one host ranks slow each other down, which is then in
+    the figures. :func:`runtime.stage_costs.measured_problem` makes a problem of the result. Raises ``ValueError``.
     """
     from weft.profiling import profile_stages as measure
 
-    return measure(stages, repeats=repeats, device=device)
+    return measure(stages, repeats=repeats, device=device, ranks=ranks)
 
 
 def schema() -> Mapping[str, Any]:

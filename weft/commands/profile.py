@@ -19,6 +19,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", metavar="FILE", help="write the figures there")
     command.add_argument("--repeats", type=count, default=7, metavar="N", help="runs that a median is of (default: 7)")
     command.add_argument("--device", metavar="cpu|cuda", help="where (default: a GPU if there is one)")
+    command.add_argument("--ranks", type=count, default=1, metavar="N",
+                         help="with --stages: processes that measure at once, as many as will run here (default: 1)")
     command.add_argument("--problem", metavar="FILE", help="with --stages: write the block problem there")
     command.add_argument("--backward", choices=("full", "split"), default="full",
                          help="with --problem: the backward whole or in its two halves (default: full)")
@@ -58,7 +60,8 @@ def _run_stages(options: argparse.Namespace) -> int:
     from solver.files import save_problem
     from weft.profiling import stage_lines
 
-    measured = weft.profile_stages(options.stages, repeats=options.repeats, device=options.device)
+    measured = weft.profile_stages(options.stages, repeats=options.repeats, device=options.device,
+                                   ranks=options.ranks)
     if options.output:
         save_stage_costs(measured, options.output)
     print(json.dumps(stage_costs_to_json(measured)) if options.json else "\n".join(stage_lines(measured)))
@@ -81,7 +84,8 @@ COMMAND = Command(
         "--stages names a function without arguments that gives a runtime.training.Training with all stages of a "
         "chain, or of a graph (weft.profile_stages in Python): each is run alone as `weft replay` runs it. Told are "
         "the time and the memory of its forward, its backward, and of the backward's two halves. --problem writes what "
-        "to solve (these durations, this memory, one stage a device).",
+        "to solve (these durations, this memory, one stage a device). Ranks that share a host's CPUs slow each other "
+        "down: with --ranks N that many processes measure at once, and the figures are those of a run.",
     ),
     example=(
         "weft profile model.pt2 -o times.json\n"

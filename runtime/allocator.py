@@ -1,0 +1,28 @@
+"""Freed memory of a CPU stays with the process, as a GPU's stays with torch's caching allocator.
+
+By default glibc hands large blocks back to the kernel when they are freed, so that a pass whose tensors take megabytes
+has a page fault for each 4 KiB of them, again and again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+__all__ = ["keep_freed_memory"]
+
+# From malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGEST_MMAP_THRESHOLD = 32 * 2**20  # bytes; glibc takes no more on 64 bits
+_NEVER = 2**31 - 1
+
+
+def keep_freed_memory() -> bool:
+    """From now on blocks of up to 32 MiB are used again after they are freed. Whether that could be set: glibc only."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        adjust = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return False
+    return bool(adjust(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)) and bool(adjust(_TRIM_THRESHOLD, _NEVER))
