@@ -169,8 +169,8 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost
             cluster: ClusterModel) -> Iterator[tuple[InFlight, Split]]:
     count = len(stage_device(shape, len(cluster.memory)))
 
-    def split(in_flight: list[int]) -> Split:
-        return split_layers(shape, layers, cluster.memory, in_flight, backward=backward,
+    def split(in_flight: list[int], least_load: float = 0.0) -> Split:
+        return split_layers(shape, layers, cluster.memory, in_flight, backward=backward, least_load=least_load,
                             bytes_per_parameter=bytes_per_parameter(spec), reserve=cluster.reserve)
 
     least = split([1] * count)
@@ -178,7 +178,7 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost
     if backward == "none":
         return
     try:
-        roomy = split([min(count - s, spec.micro_batches) for s in range(count)])
+        roomy = split([min(count - s, spec.micro_batches) for s in range(count)], max(least.loads))
     except NoSplit:
         return
     if roomy.cuts != least.cuts:

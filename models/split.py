@@ -18,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from models.costs import LayerCost
@@ -37,6 +37,8 @@ _Intervals: TypeAlias = tuple[tuple[int, int], ...]
 _UNLIMITED = 10**30
 #: By how much a limit grows when it admits no split.
 _GROWTH = 1.1
+#: After so many limits that admitted none it is asked whether any split fits.
+_DOUBT = 3
 
 
 class NoSplit(ValueError):
@@ -101,13 +103,15 @@ def split_loop(layers: Sequence[LayerCost], memory: Sequence[int], in_flight: Se
 
 def split_layers(shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int],
                  in_flight: Sequence[int] | None = None, *, backward: Backward = "full",
-                 bytes_per_parameter: int = 16, reserve: int = 0, borders: Iterable[int] = ()) -> Split:
+                 bytes_per_parameter: int = 16, reserve: int = 0, borders: Iterable[int] = (),
+                 least_load: float = 0.0) -> Split:
     """The best split of ``layers`` in ``shape`` onto GPUs with ``memory`` bytes each, ``reserve`` of them kept free.
 
     ``in_flight``: micro-batches of each stage that hold activations at once; by default 1, the least that any schedule
     needs. ``bytes_per_parameter``: parameter, gradient and optimizer state. ``borders``: layers before which a stage
-    must begin. Raises :class:`NoSplit` if none fits, and ``ValueError`` if there are fewer layers than stages or more
-    borders than ends of stages.
+    must begin. ``least_load``: seconds that the bottleneck is known to take at least, such as that of the best split
+    under more memory. Raises :class:`NoSplit` if none fits, and ``ValueError`` if there are fewer layers than stages or
+    more borders than ends of stages.
     """
     stage_count = len(stage_device(shape, len(memory)))
     inner = sorted(border for border in set(borders) if 0 < border < len(layers))
@@ -117,7 +121,7 @@ def split_layers(shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int
         raise ValueError(f"{stage_count} stages cannot end at all of {len(inner)} borders")
     search = _Search(shape, layers, tuple(amount - reserve for amount in memory),
                      tuple(in_flight or (1,) * stage_count), backward, bytes_per_parameter, inner)
-    rows = search.best()
+    rows = search.best(round(least_load * 1e9))
     if rows is None:
         raise _no_split(search, memory)
     return search.split(rows)
@@ -180,6 +184,9 @@ class _Search:
         needs = [static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
                  - _shared(layer, bytes_per_parameter, backward)  # another layer of the stage may count it
                  for layer, one in zip(layers, self._singles, strict=True)]
+        # Whichever stage has a layer holds all that the layer needs, shared or not.
+        self.largest = max(static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
+                           for one in self._singles)
         self.load_before = list(accumulate((one.load for one in self._singles), initial=0))
         self.need_before = list(accumulate(needs, initial=0))
         self.capacity_behind = [sum(capacity[s + 1:]) for s in range(self.gpus)]
@@ -187,9 +194,10 @@ class _Search:
 
     # -- the questions -------------------------------------------------------------------------------------------
 
-    def best(self) -> tuple[_Intervals, ...] | None:
-        """The stages of each GPU in the best split that fits, ``None`` if none does."""
-        limits = self._least_load()
+    def best(self, least_load: int) -> tuple[_Intervals, ...] | None:
+        """The stages of each GPU in the best split that fits, ``None`` if none does; none has a smaller bottleneck than
+        ``least_load`` nanoseconds."""
+        limits = self._least_load(least_load) if self.largest <= max(self.capacity) else None
         if limits is None:
             return None
         if self.shape != "chain":  # one stage a GPU: its load is the GPU's
@@ -200,19 +208,20 @@ class _Search:
         assert found is not None  # and so here
         return found[1]
 
-    def _least_load(self) -> _Limits | None:
+    def _least_load(self, known: int) -> _Limits | None:
         """The limits within which only splits of the least load are that fit, ``None`` if none does."""
         total = self.load_before[-1]
         heaviest = max(layer.load for layer in self._singles)
-        limit = max(-(-total // self.gpus), heaviest)
-        while True:
+        limit = max(-(-total // self.gpus), heaviest, known)
+        for tries in count():
             limits = _Limits(min(limit, total), _UNLIMITED, 0)
             found = self.run("load", limits)
             if found is not None:
                 return replace(limits, load=found[0])
-            if limit >= total:
+            if limit >= total or (tries == _DOUBT and self.run("shortfall", _Limits(total, _UNLIMITED, 0)) is None):
                 return None
             limit = int(limit * _GROWTH) + 1
+        raise AssertionError("a limit that grows reaches the total")
 
     def least_shortfall(self) -> tuple[_Intervals, ...]:
         """The split whose largest shortfall is least, whatever its load."""

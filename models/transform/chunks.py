@@ -37,7 +37,8 @@ def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backw
         held = [min(2 * groups - s, space.micro_batches) if roomy else 1 for s in range(2 * groups)]
         try:
             found.append(split_layers(chunks, costs, [room] * groups, held, backward=backward,
-                                      bytes_per_parameter=space.bytes_per_parameter, borders=_gaps(layers)))
+                                      bytes_per_parameter=space.bytes_per_parameter, borders=_gaps(layers),
+                                      least_load=max(found[0].loads) if found else 0.0))
         except NoSplit:
             break
     for cuts in dict.fromkeys(split.cuts for split in found):

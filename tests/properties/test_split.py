@@ -90,6 +90,8 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     assert split.cuts[0] == 0 and split.cuts[-1] == len(layers) and sorted(set(split.cuts)) == list(split.cuts)
     assert list(split.memory) == needs(shape, rows, in_flight, backward)
     assert max(split.loads) == pytest.approx(min(fitting)[0] * 1e-9)
+    assert split == split_layers(shape, layers, memory, in_flight, backward=backward, borders=borders,
+                                 bytes_per_parameter=BYTES_PER_PARAMETER, least_load=max(split.loads))
 
 
 @settings(max_examples=60, deadline=None)
