@@ -7,9 +7,9 @@ and for each formulation, the outer loop goes over micro-batch sizes (powers of 
 the placement to its proven optimum, runs 1F1B on its stages, has the judge check that schedule with its memory, and
 keeps the size whose step is shortest. Since a step is about (micro-batches + depth - 1) loads, it also takes shallower
 stages at each size: at loads up to so much above the least (:data:`SLACKS`), of PipeDream the best of every number of
-stages, and of the graph also those that allow the shortest step, idle time included. A size is left out
-where its work alone, spread over all devices, takes longer than the best. All of it twice: stages on one device each,
-and *replicated* on 1, 2, 4 ... devices.
+stages, and of the graph also those that allow the shortest step, idle time included. A size is left out where its work
+alone, spread over all devices, takes longer than the best. All of it twice: stages on one device each, and *replicated*
+on 1, 2, 4 ... devices.
 
 * ``graph``: stages form a graph, memory by depth (:mod:`solver.placement.levels`); a stage waits for those whose
   results it reads.

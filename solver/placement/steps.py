@@ -10,8 +10,8 @@ for every stage s; ``before`` and ``back`` are the forward's and the backward's 
 number of devices that serves it best, without transfers. The way depends on the stage alone: by convexity it never
 comes back into the stage, so it ends in an operator that directly precedes one of the stage's and is the longest to
 that operator in the whole graph. Of stages of one level that become one, the longer way counts. So the dynamic program
-of :mod:`solver.placement.levels` finds the least step that some graph of stages would allow: by bisection, of which the
-largest value refuted is the bound. Nor is a step shorter than the longest way through the whole graph.
+of :mod:`solver.placement.level_program` finds the least step that some graph of stages would allow: by bisection, of
+which the largest value refuted is the bound. Nor is a step shorter than the longest way through the whole graph.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 from solver.cpsat import Budget
 from solver.placement.depth import waits
 from solver.placement.groups import Groups, Times
-from solver.placement.ideals import Ideals
-from solver.placement.levels import Program, TooWide
+from solver.placement.ideals import Ideals, TooWide
+from solver.placement.level_program import Program
 from solver.placement.slicing import Slicing
 
 __all__ = ["LeastStep", "Ways", "least_step", "ways_of"]
@@ -89,7 +89,7 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
                ideals: Ideals | None = None) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
-    ``least``: a bound on the least largest load; ``ideals``, and :class:`~solver.placement.levels.TooWide`, which is
+    ``least``: a bound on the least largest load; ``ideals``, and :class:`~solver.placement.ideals.TooWide`, which is
     raised, as of :func:`~solver.placement.levels.levels`.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
