@@ -8,10 +8,10 @@ turn, so that what else the machine does falls on all alike.
 Three kinds of costs are held against what was measured. *Alone*: each layer by one process, nothing else at work.
 *Together*: by two processes at once (``weft profile --ranks 2``), since ranks of one host slow each other down.
 *Fitted*: what ``weft fit`` makes of a first run, durations and transfers. With the costs that the first run of weft's
-plan has shown all is planned again, and run again: that second run is predicted. What counts is the median over the
-rounds of a plan's step time over that of the usual 1F1B in the same round, against the ratio of the predicted step
-times. Few micro-batches leave room above 1F1B, many next to none. Writes ``heavy_head.json``; exits
-with 1 if the losses of the plans differ.
+plan has shown all is planned again, and run again: that second run is predicted. Weft's first plan stays where another
+promises no more than what two runs differ by. What counts is the median over the rounds of a plan's step time over that
+of the usual 1F1B in the same round, against the ratio of the predicted step times. Few micro-batches leave room above
+1F1B, many next to none. Writes ``heavy_head.json``; exits with 1 if the losses of the plans differ.
 
     python -m experiments.heavy_head [--rounds N]
 """
@@ -52,6 +52,7 @@ from solver.timing import time_orders
 
 CONFIG = Config(width=128, blocks=6, length=64, sequences=2, vocabulary=8192)
 RANKS, LAYERS, MICRO_BATCHES = 2, CONFIG.blocks + 2, (4, 8)
+GAIN = 0.02  # of a step: what another plan must promise before the one that has been measured is given up
 LAG = 3e-4  # seconds of a transfer by gloo between two processes of a host, until one has been measured
 USUAL, RECUT, WEFT = "1F1B, as many layers a rank", "1F1B, best cut in two", "weft"
 
@@ -270,6 +271,8 @@ def _case(micro_batches: int, alone: Costs, together: Costs, rounds: int) -> dic
     run_first = train(first, rounds)
     own = {name: fitted(together, first[name], run_first[name].runs) for name in first}
     second = plans(own[WEFT], micro_batches)  # as a user would, who has run weft's plan
+    if second[WEFT].schedule.makespan > (1 - GAIN) * on(own[WEFT], first[WEFT]).makespan:
+        second[WEFT] = first[WEFT]
     run_second = train(second, rounds)
     before = {"alone": alone, "together": together}
     runs = [_run(first, run_first, {kind: dict.fromkeys(first, costs) for kind, costs in before.items()}),
