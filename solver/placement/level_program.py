@@ -60,9 +60,6 @@ class Program:
         self._heavy_left: list[list[int]] = []
         self._level_work: list[float] = []
         self._level_least: list[float] = []
-        self._level_memory: list[float] = []
-        most = groups.problem.in_flight(self.count)
-        self._most_held = ideals.sums([r + most * h for r, h in zip(self.resident, self.held, strict=True)])
 
     # -- one limit -----------------------------------------------------------------------------------------------
 
@@ -78,9 +75,10 @@ class Program:
         frontier = {ideals.whole: 0}
         parents: list[dict[int, tuple[int, int, int]]] = []
         packed = np.full(0, -1)  # devices of each level; -1: not known yet
+        until = np.full(0, 0)  # the most micro-batches in flight for which that holds
         for depth in range(1, self.count + 1):
             in_flight = self.groups.problem.in_flight(depth)
-            packed = np.where(self._roomy(len(packed)), packed, -1)
+            packed[until < in_flight] = -1
             reached: dict[int, int] = {}
             parent: dict[int, tuple[int, int, int]] = {}
             bar = best.copy()
@@ -93,7 +91,7 @@ class Program:
                     best, bar = (np.concatenate([row, np.full(len(need) - len(row), none)]) for row in (best, bar))
                 if len(ideals.levels) > len(least):
                     least = self._least_devices(limit, least)
-                packed = np.concatenate([packed, np.full(len(least) - len(packed), -1)])
+                packed, until = (np.concatenate([row, np.full(len(least) - len(row), -1)]) for row in (packed, until))
                 low = used + least[cuts.level]
                 index = np.flatnonzero((low < bar[cuts.rest]) & (low + need[cuts.rest] <= self.count))
                 level, rest = cuts.level[index], cuts.rest[index]
@@ -101,6 +99,7 @@ class Program:
                 for fresh in np.unique(level[packed[level] < 0]).tolist():
                     stages = self._pack(ideals.levels[fresh], limit, in_flight, int(least[fresh]))
                     packed[fresh] = none if stages is None else sum(r for _, r in stages)
+                    until[fresh] = self._room(ideals.levels[fresh], stages)
                 devices = used + packed[level]
                 good = np.flatnonzero((devices < bar[rest]) & (devices + need[rest] <= self.count))
                 good = good[np.argsort(devices[good], kind="stable")]
@@ -158,14 +157,6 @@ class Program:
         found[np.array(self._level_least[fresh]) > limit * (1 + 1e-9)] = self.count + 1
         return np.concatenate([np.array(known, np.int64), np.minimum(found, self.count + 1).astype(np.int64)])
 
-    def _roomy(self, count: int) -> NDArray[np.bool_]:
-        """Whether each of the first ``count`` levels fits one device's memory with all that can be in flight."""
-        if self.memory is None:
-            return np.ones(count, bool)
-        for pieces in self.ideals.levels[len(self._level_memory):]:
-            self._level_memory.append(sum(self.ideals.sum_of(self._most_held, piece) for piece in pieces))
-        return np.array(self._level_memory[:count]) <= self.memory
-
     # -- a level -------------------------------------------------------------------------------------------------
 
     def _pack(self, pieces: Sequence[Piece], limit: float, in_flight: int, least: int) -> Packing | None:
@@ -198,6 +189,16 @@ class Program:
         if fewest > least and len(pieces) > 1:
             place(0, [], 0)
         return best
+
+    def _room(self, pieces: Sequence[Piece], stages: Packing | None) -> int:
+        """How many micro-batches in flight these stages have memory for, and so the fewest devices stay the fewest; no
+        stages for fewer are none for more."""
+        most = self.count
+        for inside, r in stages or ():
+            _, resident, held = self.cost(tuple(sorted(segment for i in inside for segment in pieces[i])))
+            if self.memory is not None and held:
+                most = min(most, math.floor((self.memory * (1 + 1e-9) - resident) * r / held))
+        return most
 
     def _devices(self, stage: Piece, limit: float, in_flight: int) -> int:
         """On how many devices at least such a stage keeps to the limit and the memory; 0: on no number there is."""
