@@ -122,7 +122,7 @@ def plan(model: Model, effort: float) -> dict[str, Any]:
     same_order = _in_known_order(chosen, case)
     times = {title: row["seconds"] for title, row in rivals.items() if "seconds" in row}
     return {
-        "gpus": model.gpus, "parameters": space.graph.parameter_count(), "micro_batches": BATCH,
+        "gpus": model.gpus, "parameters": space.graph.parameter_count(), "micro_batches": BATCH, "effort": effort,
         "fits_with_16_bytes": 2 * space.static_everywhere <= space.capacity,
         "rivals": rivals,
         "weft": {"seconds": own.makespan, "placement": own.solver["placement"], "period": _period(own),

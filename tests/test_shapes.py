@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -18,8 +18,8 @@ from models.transform.parts import stage_cost
 from models.transform.shapes import ShapeCandidate, shape_candidates
 from models.transform.space import Space, space_of
 from solver.baselines import baseline
-from solver.problem import BlockKind
-from solver.search import Infeasible
+from solver.problem import BlockKind, Problem
+from solver.search import Infeasible, Search
 from solver.validate import validate, violations
 from weft.choice import choice_lines
 from weft.planning import case_of
@@ -251,3 +251,23 @@ placement: {shapes: [tensor]}
 """
     with pytest.raises(SpecError, match="shapes is tensor"):
         case_of(parse_spec(listed))
+
+
+def test_what_its_devices_work_alone_rules_out_gets_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensor parallelism across slow links: its bound stands in the answer, no search was begun for it."""
+    spec = spec_of(GPT, cluster=", gpus_per_machine: 1", more="placement: {shapes: [tensor, m], backward: [full]}")
+    begun: list[str] = []
+
+    class Counted(Search):
+        def __init__(self, problem: Problem, *arguments: Any) -> None:
+            begun.append(problem.name)
+            super().__init__(problem, *arguments)
+
+    monkeypatch.setattr("weft.planning.Search", Counted)
+    schedule = weft.solve(spec, effort=0.2)
+    assert schedule.solver["placement"].startswith("M, ")
+    assert begun and not any("(tensor" in name for name in begun)
+    entry = next(e for e in schedule.solver["alternatives"] if e["placement"] == "tensor parallel, B")
+    assert entry["verdict"] == "bound" and entry["makespan"] is None
+    assert schedule.makespan <= entry["bound"]
+    assert schedule.solver["placements"] > len(begun)
