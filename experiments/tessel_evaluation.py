@@ -208,7 +208,7 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     arguments.add_argument("--only", default="", help="cases whose name contains this")
-    arguments.add_argument("--effort", default=2.0, type=float, help="deterministic seconds of a training case")
+    arguments.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
     arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
     options = arguments.parse_args()
     report: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
@@ -219,7 +219,7 @@ def main() -> None:
     for text, batch in itertools.product(TEXTS, FLAVA_BATCHES):
         name = f"Flava, texts of {text}, batch {batch}"
         if options.only in name:
-            report.setdefault("inference", {})[name] = infer(batch, text, options.effort / 10)
+            report.setdefault("inference", {})[name] = infer(batch, text, options.effort / 50)
             _save(report, options.output, name)
     for table in tables(report):
         Console(width=150).print(table)
