@@ -313,7 +313,7 @@ def published_search(case: Case, size: int, seconds: float) -> dict[str, Any]:
         theirs.value * 1e3, ours["piper"]["load_ms"], rel_tol=1e-6)
     if not agree:
         raise judge.InvalidPlacement(f"Piper's program finds {theirs.value}, the levels {ours['piper']['load_ms']} ms")
-    return {"micro_batch": size, "ours": ours, "piper": {
+    return {"limit_s": seconds, "micro_batch": size, "ours": ours, "piper": {
         "cpu_s": round(theirs.seconds, 3), "done": theirs.value is not None, "downsets": theirs.downsets,
         "pairs": theirs.pairs, "load_ms": None if theirs.value is None else theirs.value * 1e3},
         "pairs_in_all": pairs_in_all(groups), "ratio": round(theirs.seconds / ours["graph"]["cpu_s"], 2)}
@@ -379,8 +379,7 @@ def main() -> None:
             print("\n".join(table([row]).splitlines()[1:]), flush=True)
             rows = sorted(found.values(), key=lambda row: (row["replicated"], list(MODELS).index(row["model"]),
                                                            row["devices"]))
-            write_atomically(output, json.dumps({"device": DEVICE.name, "published_limit_s": options.published,
-                                                 "rows": rows}, indent=1) + "\n")
+            write_atomically(output, json.dumps({"device": DEVICE.name, "rows": rows}, indent=1) + "\n")
     print(table(rows))
 
 
