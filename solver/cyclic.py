@@ -8,10 +8,13 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+
+from solver.closure import UNRELATED, Lags
 from solver.cycles import longest_paths_or_cycle, ratio
 from solver.instance import Instance
 
-__all__ = ["Periodic", "Rings", "in_order", "retime"]
+__all__ = ["Periodic", "Rings", "critical_blocks", "in_order", "lags_between", "retime"]
 
 _T = TypeVar("_T")
 
@@ -53,6 +56,11 @@ class Periodic:
         return max(self.lag(i) for i in self.instance.blocks)
 
     @property
+    def rings(self) -> Rings:
+        """What every device repeats."""
+        return _rings(self.instance, self.period, self.starts)
+
+    @property
     def latency(self) -> Fraction:
         """Ticks from a micro-batch's first start to its last end."""
         return max(start + duration for start, duration in zip(self.starts, self.instance.durations, strict=True)) \
@@ -75,14 +83,17 @@ Rings: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 
 def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction], copies: int = 1) -> Periodic:
     """The same order on every device and link, at the least period it allows."""
-    turns = [start // period for start in starts]
-    # A block without duration (solver.contraction) runs before the one that starts at the same moment.
-    rings = [[(i, -int(turns[i])) for i in sorted(on, key=lambda i: (starts[i] % period, instance.durations[i] > 0))]
-             for on in instance.blocks_on]
-    found = in_order(instance, rings, copies)
+    found = in_order(instance, _rings(instance, period, starts), copies)
     if found is None:
         raise AssertionError("the order of a periodic schedule waits for itself")
     return found
+
+
+def _rings(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction]) -> Rings:
+    turns = [start // period for start in starts]
+    # A block without duration (solver.contraction) runs before the one that starts at the same moment.
+    return [[(i, -int(turns[i])) for i in sorted(on, key=lambda i: (starts[i] % period, instance.durations[i] > 0))]
+            for on in instance.blocks_on]
 
 
 def in_order(instance: Instance, rings: Rings, copies: int = 1) -> Periodic | None:
@@ -106,6 +117,41 @@ def in_order(instance: Instance, rings: Rings, copies: int = 1) -> Periodic | No
     blocks = potential[:len(instance.durations)]
     shift = min(blocks) // least * least
     return Periodic(instance, least, tuple(start - shift for start in blocks), copies)
+
+
+def critical_blocks(found: Periodic) -> list[int]:
+    """The blocks of a cycle of waits that keeps the period from being shorter, in the order in which they wait."""
+    nodes, edges = _structure(found.instance, found.rings)
+    _, cycle = longest_paths_or_cycle(nodes, edges, found.period * Fraction(999_999, 1_000_000))
+    return [edge.source for edge in cycle or () if edge.source < len(found.instance.durations)]
+
+
+def lags_between(instance: Instance, rings: Rings, period: int, blocks: Sequence[int]) -> Lags | None:
+    """The least ticks from the start of one of ``blocks`` to that of another, by the dependencies and ``rings``.
+
+    A matrix over all blocks, :data:`UNRELATED` where one of the two is not among ``blocks``. Devices whose ring is
+    empty are free to run their blocks in any order. ``None`` if the period is too short for the rest.
+    """
+    nodes, edges = _structure(instance, rings)
+    start, cycle = longest_paths_or_cycle(nodes, edges, Fraction(period))
+    if cycle is not None:
+        return None
+    reached = np.full((nodes, len(blocks)), UNRELATED, dtype=np.int64)
+    reached[list(blocks), range(len(blocks))] = 0
+    # In the order of a schedule nearly every path is found in the first sweep.
+    steps = [(edge.source, edge.target, edge.weight - edge.height * period)
+             for edge in sorted(edges, key=lambda edge: start[edge.source])]
+    changed = True
+    while changed:
+        changed = False
+        for source, target, step in steps:
+            by_here = reached[source] + step
+            if np.any(by_here > reached[target]):
+                np.maximum(reached[target], by_here, out=reached[target])
+                changed = True
+    lags = np.full((len(instance.durations),) * 2, UNRELATED, dtype=np.int64)
+    lags[np.ix_(blocks, blocks)] = np.where(reached[list(blocks)] > UNRELATED // 2, reached[list(blocks)], UNRELATED).T
+    return lags
 
 
 def _structure(instance: Instance, rings: Rings) -> tuple[int, list[_Edge]]:

@@ -156,7 +156,7 @@ class ModuloModel:
 
     def hint(self, known: Periodic) -> None:
         """Start the search from a known schedule, squeezed or stretched to this period."""
-        for i in self.instance.blocks:
+        for i in self.blocks:
             offset = int(known.offset(i) / known.period * self.period)
             self.model.add_hint(self.offset[i], offset)
             self.model.add_hint(self.turn[i], known.lag(i))
@@ -165,8 +165,15 @@ class ModuloModel:
             self.model.add_hint(literal, known.offset(i) < known.offset(j))
 
     def starts(self, solver: cp_model.CpSolver) -> list[int]:
-        """The solution's absolute starts."""
+        """The solution's absolute starts, of a model of all blocks."""
         return [solver.value(self.start[i]) for i in self.instance.blocks]
+
+    def ring(self, device: int, solver: cp_model.CpSolver) -> list[tuple[int, int]]:
+        """The solution's order on one of the model's devices, as in :data:`solver.cyclic.Rings`."""
+        durations = self.instance.durations
+        ordered = sorted(self.instance.blocks_on[device],
+                         key=lambda i: (solver.value(self.offset[i]), durations[i] > 0))
+        return [(i, -solver.value(self.turn[i])) for i in ordered]
 
 
 def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:

@@ -20,6 +20,7 @@ from solver.cyclic import Periodic, retime
 from solver.instance import Instance
 from solver.modulo import ModuloModel
 from solver.periodic_list import list_periodic
+from solver.periodic_neighbours import improve_nearby
 
 __all__ = ["PROOF_TOLERANCE", "PeriodSearch", "find_repetend", "shorten_latency"]
 
@@ -31,6 +32,13 @@ _FIRST_TRY = 0.25
 
 #: Blocks that fit into the first try; models of more get more time.
 _FEW_BLOCKS = 96
+
+#: Blocks from which on the best is improved in parts where whole periods stay open.
+_MANY_BLOCKS = 192
+#: How far above the bound they are tried first, as shares of it.
+_ABOVE = (0, 0.02, 0.04, 0.1)
+#: The gap, as best over bound, from which on that pays; and the deterministic seconds for it, per block.
+_CLOSE, _NEARBY = Fraction(115, 100), 0.004
 
 #: Devices from which on parts of them are refuted on their own.
 _PARTED = 16
@@ -131,11 +139,36 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     on_change(search)
     each, spacing = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS), 1 / 64
     first = low  # the closure's bound often is the optimum
+    if len(instance.durations) >= _MANY_BLOCKS:
+        _improve(instance, search, low, replace(allowed, each=min(each, allowed.each)), on_change)
+        first = 0
     while not allowed.spent and search.bound < _ceil(search.best.period) - 1:
         _close_in(instance, search, first, spacing, replace(allowed, each=min(each, allowed.each)), on_change)
         if each >= allowed.each:
             return
         first, each, spacing = 0, 4 * each, spacing / 4
+
+
+def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
+             on_change: Callable[[PeriodSearch], None]) -> None:
+    """Try periods at the bound and a little above, which are decided soonest; then improve the best in parts.
+
+    In the middle of a wide gap whole periods of so many blocks would take too long.
+    """
+    for share in _ABOVE:
+        period = low + int(low * share)
+        if search.bound < period < search.best.period:
+            _try(instance, search, period, allowed, on_change)
+
+    if search.best.period < search.bound * _CLOSE:
+        return
+
+    def better(found: Periodic) -> None:
+        search.best = found
+        on_change(search)
+
+    improve_nearby(search.best, int(search.bound) + 1, allowed.budget, better,
+                   deterministic=min(allowed.left, len(instance.durations) * _NEARBY))
 
 
 def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: _Allowance,
@@ -152,15 +185,21 @@ def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: flo
         period = first if low <= first <= high and not undecided else _widest(low, high, undecided, spacing * high)
         if period is None:
             return
-        outcome = _solve(instance, period, allowed, search.best)
-        if isinstance(outcome, Periodic):
-            found = replace(outcome, copies=search.best.copies)
-            search.best = min(search.best, found, key=lambda known: known.period)
-        elif outcome is _REFUTED:  # and with it every shorter period
-            search.bound = max(search.bound, Fraction(period))
-        else:
+        if not _try(instance, search, period, allowed, on_change):
             undecided.append(period)
-        on_change(search)
+
+
+def _try(instance: Instance, search: PeriodSearch, period: int, allowed: _Allowance,
+         on_change: Callable[[PeriodSearch], None]) -> bool:
+    """Whether ``period`` is decided now; what that says is in ``search``."""
+    outcome = _solve(instance, period, allowed, search.best)
+    if isinstance(outcome, Periodic):
+        found = replace(outcome, copies=search.best.copies)
+        search.best = min(search.best, found, key=lambda known: known.period)
+    elif outcome is _REFUTED:  # and with it every shorter period
+        search.bound = max(search.bound, Fraction(period))
+    on_change(search)
+    return outcome is not _OPEN
 
 
 def _widest(low: int, high: int, undecided: Sequence[int], spacing: float) -> int | None:
