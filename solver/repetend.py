@@ -34,11 +34,11 @@ _FIRST_TRY = 0.25
 _FEW_BLOCKS = 96
 
 #: Blocks from which on the best is improved in parts where whole periods stay open.
-_MANY_BLOCKS = 192
+_MANY_BLOCKS = 128
 #: How far above the bound they are tried first, as shares of it.
 _ABOVE = (0, 0.02, 0.04, 0.1)
 #: The gap, as best over bound, from which on that pays; and the deterministic seconds for it, per block.
-_CLOSE, _NEARBY = Fraction(115, 100), 0.004
+_CLOSE, _NEARBY = Fraction(105, 100), 0.01
 
 #: Devices from which on parts of them are refuted on their own.
 _PARTED = 16
@@ -140,7 +140,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     each, spacing = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS), 1 / 64
     first = low  # the closure's bound often is the optimum
     if len(instance.durations) >= _MANY_BLOCKS:
-        _improve(instance, search, low, replace(allowed, each=min(each, allowed.each)), on_change)
+        _improve(instance, search, low, allowed, each, on_change)
         first = 0
     while not allowed.spent and search.bound < _ceil(search.best.period) - 1:
         _close_in(instance, search, first, spacing, replace(allowed, each=min(each, allowed.each)), on_change)
@@ -149,7 +149,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
         first, each, spacing = 0, 4 * each, spacing / 4
 
 
-def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
+def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance, each: float,
              on_change: Callable[[PeriodSearch], None]) -> None:
     """Try periods at the bound and a little above, which are decided soonest; then improve the best in parts.
 
@@ -158,8 +158,7 @@ def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allow
     for share in _ABOVE:
         period = low + int(low * share)
         if search.bound < period < search.best.period:
-            _try(instance, search, period, allowed, on_change)
-
+            _try(instance, search, period, replace(allowed, each=min(each, allowed.each)), on_change)
     if search.best.period < search.bound * _CLOSE:
         return
 
@@ -168,7 +167,7 @@ def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allow
         on_change(search)
 
     improve_nearby(search.best, int(search.bound) + 1, allowed.budget, better,
-                   deterministic=min(allowed.left, len(instance.durations) * _NEARBY))
+                   deterministic=min(allowed.left / 2, len(instance.durations) * _NEARBY))
 
 
 def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: _Allowance,
