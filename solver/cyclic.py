@@ -120,7 +120,8 @@ def in_order(instance: Instance, rings: Rings, copies: int = 1) -> Periodic | No
 
 
 def critical_blocks(found: Periodic) -> list[int]:
-    """The blocks of a cycle of waits that keeps the period from being shorter, in the order in which they wait."""
+    """The blocks of a cycle of waits that keeps the period from being a millionth shorter, in the order in which they
+    wait."""
     nodes, edges = _structure(found.instance, found.rings)
     _, cycle = longest_paths_or_cycle(nodes, edges, found.period * Fraction(999_999, 1_000_000))
     return [edge.source for edge in cycle or () if edge.source < len(found.instance.durations)]
@@ -130,7 +131,8 @@ def lags_between(instance: Instance, rings: Rings, period: int, blocks: Sequence
     """The least ticks from the start of one of ``blocks`` to that of another, by the dependencies and ``rings``.
 
     A matrix over all blocks, :data:`UNRELATED` where one of the two is not among ``blocks``. Devices whose ring is
-    empty are free to run their blocks in any order. ``None`` if the period is too short for the rest.
+    empty are free to run their blocks in any order, and so are their links with what they carry. ``None`` if the period
+    is too short for the rest.
     """
     nodes, edges = _structure(instance, rings)
     start, cycle = longest_paths_or_cycle(nodes, edges, Fraction(period))
@@ -173,6 +175,8 @@ def _structure(instance: Instance, rings: Rings) -> tuple[int, list[_Edge]]:
     for link, carried in transfers.items():
         # Transfers run in the order of their producers on the link's source device.
         ring = rings[instance.problem.links[link].source]
+        if not ring:  # free, and so are its transfers
+            continue
         runs = {i: (position, micro_batch) for position, (i, micro_batch) in enumerate(ring)}
         queue = sorted(carried, key=lambda entry: (runs[instance.arcs[entry[0]].source][0], entry[0]))
         for (before, m), (after, n) in _neighbours([(entry, runs[instance.arcs[entry[0]].source][1])

@@ -32,7 +32,8 @@ __all__ = ["ModuloModel"]
 class ModuloModel:
     """The blocks of ``instance`` at ``period`` ticks, with the ``lags`` that its closure implies.
 
-    With ``devices``, only of the blocks that run on those: what the others need is left out but for the lags.
+    With ``devices``, only of the blocks that run on those: what the others and the links from them need is left out but
+    for the lags.
     """
 
     def __init__(self, instance: Instance, period: int, lags: Lags, devices: Sequence[int] | None = None) -> None:
@@ -112,6 +113,8 @@ class ModuloModel:
         carried: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
         for number, arc in enumerate(instance.arcs):
             if arc.link is None or arc.source not in self.start or arc.target not in self.start:
+                continue
+            if instance.problem.links[arc.link].source not in self.devices:  # whose order is not asked for here
                 continue
             widest = (2 * lag_range(instance, period) + 2) * period
             begin = self.model.new_int_var(-widest, widest, f"transfer {number}")

@@ -6,20 +6,24 @@ import random
 from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from solver.closure import UNRELATED, closure_bound
+from solver.closure import UNRELATED, closure, closure_bound, takes_before_giving
 from solver.completion import repeat
-from solver.cpsat import Budget
+from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, critical_blocks, in_order, lags_between
 from solver.instance import Instance
+from solver.modulo import ModuloModel
 from solver.periodic_list import list_periodic
 from solver.periodic_neighbours import improve_nearby
-from solver.problem import Block, Problem
+from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.schedule import Schedule
 from solver.seeds import one_at_a_time
 from solver.timing import time_orders
 from solver.validate import validate
 from tests.builders import loop, pipeline, v
+from tests.properties.strategies import Case, cases
 
 
 def unequal(problem: Problem, seed: int) -> Problem:
@@ -92,3 +96,54 @@ def test_the_critical_blocks_are_as_long_as_the_period() -> None:
     """One device after the other and one micro-batch at a time: all blocks wait for each other in turn."""
     instance = Instance.of(pipeline([0, 1], forward=1, backward=2, memory=1))
     assert sorted(critical_blocks(one_at_a_time(instance))) == [0, 1, 2, 3]
+
+
+# -- blocks on several devices, and transfers on links -----------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(balanced=True, whole=True))
+def test_neighbourhoods_of_any_problem_fit(case: Case) -> None:
+    instance = Instance.of(case.problem)
+    if not (instance.balanced and takes_before_giving(instance)):
+        return
+    start = one_at_a_time(instance)
+    found = improve_nearby(start, instance.heaviest_load, Budget(deterministic=5.0), deterministic=0.3)
+    assert instance.heaviest_load <= found.period <= start.period
+    judged(found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(balanced=True, whole=True), st.data())
+def test_what_some_devices_fix_leaves_room_for_every_schedule_with_their_order(case: Case, data: st.DataObject) -> None:
+    """The schedule itself is one of them; its transfers from free devices may come in another order."""
+    instance = Instance.of(case.problem)
+    if not instance.balanced:
+        return
+    whole = one_at_a_time(instance)
+    free = data.draw(st.sets(st.integers(0, len(instance.capacity) - 1), min_size=1))
+    fixed = [() if device in free else ring for device, ring in enumerate(whole.rings)]
+    blocks = sorted({i for device in free for i in instance.blocks_on[device]})
+    fine = whole.period.denominator
+    lags = lags_between(instance.refined(fine), fixed, int(whole.period * fine), blocks)
+    assert lags is not None
+    for i in blocks:
+        for j in blocks:
+            assert lags[i, j] <= (whole.starts[j] - whole.starts[i]) * fine
+
+
+def test_transfers_wait_for_each_other_where_the_order_of_their_device_is_asked_for() -> None:
+    """A and B hold device 0 too, from which both send: which of them is first there, devices 1 and 2 do not say."""
+    blocks = [Block("A", BlockKind.FORWARD, (0, 1), 1, (0, 0)), Block("B", BlockKind.FORWARD, (0, 2), 1, (0, 0)),
+              Block("C", BlockKind.FORWARD, (1,), 1, (0,), after=(Dependency("A", 3, "wire"),)),
+              Block("D", BlockKind.FORWARD, (1,), 1, (0,), after=(Dependency("B", 3, "wire"),))]
+    problem = Problem("wired", tuple(map(Device, "xyz")), tuple(blocks), (Link("wire", 0, 1),))
+    instance = Instance.of(problem)
+    lags = closure(instance, 6)
+    assert lags is not None
+    part, whole = ModuloModel(instance, 6, lags, [1, 2]), ModuloModel(instance, 6, lags)
+    assert len(part.model.proto.variables) < len(whole.model.proto.variables)
+    for model in (part, whole):
+        outcome = run(model.model, Budget(), deterministic=1.0, relaxation=False)
+        assert outcome.found
+    judged(improve_nearby(one_at_a_time(instance), 6, Budget(), deterministic=1.0))
