@@ -198,6 +198,7 @@ def _listed(layers: Sequence[LayerCost], per_parameter: int) -> list[ChainOperat
 
 def _blocks(plan: MemoryPlan, passing: int, link: Link) -> Iterator[Block]:
     ops, stages = plan.problem.operators, plan.stages
+    # Every block takes time: a nanosecond where a stage takes none, being only what one layer gives to the next.
     forward = [max(1, sum(op.forward for op in ops[stage.first:stage.last])) for stage in stages]
     lags = [link.seconds(ops[stage.first - 1].output) if s else 0.0 for s, stage in enumerate(stages)]
     held = [_taken(plan, s) for s in range(len(stages))]
