@@ -25,7 +25,7 @@ from solver.contraction import Contraction
 from solver.cpsat import Budget
 from solver.cpsat import run as run_cpsat
 from solver.cyclic import Periodic
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.instance import Instance
 from solver.seeds import one_at_a_time
 

@@ -36,7 +36,7 @@ from runtime.plan import Plan, plan_of
 from runtime.replay import run_training
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.search import Infeasible
 

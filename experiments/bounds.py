@@ -31,7 +31,7 @@ from solver.bounds.memory import area_of_one, chains_of_one
 from solver.bounds.order import NEVER, implied_order
 from solver.bounds.windows import rolling_bounds
 from solver.cpsat import Budget
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.instance import Instance
 
 KINDS = ("basic", "static", "windows")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from models.spec import parse_spec
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.search import Infeasible
 from weft.options import SearchOptions
 from weft.planning import case_of, solve_case

@@ -31,7 +31,7 @@ from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.replay import run_training
 from runtime.session import Session, join
 from solver.baselines import baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.search import solve
 
 MICRO_BATCHES, STEPS, CLIP = 4, 2, 0.5

@@ -29,7 +29,7 @@ from runtime.plan import Plan, plan_of, save_plan
 from runtime.signature import signed
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, MICRO_BATCHES, WIDTH, TIMEOUT = 3, 6, 8, 4.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from solver.baselines import baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.search import solve

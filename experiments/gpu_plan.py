@@ -39,7 +39,7 @@ from runtime.replay import replay_alone
 from runtime.stage_costs import StageCosts, measured_problem, static_bytes
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.schedule import Schedule
 from solver.search import Infeasible, solve
 

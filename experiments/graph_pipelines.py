@@ -56,7 +56,7 @@ from models.roofline import Roofline
 from models.section import Section
 from models.zoo.graphs import model_graph
 from solver.cpsat import Budget
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.operators import OperatorGraph
 from solver.placement import judge
 from solver.placement.bounds import simple_bound

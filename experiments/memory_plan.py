@@ -33,7 +33,7 @@ from models.families import GptModel, T5Model
 from models.memory_chains import graph_chain, profile_chain, profile_rows, wider_gpt
 from models.roofline import Roofline
 from models.zoo.graphs import model_graph
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.operators import OperatorGraph
 from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Rules
 from solver.placement.memory_plan import NoMemoryPlan, plan_memory

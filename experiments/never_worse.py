@@ -22,7 +22,7 @@ import vl_convert
 
 from experiments.generated import Instance, problem, suite
 from solver.baselines import BASELINES, NotApplicable, baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.schedule import RELATIVE_TOLERANCE
 from solver.search import solve
 from solver.timing import DeadlockError

@@ -20,7 +20,7 @@ from rich.table import Table
 
 import weft
 from models.spec import Spec, parse_spec
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.search import Infeasible
 
 SIZES = (1, 2, 4, 8)

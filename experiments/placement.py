@@ -24,7 +24,7 @@ from rich.table import Table
 from experiments.placement_graphs import GRAPHS
 from models.formats import load_profiled_graph
 from solver.cpsat import Budget
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.placement.exact import Options, least_bottleneck
 from solver.placement.groups import groups_of
 from solver.placement.problem import PlacementProblem

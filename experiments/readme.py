@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import weft
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from weft.progress import ProgressLine
 
 HOME = Path(__file__).resolve().parent

@@ -31,7 +31,7 @@ from runtime.launch import launch_local
 from runtime.plan import load_plan, plan_of, save_plan
 from runtime.replay import run_emulated
 from solver.baselines import baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.schedule import Schedule
 from solver.search import solve

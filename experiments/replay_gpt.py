@@ -33,7 +33,8 @@ from runtime.session import join
 from runtime.stage import StageRunner
 from runtime.timeline import save_timeline
 from solver.baselines import baseline
-from solver.files import save_schedule, write_atomically
+from solver.entries import write_atomically
+from solver.files import save_schedule
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.search import solve

@@ -20,7 +20,7 @@ from typing import Any
 from solver.baselines import BASELINES
 from solver.cpsat import Budget
 from solver.cyclic import Periodic
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.instance import Instance
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.repetend import find_repetend

@@ -40,7 +40,7 @@ from models.transform.chunks import CHUNKS
 from models.transform.shapes import shape_candidates
 from models.transform.space import space_of
 from solver.baselines import NotApplicable, baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.schedule import Schedule
 from solver.search import Infeasible
 from solver.validate import violations

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from models.zoo.shapes import TESSEL_PROBLEMS, shape
 from solver.cpsat import Budget
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.instance import Instance
 from solver.problem import Problem
 from solver.repetend import find_repetend

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from solver.baselines import BASELINES, NotApplicable, baseline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.schedule import Schedule
 from solver.search import solve

@@ -40,7 +40,7 @@ from runtime.program import BlockWork, Instruction, Recv, Send, Work
 from runtime.session import Session, join
 from runtime.transports import open_transport
 from runtime.transports.memory import layout_of
-from solver.files import write_atomically
+from solver.entries import write_atomically
 
 SIZES = tuple(1024 * 4**i for i in range(9))  # 1 KiB to 64 MiB
 PLANNED = ("gloo", "shared")

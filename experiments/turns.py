@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 
 from runtime.launch import launch_local
-from solver.files import write_atomically
+from solver.entries import write_atomically
 
 __all__ = ["in_turns", "machine", "on_ranks", "quartiles", "ratio", "run"]
 

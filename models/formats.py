@@ -3,7 +3,7 @@
 Two formats, told apart by their fields: that of msr-fiddle/dnn-partitioning (Tarnawski et al., NeurIPS 2020: one
 latency on an accelerator and one on a CPU for each node) and that of msr-fiddle/piper (Tarnawski et al., NeurIPS 2021:
 alternatives per node and tensor-parallel degree). Fields beyond the formats' own are passed over, as both allow them.
-Whatever is wrong raises :class:`~solver.files.FormatError`, one sentence with file, entry, field and what is allowed.
+Whatever is wrong raises :class:`~solver.entries.FormatError`, one sentence with file, entry, field and what is allowed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from solver.files import Entry, FormatError, read_json
+from solver.entries import Entry, FormatError, read_json
 from solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 
 __all__ = ["dnn_partitioning_problem", "load_profiled_graph", "piper_problem"]

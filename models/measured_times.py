@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from models.operator_times import OperatorTime, Origin
-from solver.files import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
 from solver.operators import Operator, OperatorError, OperatorGraph, Work
 
 __all__ = ["Figure", "MeasuredOperator", "MeasuredTimes", "load_times", "save_times", "times_from_json",
@@ -190,7 +190,7 @@ def _bytes(work: Work) -> int:
 
 
 def load_times(path: str | os.PathLike[str]) -> MeasuredTimes:
-    """Read a ``weft.operator-times/1`` file. Raises :class:`~solver.files.FormatError`."""
+    """Read a ``weft.operator-times/1`` file. Raises :class:`~solver.entries.FormatError`."""
     return times_from_json(read_json(path), os.fspath(path))
 
 

@@ -43,7 +43,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from solver.files import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
 from solver.operators import Layout, Operator, OperatorError, OperatorGraph, Parameter, Split, Tensor, Work
 
 __all__ = ["OPERATORS_FORMAT", "graph_from_json", "graph_to_json", "load_graph", "save_graph"]
@@ -52,7 +52,7 @@ OPERATORS_FORMAT = "weft.operators/1"
 
 
 def load_graph(path: str | os.PathLike[str]) -> OperatorGraph:
-    """Read a ``weft.operators/1`` file. Raises :class:`~solver.files.FormatError`."""
+    """Read a ``weft.operators/1`` file. Raises :class:`~solver.entries.FormatError`."""
     return graph_from_json(read_json(path), os.fspath(path))
 
 
@@ -131,7 +131,7 @@ def _present(**fields: Any) -> dict[str, Any]:
 def graph_from_json(value: Any, where: str = "operators") -> OperatorGraph:
     """The graph of a ``weft.operators/1`` object; ``where`` (a file name) leads every error message.
 
-    Raises :class:`~solver.files.FormatError`, also where the fields make no graph.
+    Raises :class:`~solver.entries.FormatError`, also where the fields make no graph.
     """
     entry = Entry(value, where)
     require_format(entry, OPERATORS_FORMAT)

@@ -35,15 +35,8 @@ from runtime.program import (
     Work,
     parse_instruction,
 )
-from solver.files import (
-    Entry,
-    FormatError,
-    problem_from_json,
-    problem_to_json,
-    read_json,
-    require_format,
-    write_atomically,
-)
+from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.files import problem_from_json, problem_to_json
 from solver.problem import Problem
 from solver.schedule import Schedule
 
@@ -144,7 +137,7 @@ def _reduced(plan: Plan) -> Plan:
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
-    """Read a ``weft.plan/2`` or ``/1`` file and prove its program. Raises :class:`~solver.files.FormatError`."""
+    """Read a ``weft.plan/2`` or ``/1`` file and prove its program. Raises :class:`~solver.entries.FormatError`."""
     return plan_from_json(read_json(path), os.fspath(path))
 
 

@@ -83,7 +83,7 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     Training is saved to the folder ``checkpoint`` after every ``checkpoint_every`` batches and after the last; with
     ``resume`` it goes on from the newest checkpoint there.
 
-    Raises :class:`ReplayError` or :class:`~solver.files.FormatError` on rank 0 for a mistake of the user; the other
+    Raises :class:`ReplayError` or :class:`~solver.entries.FormatError` on rank 0 for a mistake of the user; the other
     ranks then exit with 2 in silence.
     """
     rank = int(os.environ.get("RANK", "0"))
@@ -126,7 +126,7 @@ def replay_alone(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None 
 
     ``stages`` is as for :func:`replay`; ``device`` is ``"cpu"`` or ``"cuda"``, by default what there is. Medians are
     over ``repeats`` steps. See :mod:`runtime.alone` for what is run, :mod:`runtime.prediction` for what is made of it.
-    Raises :class:`ReplayError`, :class:`~runtime.session.SessionError` or :class:`~solver.files.FormatError`.
+    Raises :class:`ReplayError`, :class:`~runtime.session.SessionError` or :class:`~solver.entries.FormatError`.
     """
     import gc
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from runtime.buffers import OPEN_SENDS
 from runtime.measure import Memory, Sample
-from solver.files import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["MODES", "MeasureError", "MeasuredStages", "PassCost", "StageCosts", "load_stage_costs", "measured_problem",
@@ -145,7 +145,7 @@ def _block(cost: StageCosts, letter: str, backward: str, kind: BlockKind, after:
 
 
 def load_stage_costs(path: str | os.PathLike[str]) -> MeasuredStages:
-    """Read a ``weft.stage-costs/1`` file. Raises :class:`~solver.files.FormatError`."""
+    """Read a ``weft.stage-costs/1`` file. Raises :class:`~solver.entries.FormatError`."""
     return stage_costs_from_json(read_json(path), os.fspath(path))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runtime.plan import Plan
-from solver.files import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
 
 __all__ = [
     "Comparison", "Measured", "Timeline", "compare", "load_timeline", "save_timeline", "timeline_from_json",
@@ -79,7 +79,7 @@ def compare(timeline: Timeline, plan: Plan) -> Comparison:
 
 
 def load_timeline(path: str | os.PathLike[str]) -> Timeline:
-    """Read a ``weft.timeline/1`` file. Raises :class:`~solver.files.FormatError`."""
+    """Read a ``weft.timeline/1`` file. Raises :class:`~solver.entries.FormatError`."""
     return timeline_from_json(read_json(path), os.fspath(path))
 
 

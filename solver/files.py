@@ -1,9 +1,9 @@
 """The two JSON files other programs rely on: ``weft.problem/1`` and ``weft.schedule/1``.
 
 Readers refuse an unknown ``format``, an unknown field, a missing one and values of the wrong type, and say which
-entry and which field (:class:`FormatError`); what the values mean is checked by :class:`~solver.problem.Problem`
-itself. Writers go through :func:`write_atomically`, so that a full disk or a killed process leaves no half file. What
-readers and writers of other formats share with these, :mod:`solver.entries`, can be imported from here.
+entry and which field (:class:`~solver.entries.FormatError`); what the values mean is checked by
+:class:`~solver.problem.Problem` itself. Writers go through :func:`~solver.entries.write_atomically`, so that a full
+disk or a killed process leaves no half file.
 """
 
 from __future__ import annotations
@@ -15,25 +15,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from solver.entries import (
-    Entry,
-    FormatError,
-    near,
-    number,
-    read_json,
-    read_text,
-    require_format,
-    show,
-    write_atomically,
-)
+from solver.entries import Entry, FormatError, near, number, read_json, require_format, show, write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
 from solver.schedule import Operation, Repetend, Schedule
 
-__all__ = [
-    "Entry", "FormatError", "load_problem", "load_schedule", "misstatements", "problem_from_json", "problem_to_json",
-    "read_json", "read_text", "require_format", "save_problem", "save_schedule", "schedule_from_json",
-    "schedule_to_json", "write_atomically",
-]
+__all__ = ["PROBLEM_FORMAT", "SCHEDULE_FORMAT", "load_problem", "load_schedule", "misstatements", "problem_from_json",
+           "problem_to_json", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json"]
 
 PROBLEM_FORMAT = "weft.problem/1"
 SCHEDULE_FORMAT = "weft.schedule/1"

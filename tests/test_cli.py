@@ -14,6 +14,7 @@ import pytest
 import weft
 from models.zoo.shapes import shape
 from solver.baselines import baseline
+from solver.entries import write_atomically
 from solver.files import load_schedule, problem_to_json, save_problem, save_schedule
 from solver.problem import Problem
 from tests.builders import TINY_SPEC, chain, pipeline
@@ -196,19 +197,16 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_search(problem: 
 
 def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                               capsys: pytest.CaptureFixture[str]) -> None:
-    import solver.files
-
     full, rescue = tmp_path / "full", tmp_path / "rescue"
     full.mkdir()
     rescue.mkdir()
-    write = solver.files.write_atomically
 
     def fill(path: str | os.PathLike[str], content: str | bytes) -> None:
         if Path(path).parent == full:
             raise OSError(28, "No space left on device", os.fspath(path))
-        write(path, content)
+        write_atomically(path, content)
 
-    monkeypatch.setattr(solver.files, "write_atomically", fill)
+    monkeypatch.setattr("solver.files.write_atomically", fill)
     monkeypatch.setenv("TMPDIR", str(rescue))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert run("solve", problem, "-n", 8, "-o", full / "out.json", "--effort", 1, "--quiet") == 2

@@ -27,7 +27,7 @@ from runtime.session import Session, join
 from runtime.stage import StageRunner
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders

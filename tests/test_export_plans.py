@@ -18,7 +18,7 @@ from runtime.export.nnscaler import nnscaler_module
 from runtime.export.refusal import ExportError
 from runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
 from solver.baselines import baseline
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.problem import Block, BlockKind, Device, Problem
 from solver.schedule import Operation, Schedule
 from solver.search import solve

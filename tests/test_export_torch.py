@@ -16,7 +16,7 @@ from runtime.export.torch_check import check_communication
 from runtime.export.torch_csv import torch_csv
 from runtime.export.torch_import import parse_table, schedule_of_table
 from solver.baselines import baseline
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders

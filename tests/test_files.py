@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from solver.baselines import baseline
+from solver.entries import FormatError, write_atomically
 from solver.files import (
-    FormatError,
     load_problem,
     load_schedule,
     misstatements,
@@ -23,7 +23,6 @@ from solver.files import (
     save_schedule,
     schedule_from_json,
     schedule_to_json,
-    write_atomically,
 )
 from tests.builders import chain, pipeline
 

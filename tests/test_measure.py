@@ -40,7 +40,7 @@ from runtime.stage_costs import (
 )
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.problem import BlockKind, Problem
 from solver.schedule import Schedule
 from solver.search import solve

@@ -29,7 +29,7 @@ from runtime.stage_graph import StageGraph
 from runtime.training import Boundary, Ports, Training
 from runtime.wiring import Wiring
 from solver.baselines import baseline
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.problem import Device
 from weft.cli import main
 

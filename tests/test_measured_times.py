@@ -16,7 +16,7 @@ from models.measured_times import (
     times_to_json,
 )
 from models.operator_times import OperatorTime, OperatorTimes, Origin
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.operators import Operator, OperatorError, OperatorGraph, Tensor, Work
 
 

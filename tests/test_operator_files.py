@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.operator_files import graph_from_json, graph_to_json, load_graph, save_graph
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.operators import Operator, OperatorGraph, Parameter, Split, Tensor, Work
 
 AMOUNTS = st.integers(0, 2**50)

@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from models.formats import load_profiled_graph
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.placement.hopeless import NoPlacement
 from weft.cli import main
 from weft.placing import parse_devices

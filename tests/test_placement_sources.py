@@ -15,7 +15,8 @@ from models.operator_files import save_graph
 from models.placement_sources import _all_reduce
 from models.spec import SpecError, parse_spec
 from models.zoo.graphs import model_graph
-from solver.files import FormatError, load_problem
+from solver.entries import FormatError
+from solver.files import load_problem
 from solver.placement.problem import PlacementError
 from solver.placement.stage_dag import GraphPlacement
 from weft.cli import main

@@ -16,7 +16,7 @@ from runtime.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json,
 from runtime.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork, parse_instruction
 from runtime.timeline import Measured, Timeline, compare, load_timeline, save_timeline, timeline_from_json
 from solver.baselines import baseline
-from solver.files import FormatError
+from solver.entries import FormatError
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders

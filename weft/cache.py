@@ -21,17 +21,8 @@ from typing import Any
 
 import solver
 from solver.baselines import BASELINES
-from solver.files import (
-    Entry,
-    FormatError,
-    misstatements,
-    problem_to_json,
-    read_json,
-    require_format,
-    schedule_from_json,
-    schedule_to_json,
-    write_atomically,
-)
+from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.files import misstatements, problem_to_json, schedule_from_json, schedule_to_json
 from solver.schedule import Schedule
 from solver.validate import violations
 from weft.options import SearchOptions

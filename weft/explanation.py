@@ -12,8 +12,9 @@ from solver.collision import InFlight, in_flight
 from solver.cpsat import Budget
 from solver.critical import CriticalPath, critical_path
 from solver.critical_cycle import CriticalCycle, critical_cycle
+from solver.entries import read_json
 from solver.explain import Infeasible
-from solver.files import SCHEDULE_FORMAT, read_json
+from solver.files import SCHEDULE_FORMAT
 from solver.idle import DeviceIdle, idle_times
 from solver.problem import Problem
 from solver.schedule import Schedule

@@ -107,7 +107,7 @@ def import_from(path: PathLike, *, problem: Source | None = None, micro_batches:
 
 
 def _refuse_own(path: PathLike) -> None:
-    from solver.files import read_json
+    from solver.entries import read_json
 
     value = read_json(path)
     if isinstance(value, dict) and str(value.get("format", "")).startswith("weft."):
@@ -131,7 +131,7 @@ def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Sche
     """On the placement of the source, of those that are the file's, where it fits and is fastest. A block problem is
     one placement; a spec has several, and those of one shape differ in where the layers are cut, which no file says."""
     from runtime.export.torch_import import schedule_of_table
-    from solver.files import FormatError
+    from solver.entries import FormatError
     from solver.validate import violations
     from weft.planning import case_of
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from runtime.fitting import Fit, fit
 from runtime.plan import PLAN_FORMATS, Plan, load_plan, plan_of
 from runtime.timeline import Timeline, load_timeline
-from solver.files import FormatError, load_schedule, read_json
+from solver.entries import FormatError, read_json
+from solver.files import load_schedule
 from solver.schedule import Schedule
 from weft.units import time_text
 

@@ -107,7 +107,8 @@ class Serving:
 
         Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
         """
-        from solver.files import save_schedule, write_atomically
+        from solver.entries import write_atomically
+        from solver.files import save_schedule
 
         if Path(path).suffix.lower() != ".json":
             if self.floor is None:

@@ -58,7 +58,7 @@ def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGrap
         return with_devices(source, devices)
     if isinstance(source, str | os.PathLike):
         from models.operator_files import OPERATORS_FORMAT, graph_from_json
-        from solver.files import read_json
+        from solver.entries import read_json
 
         name = os.fspath(source)
         if name.endswith((".yaml", ".yml")):

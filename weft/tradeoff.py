@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from solver.baselines import BASELINES
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Number
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.tasks import Solved

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from runtime.export.refusal import ExportError, pipeline_for
 from runtime.export.torch_csv import torch_csv
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.pipeline import Pipeline
 from solver.schedule import Schedule
 

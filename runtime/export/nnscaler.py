@@ -14,7 +14,7 @@ import os
 
 from runtime.export.mirror import backward_of
 from runtime.export.steps import ranked_steps
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import BlockKind
 from solver.schedule import Schedule
 

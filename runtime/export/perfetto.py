@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from runtime.lowering import routes
 from runtime.timeline import Timeline
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Block, BlockKind
 from solver.schedule import Schedule
 

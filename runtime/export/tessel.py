@@ -21,7 +21,7 @@ import networkx as nx
 
 from runtime.export.refusal import ExportError
 from runtime.export.steps import MAX_STEPS, ranked_steps, unit_of_time
-from solver.files import Entry, FormatError, read_json, write_atomically
+from solver.entries import Entry, FormatError, read_json, write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from solver.schedule import Operation, Schedule
 from solver.timing import DeadlockError, time_orders
@@ -133,7 +133,7 @@ class _Row(NamedTuple):
 
 
 def load_tessel(path: str | os.PathLike[str], problem: Problem | None = None) -> Schedule:
-    """Read a Tessel schedule file. Raises :class:`~solver.files.FormatError`; see :func:`tessel_from_json`."""
+    """Read a Tessel schedule file. Raises :class:`~solver.entries.FormatError`; see :func:`tessel_from_json`."""
     return tessel_from_json(read_json(path), os.fspath(path), problem)
 
 
@@ -143,7 +143,7 @@ def tessel_from_json(value: Any, where: str = "schedule", problem: Problem | Non
     ``problem`` says what its blocks are: block ``gid`` is its ``gid``-th, on the same devices. The order is the file's,
     times are the earliest under it. Without a problem, times are the file's, and its spans and memory make one in which
     a block waits for all that ends before it in every micro-batch: as much as a file without dependencies can show.
-    ``makespan_bound`` is 0: nothing is proven. Raises :class:`~solver.files.FormatError`.
+    ``makespan_bound`` is 0: nothing is proven. Raises :class:`~solver.entries.FormatError`.
     """
     entry = Entry(value, where)
     entry.allow("ndevs", "blocks", "repetend")

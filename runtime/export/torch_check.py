@@ -21,7 +21,7 @@ __all__ = ["check_communication"]
 def check_communication(table: Table) -> list[str]:
     """What to know about the messages of ``table``: one sentence each.
 
-    Raises :class:`~solver.files.FormatError`, with row and cell, where they do not fit together: an action before its
+    Raises :class:`~solver.entries.FormatError`, with row and cell, where they do not fit together: an action before its
     data, a send without its receive, two ranks that see their messages in different orders, ranks that wait for each
     other.
     """

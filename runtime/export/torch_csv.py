@@ -25,7 +25,7 @@ from runtime.export.actions import Action, TorchVersion
 from runtime.export.refusal import ExportError, pipeline_for
 from runtime.lowering import lower
 from runtime.program import Instruction, Recv, Send, StageWork
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.pipeline import Pipeline
 from solver.schedule import Schedule
 

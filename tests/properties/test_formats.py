@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from solver.entries import FormatError
 from solver.files import (
-    FormatError,
     load_problem,
     load_schedule,
     problem_from_json,

@@ -26,7 +26,8 @@ def check(schedule: Schedule | PathLike) -> list[str]:
     from solver.validate import violations
 
     if isinstance(schedule, str | os.PathLike):
-        from solver.files import load_schedule, misstatements, read_json
+        from solver.entries import read_json
+        from solver.files import load_schedule, misstatements
 
         loaded = load_schedule(schedule)
         return [*violations(loaded), *misstatements(read_json(schedule), loaded)]

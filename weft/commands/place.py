@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
                        seed=options.seed, workers=options.workers, on_step=StepLines(quiet=options.quiet))
     answer = json.dumps(found.to_json())
     if options.output:
-        from solver.files import write_atomically
+        from solver.entries import write_atomically
 
         write_atomically(options.output, answer + "\n")
     if options.problem:
@@ -73,7 +73,8 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_memory(options: argparse.Namespace) -> int:
-    from solver.files import save_problem, write_atomically
+    from solver.entries import write_atomically
+    from solver.files import save_problem
     from solver.placement.problem import PlacementError
 
     for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators"):

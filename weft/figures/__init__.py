@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.schedule import Schedule
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import altair as alt
 
 from solver.baselines import BASELINES
-from solver.files import write_atomically
+from solver.entries import write_atomically
 from solver.problem import Number
 from weft.figures import FORMATS
 from weft.figures.data import Row as Record
