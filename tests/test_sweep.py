@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 
 import weft
 from models.spec import Spec, SpecError, demo_spec, parse_spec
+from solver.baselines import baseline
 from solver.search import Infeasible
+from solver.validate import violations
 from tests.builders import TINY_SPEC, chain, pipeline, v
 from tests.sweeps import EFFORT, sweep, uniform
 from weft.cli import main
 from weft.figures.front import front_chart
 from weft.figures.marks import specification
 from weft.figures.style import text_width
-from weft.tradeoff import non_dominated
+from weft.planning import case_of
+from weft.refinement import tightened
+from weft.tradeoff import non_dominated, peak_of
 from weft.units import memory_text
+from weft.variants import Axes, variants_of
 
 SPEC = (TINY_SPEC.replace("micro_batch_size: 1", "micro_batch_size: 2")
         + "placement: {shapes: [chain], backward: [full]}\n")
@@ -121,6 +126,26 @@ def test_refinement_counts_what_a_spec_reserves_and_holds() -> None:
         assert row.peak + 2**30 <= (row.point.memory[0] or 0)
 
 
+def test_refinement_takes_a_known_schedule_on_gpus_that_compute_together() -> None:
+    """Such a schedule is on every GPU, its placement on groups of them."""
+    gpt = parse_spec("""
+name: groups
+model: {family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 65536, sequence: 512}
+costs: roofline
+cluster: {gpus: 4, memory: 4 GiB, device: v100, bandwidth: 150 GB/s}
+training: {micro_batches: 4}
+placement: {shapes: [groups, m], backward: [full]}
+""")
+    case = case_of(gpt)
+    placement = next(one for one in case.placements if any(len(group) > 1 for group in one.gpus))
+    known = placement.label(baseline("1f1b", placement.problem, 4))
+    variant = next(iter(variants_of(gpt, Axes())[0]))
+    tighter, found = tightened(variant, case, known)
+    own = next(one for one in found.placements if one.gpus == placement.gpus)
+    assert tighter.point.memory == (peak_of(known) + 2**30,) * 4
+    assert not violations(own.label(baseline("1f1b", own.problem, 4)))
+
+
 # -- the front ------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +184,7 @@ def test_the_front_of_a_sweep_rises_with_memory() -> None:
     ({"recompute": ["yes"]}, "recompute: 'yes' is not possible, it must be True or False"),
     ({"shapes": ["w"]}, "shapes: 'w' is none of chain, v, loop"),
     ({"shapes": ["v"], "chunks": [2]}, "give either shapes or chunks"),
+    ({"shapes": ["tensor"], "chunks": [1]}, "give either shapes or chunks"),
     ({"chunks": [3]}, r"chunks: 3 stages a GPU has no shape that the spec allows, it must be of 1 \(chain\)"),
     ({"micro_batches": list(range(1, 102)), "memory": [f"{m} GiB" for m in range(2, 12)]},
      r"the sweep has 1,010 points \(10 x 1 x 1 x 1 x 101\), at most 1,000"),

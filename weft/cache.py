@@ -49,6 +49,8 @@ def key_of(case: Case, options: SearchOptions) -> str:
         "made_by": _makers(),
         "micro_batches": case.micro_batches,
         "options": asdict(options),
+        "refused": case.refused,
+        "least_period": repr(case.least_period),
         "placements": [{"title": placement.title, "details": placement.details,
                         "problem": problem_to_json(placement.problem)} for placement in case.placements],
     })
@@ -115,8 +117,8 @@ def _makers() -> Mapping[str, str]:
 
     here = Path(weft.__file__).parent
     home = Path(solver.__file__).parent
-    sources = [*sorted(home.rglob("*.py")), here / "planning.py", here / "comparison.py", here / "options.py",
-               here / "tasks.py"]
+    sources = [*sorted(home.rglob("*.py")), *(here / name for name in (
+        "planning.py", "choice.py", "comparison.py", "options.py", "tasks.py"))]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

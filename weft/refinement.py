@@ -27,7 +27,7 @@ def tightened(variant: Variant, case: Case, known: Schedule) -> tuple[Variant, C
     need = _enough(peak_of(known)) + variant.reserve
     tighter = variant.with_memory(tuple(need if amount is None else min(amount, need)
                                         for amount in variant.point.memory))
-    own = _squeezed(next(placement for placement in case.placements if placement.problem == known.problem), tighter)
+    own = _squeezed(next(placement for placement in case.placements if placement.whole == known.problem), tighter)
     try:
         placements = case_of(tighter.source, tighter.point.micro_batches).placements
     except Infeasible:
@@ -39,10 +39,11 @@ def tightened(variant: Variant, case: Case, known: Schedule) -> tuple[Variant, C
 
 def _squeezed(placement: Placement, variant: Variant) -> Placement:
     """``placement`` with the memory that ``variant`` leaves its blocks."""
-    devices = placement.problem.devices
-    static = placement.details.get("static_memory", [0] * len(devices))
+    static = placement.details.get("static_memory", [0] * len(variant.point.memory))
     memory = [None if amount is None else amount - variant.reserve - held
               for amount, held in zip(variant.point.memory, static, strict=True)]
+    if placement.gpus:  # a device stands for GPUs that are alike
+        memory = [memory[group[0]] for group in placement.gpus]
     details = dict(placement.details)
     if "gpu_memory" in details:
         details["gpu_memory"] = [None if amount is None else amount - variant.reserve

@@ -164,7 +164,7 @@ def _of_spec(spec: Spec, axes: Axes) -> _Grid:
 
 def _shapes(axes: Axes, allowed: tuple[str, ...]) -> list[tuple[str, ...]]:
     from models.sections import Shape
-    from models.split import stage_device
+    from models.split import SHAPES, stage_device
 
     if axes.shapes is not None and axes.chunks is not None:
         raise ValueError("give either shapes or chunks (stages a GPU), not both")
@@ -177,9 +177,12 @@ def _shapes(axes: Axes, allowed: tuple[str, ...]) -> list[tuple[str, ...]]:
     if axes.chunks is None:
         return [allowed]
     by_chunks: dict[int, list[str]] = {}
-    for shape in get_args(Shape):
+    for shape in SHAPES:
         if shape in allowed:
             by_chunks.setdefault(len(stage_device(shape, 2)) // 2, []).append(shape)
+    if not by_chunks:
+        raise ValueError(f"chunks: only {', '.join(SHAPES)} have a number of stages a GPU, and the spec allows none of "
+                         "them; sweep shapes instead")
     for count in axes.chunks:
         if count not in by_chunks:
             offer = ", ".join(f"{n} ({', '.join(shapes)})" for n, shapes in sorted(by_chunks.items()))
