@@ -17,6 +17,7 @@ from solver.validate import validate
 from tests.builders import chain, loop, pipeline
 from weft.cli import main
 from weft.latencies import Serving, parse_period, parse_throughput
+from weft.planning import case_of
 
 #: Stages of 13 and 9 in a chain, of 12 and 10 in a V, of 11 and 11 in a loop: each placement has its use.
 SPEC = {
@@ -156,3 +157,23 @@ def test_the_command_s_status_where_the_floor_cannot_be_met(problem: Path, capsy
     assert "cannot be met" in capsys.readouterr().err
     assert main(["latency", str(problem), "-o", "front.txt"]) == 2
     assert "a latency is written as" in capsys.readouterr().err
+
+
+def test_gpus_that_compute_together_are_each_counted() -> None:
+    """A device of the placement stands for several GPUs; the answer names every one, and what it holds."""
+    text = """
+name: together
+model: {family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 65536, sequence: 512}
+costs: roofline
+cluster: {gpus: 4, memory: 4 GiB, device: v100, bandwidth: 150 GB/s}
+training: {micro_batches: 4}
+placement: {shapes: [groups, x], backward: [full]}
+"""
+    case = case_of(parse_spec(text))
+    assert any(len(group) > 1 for placement in case.placements for group in placement.gpus)
+    found = weft.latency(parse_spec(text), throughput="1/s", effort=2.0)
+    assert found.devices == 4 and len(found.points[0].peak) == 4
+    assert len(found.points[0].schedule.problem.devices) == 4
+    assert "X" not in found.points[0].placement  # two replicas are two micro-batches a period
+    with pytest.raises(Infeasible, match="several replicas"):
+        weft.latency(parse_spec(text.replace("groups, x", "x")), throughput="1/s", effort=2.0)

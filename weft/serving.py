@@ -197,6 +197,9 @@ class _Hunt:
     def _start(self, placement: Placement, parts: int) -> _Placed:
         """One micro-batch after another, and, unless that is fast enough, the least period."""
         problem, instance = placement.problem, Instance.of(placement.problem)
+        if placement.replicas > 1:
+            raise Infeasible(f"{problem.name}: with several replicas of the model a period has as many micro-batches; "
+                             "latency is searched with one (leave x out of placement.shapes)")
         search = Search(problem, 1, self.budget)
         next(search.steps())  # raises Infeasible where one micro-batch alone does not fit
         if not instance.balanced or not takes_before_giving(instance):
@@ -267,7 +270,7 @@ class _Hunt:
 
     def result(self) -> Serving:
         """The front so far, or the one point at the floor."""
-        first = self.placed[0].placement.problem
+        first = self.placed[0].placement.whole
         front = self.front()
         if self.floor is not None:
             front = front[-1:]
@@ -297,9 +300,10 @@ class _Hunt:
             steady = at_its_times(found, found.depth + 2)
             for judged in (schedule, steady):
                 validate(judged)
-            static = placed.placement.details.get("static_memory") or [0] * len(steady.peak_memory)
+            peaks = placed.placement.label(steady).peak_memory  # of every GPU, also of those that are one device here
+            static = placed.placement.details.get("static_memory") or [0] * len(peaks)
             self._built[period, latency] = schedule, tuple(
-                base + peak for base, peak in zip(static, steady.peak_memory, strict=True))
+                base + peak for base, peak in zip(static, peaks, strict=True))
         return self._built[period, latency]
 
 
