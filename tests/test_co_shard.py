@@ -254,7 +254,7 @@ def test_stages_in_parts_are_cut_as_all_ways_to_cut_say() -> None:
     ways = [(degree, "", Stages(space.costs[degree])) for degree in space.degrees]
     ways += [(1, name, Stages(costs)) for name, costs in space.co_sharded.items()]
     for room in (500 * 1024**2, 800 * 1024**2, 2 * 1024**3):
-        row = Row(space.costs, 0, count, frozenset(), frozenset(), room, space.bytes_per_parameter, 8, "full",
+        row = Row(space.costs, 0, count, frozenset(), room, space.bytes_per_parameter, 8, "full",
                   space.co_sharded)
         splits = {len(split): max(stage.cost.load for stage in split) for split in split_row(row, 2)}
         for number in (1, 2):

@@ -12,6 +12,7 @@ from models.family_costs import family_costs
 from models.sections import Spec
 from models.spec import SpecError, parse_spec
 from models.stages import Stages, static_bytes
+from models.transform import shapes
 from models.transform.chunks import Chunks, chunked
 from models.transform.groups import GroupStage, Row, split_row
 from models.transform.parts import stage_cost
@@ -124,7 +125,7 @@ def test_groups_of_gpus_are_cut_as_all_ways_to_cut_say() -> None:
     count = len(space.layers)
     stages = {degree: Stages(space.costs[degree]) for degree in space.degrees}
     for room in (32 * 1024**3, 220 * 1024**2, 150 * 1024**2):
-        row = Row(space.costs, 0, count, frozenset(), frozenset(), room, space.bytes_per_parameter, 8, "full")
+        row = Row(space.costs, 0, count, frozenset(), room, space.bytes_per_parameter, 8, "full")
         found = {len(split): max(stage.cost.load for stage in split) for split in split_row(row, 4)}
         for number in range(1, 5):
             best = None
@@ -209,6 +210,8 @@ def test_two_directions_hold_the_model_twice() -> None:
     assert [part.gpus for part in up] == [part.gpus for part in reversed(down)]
     odd, _, why = found_of(spec_of(GPT, run="training: {micro_batches: 7}"), ("x",))
     assert odd.micro_batches == 7 and "even number" in why["x"]
+    _, _, why = found_of(spec_of(GPT, gpus=3), ("x",))
+    assert why["x"] == "two directions need an even number of GPUs, not 3"
 
 
 def test_another_machine_is_farther_away() -> None:
@@ -251,6 +254,25 @@ placement: {shapes: [tensor]}
 """
     with pytest.raises(SpecError, match="shapes is tensor"):
         case_of(parse_spec(listed))
+
+
+def test_a_shape_that_fits_in_one_mode_is_not_refused_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split backward needs more workspace; what has no room for it may still be there with a whole one."""
+    space = space_of(spec_of(GPT), family_costs(spec_of(GPT)))
+    assert space is not None
+    whole_only = shapes._of_shape
+
+    def no_room_when_split(space: Space, shape: Any, backward: Any) -> list[ShapeCandidate]:
+        if backward == "split":
+            raise shapes._NoShape("no room")
+        return whole_only(space, shape, backward)
+
+    monkeypatch.setattr(shapes, "_of_shape", no_room_when_split)
+    found, refused = shape_candidates(space, ("m", "tensor"), ("full", "split"))
+    assert {(entry.shape, entry.backward) for entry in found} == {("m", "full"), ("tensor", "full")} and not refused
+    found, refused = shape_candidates(space, ("m", "tensor"), ("split",), ("v",))
+    assert {(entry.shape, entry.chunks) for entry in found} == {("m", "v")}
+    assert [(entry.shape, entry.reason) for entry in refused] == [("tensor", "no room")]
 
 
 def test_what_its_devices_work_alone_rules_out_gets_no_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,15 +44,14 @@ class GroupStage:
 class Row:
     """The layers of a model from ``first`` to ``last - 1`` as a row to be cut, by degree (``costs``: all layers).
 
-    ``borders``: layers before which a stage must begin. ``room``: bytes of each device for these stages.
-    ``activations`` beside what is kept and needed while a block runs. ``micro_batches``: no more are in flight.
+    ``skipped``: layers in between that are no part of any stage. ``room``: bytes of each device for these stages.
+    ``micro_batches``: no more are in flight.
     ``co_sharded``: the layers on one device with some in parts that run in turn, by name; a stage may be of these.
     """
 
     costs: Mapping[int, Sequence[LayerCost]]
     first: int
     last: int
-    borders: frozenset[int]
     skipped: frozenset[int]
     room: int
     bytes_per_parameter: int
@@ -61,13 +60,9 @@ class Row:
     co_sharded: Mapping[str, Sequence[LayerCost]] = field(default_factory=dict)
 
 
-def split_row(row: Row, devices: int, in_flight: InFlight = "1f1b", *, most_stages: int | None = None,
-              behind: int = 0) -> list[tuple[GroupStage, ...]]:
-    """For every number of stages for which a split fits, that of the least bottleneck, by rising number.
-
-    ``behind``: stages of the pipeline that follow this row. Layers in ``row.skipped`` are no part of any stage.
-    """
-    return Cutter(row, devices).splits(in_flight, most_stages=most_stages, behind=behind)
+def split_row(row: Row, devices: int, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
+    """For every number of stages for which a split fits, that of the least bottleneck, by rising number."""
+    return Cutter(row, devices).splits(in_flight)
 
 
 class Cutter:
@@ -95,8 +90,7 @@ class Cutter:
         load, fixed, each = (np.full((count + 1, count + 1), np.inf) for _ in range(3))
         for i in range(count):
             for j in range(i + 1, count + 1):
-                if j - i > 1 and (self.layers[j - 1] != self.layers[j - 2] + 1 or self.layers[j - 1] in
-                                  self.row.borders):
+                if j - i > 1 and self.layers[j - 1] != self.layers[j - 2] + 1:
                     break
                 stage = self.stage(way, i, j)
                 workspace = (stage.working_set if self.row.backward == "none" else
@@ -120,8 +114,7 @@ class Cutter:
     def stage(self, way: _Way, i: int, j: int) -> StageCost:
         return self.stages[way].stage(self.layers[i], self.layers[j - 1] + 1)
 
-    def splits(self, in_flight: InFlight = "1f1b", *, most_stages: int | None = None,
-               behind: int = 0) -> list[tuple[GroupStage, ...]]:
+    def splits(self, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
         """See :func:`split_row`."""
         count = len(self.layers)
         end = np.full(count + 1, np.inf)
@@ -129,8 +122,8 @@ class Cutter:
         best: list[dict[int, _Table]] = [{0: end}]  # by stages, by devices used: least bottleneck from each layer on
         choice: list[dict[int, tuple[Any, Any]]] = [{}]
         found = []
-        for number in range(1, min(most_stages or self.devices, count, self.devices) + 1):
-            held = min(number + behind, self.row.micro_batches) if in_flight == "1f1b" else 1
+        for number in range(1, min(count, self.devices) + 1):
+            held = min(number, self.row.micro_batches) if in_flight == "1f1b" else 1
             tables: dict[int, _Table] = {}
             taken: dict[int, tuple[Any, Any]] = {}
             for place, way in enumerate(self.ways):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -83,31 +84,35 @@ class ShapeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A shape that is no candidate, and why; ``missing``: bytes on the GPU that lacks most, where memory is why."""
+    """A shape that is no candidate, and why."""
 
     shape: TogetherShape
     reason: str
-    missing: int | None = None
 
 
 def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                      chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[Refused]]:
     """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
 
-    ``chunks``: how two chunks a group may lie in ``m`` and ``nn``, beside one.
+    ``chunks``: how two chunks a group may lie in ``m`` and ``nn``, beside one. A shape is refused only where neither
+    mode, in one chunk or two, has a placement.
     """
     found: list[ShapeCandidate] = []
     refused: list[Refused] = []
     for shape in (shape for shape in TOGETHER if shape in shapes):
-        try:
-            made = [candidate for backward in space.modes(modes)
-                    for candidate in (*_of_shape(space, shape, backward),
-                                      *_in_chunks(space, shape, backward, chunks))]
-            if not made:
-                raise _NoShape("no split of its layers fits into memory")
-            found += made
-        except _NoShape as error:
-            refused.append(Refused(shape, str(error), error.missing))
+        made: list[ShapeCandidate] = []
+        reasons: list[str] = []
+        for backward in space.modes(modes):
+            try:
+                made += _of_shape(space, shape, backward)
+            except _NoShape as error:
+                reasons.append(str(error))
+            if shape in ("m", "nn"):
+                with suppress(_NoShape):  # said of one chunk already
+                    made += _in_chunks(space, shape, backward, chunks)
+        found += made
+        if not made:
+            refused.append(Refused(shape, next(iter(reasons), "no split of its layers fits into memory")))
     return found, refused
 
 
@@ -130,9 +135,7 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
 
 
 class _NoShape(Exception):
-    def __init__(self, reason: str, missing: int | None = None) -> None:
-        super().__init__(reason)
-        self.missing = missing
+    """Why a shape is no candidate."""
 
 
 def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[ShapeCandidate]:
@@ -154,8 +157,6 @@ def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[Sh
 def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
                chunks: Sequence[Chunks]) -> Iterator[ShapeCandidate]:
     """The placements of ``m`` or ``nn`` with two chunks a group, for each of ``chunks``."""
-    if shape not in ("m", "nn"):
-        return
     together = _together(space, shape)
     rest = [layer for layer in range(len(space.layers)) if layer not in together]
     everyone = tuple(range(space.gpus))
@@ -207,8 +208,8 @@ def _runs(layers: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _room(space: Space, together: Sequence[int], backward: Backward) -> int:
-    """What is left of a GPU for stages beside the layers that all compute: their weights, what they keep of a
-    micro-batch, and the most that one of them needs while it runs."""
+    """What is left of a GPU for stages beside the layers that all compute: their weights, and what they keep of a
+    micro-batch. What one of those needs while it runs is not counted: no stage runs then."""
     if not together:
         return space.capacity
     graph = space.sharded[space.gpus].graph
@@ -222,7 +223,7 @@ def _room(space: Space, together: Sequence[int], backward: Backward) -> int:
 
 
 def _row(space: Space, layers: Sequence[int], room: int, backward: Backward) -> Row:
-    return Row(space.costs, layers[0], layers[-1] + 1, frozenset(),
+    return Row(space.costs, layers[0], layers[-1] + 1,
                frozenset(range(layers[0], layers[-1] + 1)) - set(layers), room, space.bytes_per_parameter,
                space.micro_batches, backward)
 
@@ -346,11 +347,12 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
         raise _NoShape("two directions fill each other's bubbles in training; inference has none")
     if space.micro_batches % 2:
         raise _NoShape(f"two replicas need an even number of micro-batches, not {space.micro_batches}")
+    degrees = [degree for degree in space.degrees if space.gpus % (2 * degree) == 0]
+    if not degrees:
+        raise _NoShape(f"two directions need an even number of GPUs, not {space.gpus}")
     found: list[ShapeCandidate] = []
-    for degree in space.degrees:
+    for degree in degrees:
         stages = space.gpus // degree
-        if space.gpus % degree or stages % 2:
-            continue
         layers = list(range(len(space.layers)))
         row = replace(_row(space, layers, space.capacity, backward), costs={degree: space.costs[degree]})
         best = next((row for row in split_row(row, space.gpus, "least") if len(row) == stages), None)
@@ -365,9 +367,7 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
         if made is not None and _fits_once(made):
             found.append(made)
     if not found:
-        need = _least_need(space, range(len(space.layers)), 0)
-        raise _NoShape("the weights of two replicas do not fit beside what a micro-batch keeps",
-                       max(0, need - space.capacity) or None)
+        raise _NoShape("the weights of two replicas do not fit beside what a micro-batch keeps")
     return found
 
 
@@ -394,6 +394,5 @@ def _least_need(space: Space, layers: Sequence[int], held: int) -> int:
 
 def _short(need: int, capacity: int) -> _NoShape:
     if need > capacity:
-        return _NoShape(f"a GPU needs at least {format_bytes(need)} of the {format_bytes(capacity)} that it has",
-                        need - capacity)
+        return _NoShape(f"a GPU needs at least {format_bytes(need)}, but has {format_bytes(capacity)}")
     return _NoShape("no split of its layers into stages fits into memory with one micro-batch in flight")
