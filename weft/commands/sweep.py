@@ -20,8 +20,10 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-n", "--micro-batches", type=counts, metavar="N,N,...", help="micro-batches in a step")
     command.add_argument("--micro-batch-size", type=counts, metavar="B,B,...", help="sequences in a micro-batch")
     command.add_argument("--recompute", type=_recompute, metavar="on|off|both", help="recompute activations or not")
-    command.add_argument("--shapes", type=texts, metavar="S,S,...", help="solve each of these shapes alone, such as chain, v, loop, groups, tensor, m")
-    command.add_argument("--chunks", type=counts, metavar="C,C,...", help="solve each number of stages a GPU alone: 1 (chain) or 2 (v, loop)")
+    command.add_argument("--shapes", type=texts, metavar="S,S,...",
+                         help="solve each of these shapes alone, such as chain, v, loop, groups, tensor, m")
+    command.add_argument("--chunks", type=counts, metavar="C,C,...",
+                         help="solve each number of stages a GPU alone: 1 (chain) or 2 (v, loop)")
     command.add_argument("-o", "--output", metavar="FILE", action="append",
                          help="where to (.html, .svg, .png, .json); may be given several times")
     command.add_argument("--time-limit", type=positive, metavar="SECONDS",
