@@ -255,6 +255,47 @@ def test_the_encodings_parts_agree_with_all_graphs_of_stages(problem: PlacementP
     assert max(least_depths(groups, best[0])) <= best[1]
 
 
+@st.composite
+def trained(draw: st.DrawFn) -> PlacementProblem:
+    """Forward operators and their backward twins, of which some pass tensors to each other that no forward mirrors."""
+    count = draw(st.integers(2, 5))
+    nodes = [Node(f"{way}{i}", (draw(st.integers(0, 3)),), draw(st.integers(0, 1)), draw(st.integers(0, 1)), i,
+                  way == "b") for way in "fb" for i in range(count)]
+    tensors = [Tensor(i, (j,), draw(st.sampled_from([0.0, 1.0]))) for i in range(count) for j in range(i + 1, count)
+               if draw(st.booleans())]
+    tensors += [Tensor(count + j, (count + i,), draw(st.sampled_from([1.0, 6.0]))) for i in range(count)
+                for j in range(i + 1, count) if draw(st.integers(0, 3)) == 0]
+    devices = DeviceKind("gpu", draw(st.integers(1, 3)), draw(st.none() | st.integers(4, 12)))
+    return PlacementProblem("trained", (devices,), tuple(nodes), tuple(tensors), draw(st.integers(1, 3)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(trained())
+def test_tensors_beside_the_forward_graph_count_where_they_cross(problem: PlacementProblem) -> None:
+    """Two operators of which neither comes before the other may be cheap together and too much for a device apart."""
+    best = best_graph(problem)
+    if best is None:
+        with pytest.raises(NoPlacement):
+            place_graph(problem, effort=EFFORT)
+        return
+    found = place_graph(problem, effort=EFFORT)
+    assert found.status == "optimal"
+    assert (found.objective, found.depth) == (pytest.approx(best[0], rel=1e-6), best[1])
+
+
+def test_a_gradient_between_branches_keeps_them_together() -> None:
+    """x, then a and b, then y, forwards; and 5 to pass from b's backward to a's: apart, each of them is above 5."""
+    nodes = [Node(way + name, (1.0,), colocation=name, backward=way == "b") for way in "fb" for name in "xaby"]
+    tensors = [Tensor(0, (1,)), Tensor(0, (2,)), Tensor(1, (3,)), Tensor(2, (3,)), Tensor(6, (5,), 5.0)]
+    problem = PlacementProblem("beside", (DeviceKind("gpu", 3),), tuple(nodes), tuple(tensors), 4)
+    found = place_graph(problem, effort=EFFORT)
+    assert (found.objective, found.bound, found.depth) == (4.0, pytest.approx(4.0), 3)
+    with pytest.raises(TooWide, match="neither comes before the other"):
+        levels(groups_of(problem), Budget(), least=0.0)
+    row = levels(groups_of(problem), Budget(), least=0.0, in_a_row=True)  # one piece a level
+    assert row.stages is not None and row.stages.value == 4.0
+
+
 # -- large and equal branches ------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ Piece: TypeAlias = tuple[tuple[int, int, int], ...]
 
 
 class TooWide(Exception):
-    """More ideals or cuts of them than this program is meant for, or the time is over."""
+    """More ideals or cuts of them than this program is meant for, a graph it is not meant for, or the time is over."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,15 @@ class Ideals:
     Levels are kept where no load need exceed ``limit`` and no more devices than ``devices`` be taken. With ``in_a_row``
     a level is one piece. Without ``twins`` every path is a family of its own. ``alike``: ideals of the same graph with
     other costs, made without a limit, whose cuts serve here too if the paths are the same. Raises :class:`TooWide` past
-    ``max_cuts``.
+    ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone: a tensor may join them.
     """
 
     def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool, twins: bool,
                  max_cuts: int = MAX_CUTS, alike: Ideals | None = None) -> None:
         self.groups, self.budget, self.limit, self.devices = groups, budget, limit, devices
         self.in_a_row, self.max_cuts = in_a_row, max_cuts
+        if not in_a_row and _has_loose_net(groups):
+            raise TooWide("a tensor joins operators of which neither comes before the other")
         self._find_paths(twins)
         self.least, self.work = least_times(groups).tolist(), least_work(groups).tolist()
         self.least_before, self.work_before = self.sums(self.least), self.sums(self.work)
@@ -247,3 +249,23 @@ class Ideals:
             piece_of[:], loads[:] = before
 
         yield from take(0, 0.0, 0.0)
+
+
+def _has_loose_net(groups: Groups) -> bool:
+    """Whether all groups of some net can be in one level, and not in one piece of it: step by step from one to another
+    of which one comes before the other, its groups do not all hang together. (What comes between two groups of a level
+    is in it too.) So it is with what backward operators pass to each other beside the forward graph."""
+    before = [0] * groups.count  # all that comes before a group, as bits
+    for first, second in sorted(waits(groups), key=lambda pair: pair[1]):
+        before[second] |= before[first] | 1 << first
+    for net in groups.nets:
+        apart = set(net.groups[1:])
+        fresh = [net.groups[0]]
+        while fresh and apart:
+            one = fresh.pop()
+            joined = {other for other in apart if before[max(one, other)] >> min(one, other) & 1}
+            apart -= joined
+            fresh.extend(joined)
+        if apart:
+            return True
+    return False

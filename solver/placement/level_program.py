@@ -7,8 +7,9 @@ hold in d levels all that is not in ideal c:
     devices(d, c) = min over ideals c' that contain c of  devices(d - 1, c') + packed(c' without c, d)
 
 ``packed(L, d)`` puts the connected pieces of L into stages on as few devices as keep to the limit on the load and to
-the memory for d micro-batches in flight: pieces of a level cannot be in two stages, and several may share one; a stage
-is on the smallest number of devices that will do. All graphs of stages are covered: give each stage the level of its
+the memory for d micro-batches in flight: pieces of a level cannot be in two stages, and several may share one, which
+costs no less than each alone (:class:`~solver.placement.ideals.Ideals` refuses graphs where it may); a stage is on the
+smallest number of devices that will do. All graphs of stages are covered: give each stage the level of its
 depth. The first d with devices(d, nothing) no larger than the number of devices is the least depth; no such d at all
 proves that the limit cannot be kept.
 """

@@ -64,7 +64,7 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
     ``shallower``: further slacks to give the shallowest stages for. Without ``twins`` interchangeable paths are told
     apart all the same, as the published programs do (to measure what it costs). ``ideals``: of the same graph with
     other costs, made without a limit, to be used again. Raises :class:`TooWide` where the devices are of several kinds,
-    a graph has too many ideals, or the budget ends first.
+    a graph has too many ideals, a tensor joins operators of a level that nothing else does, or the budget ends first.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
     if len(there) != 1:
