@@ -70,7 +70,7 @@ def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
     found = []
     for devices in (2**k for k in range(1, gpus.bit_length())):
         machines = 1 if machine is None or devices <= machine else devices // machine
-        if devices > gpus or size % devices or (machine is not None and devices > machine and devices % machine):
+        if size % devices or (machine is not None and devices > machine and devices % machine):
             continue
         run = spec.run.model_copy(update={"micro_batch_size": size // devices})
         part = spec.model_copy(update={"training" if isinstance(run, Training) else "inference": run})

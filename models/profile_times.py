@@ -110,7 +110,7 @@ class ProfileTimes:
     def times(self, graph: OperatorGraph) -> dict[str, OperatorTime]:
         """The time of every operator of ``graph``."""
         modelled = self.fill.times(graph)
-        return {**modelled, **{name: time for name, time in self._measured(graph, modelled).items()}}
+        return modelled | self._measured(graph, modelled)
 
     def notes(self, graph: OperatorGraph) -> list[str]:
         """Which operators have no row of their size in the profile, and how their times were filled in."""

@@ -270,6 +270,16 @@ class Placement(Section):
         "operator, each kept, recomputed or (with cluster.host_bandwidth) offloaded to the host so that the slowest "
         "stage is fastest. Default layers."))
 
+    @model_validator(mode="after")
+    def _check(self) -> Placement:
+        if self.memory == "decide" and not {"chain", "v", "loop"} & set(self.shapes):
+            refuse(f"memory is decide, which is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow "
+                   "chain")
+        if self.co_shard and not {"groups", "m", "nn"} & set(self.shapes):
+            refuse(f"co_shard is for the shapes groups, m and nn, but shapes is {', '.join(self.shapes)}; allow "
+                   "groups")
+        return self
+
 
 class Spec(Section):
     """A model, a cluster and what to run on it: everything a schedule search needs to know."""
@@ -302,6 +312,8 @@ class Spec(Section):
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")
+            if self.placement.co_shard:
+                refuse("placement.co_shard divides a model's operators, listed layers have none; leave it out")
             if self.training is not None:
                 self._require_backwards(self.model)
         return self

@@ -17,7 +17,7 @@ from models.layering import layers_of
 from models.roofline import Roofline, pass_seconds
 from models.section import Section
 from models.sections import Spec
-from models.spec import parse_spec
+from models.spec import SpecError, parse_spec
 from models.stages import Stages, static_bytes
 from models.transform.check import co_shard_faults
 from models.transform.co_shard import CoSharded, Family, co_shard, part_peaks, segments_of
@@ -225,6 +225,16 @@ def test_parts_in_turn_are_tried_only_where_activations_are_tight() -> None:
         validate(baseline("greedy", candidate.problem, 8))
         if any(part.co_shard for part in candidate.parts):
             assert "parts" in candidate.title
+
+
+@pytest.mark.parametrize("change, message", [
+    (("[2, 4]", "[3]"), "placement.co_shard has 3, but no attention or feed-forward part of this model divides"),
+    (("gpus: 2", "gpus: 1"), "several GPUs of equal memory; give those or leave it out"),
+])
+def test_parts_that_cannot_be_are_refused(change: tuple[str, str], message: str) -> None:
+    text = LONG.format(memory="32 GiB", parts="[2, 4]", recompute="false").replace(", gpus_per_machine", "")
+    with pytest.raises(SpecError, match=message):
+        together(parse_spec(text.replace(*change)))
 
 
 def test_what_fits_in_no_other_way_on_one_gpu_a_stage_fits_in_parts() -> None:

@@ -111,6 +111,8 @@ def test_the_demo_spec_ships_with_the_package() -> None:
     ("training:\n  micro_batches: 16\n", "", 1, "give either training or inference"),
     ("training:", "placement: {shapes: [chian]}\ntraining:", 13, "placement.shapes[0] is 'chian', it must be chain, v"),
     ("training:", "placement:\ntraining:", 13, "placement is empty, it must be a mapping"),
+    ("training:", "placement: {memory: decide, shapes: [m]}\ntraining:", 13, "memory is decide, which is of one GPU"),
+    ("training:", "placement: {co_shard: [2], shapes: [chain]}\ntraining:", 13, "co_shard is for the shapes groups"),
     ("name: small", "name: 7", 1, "name is 7, it must be text"),
     ("name: small", "7: small", 1, "the key '7' is not text"),
     ("family: gpt", "family: gtp", 3, "model.family is 'gtp', it must be gpt"),
@@ -132,6 +134,7 @@ def test_a_mistake_is_named_with_its_line_and_field(old: str, new: str, line: in
     ("name: head", "name: block", "model: layers: the name 'block' is used twice"),
     ("repeat: 3", "repeat: 1024", "model: layers are 1025 with their repeats, at most 1024"),
     ("training:", "costs: gpt-1.3b-v100\ntraining:", "costs is for a model family"),
+    ("training:", "placement: {co_shard: [2]}\ntraining:", "placement.co_shard divides a model's operators"),
     ("training:", "placement: {backward: [split]}\ntraining:", "model.layers[0].input_grad is missing: a split"),
 ])
 def test_a_mistake_in_listed_layers_is_named(old: str, new: str, words: str) -> None:

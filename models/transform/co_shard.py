@@ -43,6 +43,10 @@ class Segment:
     reads: tuple[str, ...]
     gives: str
 
+    def divides(self, parts: int) -> bool:
+        """Whether all its splits go into so many equal parts."""
+        return all(split.size % parts == 0 for split in self.choices.values())
+
 
 @dataclass(frozen=True)
 class CoSharded:
@@ -78,8 +82,7 @@ def co_shard(graph: OperatorGraph, times: Mapping[str, OperatorTime], parts: Map
     ``part_times`` gives the times of parts by their number. ``None`` if there is no such segment.
     """
     chosen = [segment for segment in segments_of(graph)
-              if all(split.size % parts.get(segment.family, 1) == 0 for split in segment.choices.values())
-              and parts.get(segment.family, 1) > 1]
+              if parts.get(segment.family, 1) > 1 and segment.divides(parts[segment.family])]
     if not chosen:
         return None
     inside = {name: segment for segment in chosen for name in segment.choices}

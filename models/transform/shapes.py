@@ -26,8 +26,10 @@ from typing import Literal, TypeAlias, get_args
 from models.family_costs import device_of, family_costs, uses_measured_gpt
 from models.quantities import format_bytes
 from models.sections import ExplicitModel, Spec
+from models.spec import SpecError
 from models.stages import Backward, StageCost
 from models.transform.chunks import CHUNKS, Chunks, chunked
+from models.transform.co_shard import segments_of
 from models.transform.groups import Cutter, GroupStage, InFlight, Row, split_row
 from models.transform.parts import Part, part_problem, stage_cost, static_memory
 from models.transform.space import Space, space_of
@@ -120,18 +122,38 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
     """What :func:`shape_candidates` finds for ``spec``; ``None`` where GPUs cannot compute together.
 
     That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
-    equal memory. Raises what finding costs raises.
+    equal memory. Raises what finding costs raises, and :class:`~models.spec.SpecError` for a co-shard that they cannot
+    be asked for.
     """
     wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
-    if not wanted or spec.cluster.gpus == 1 or isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec):
+    if not wanted:
         return None
-    if device_of(spec) is None:
+    space = _space(spec)
+    _check_co_shard(spec, space)
+    return None if space is None else (space, *shape_candidates(space, wanted, spec.placement.backward,
+                                    [chunks for chunks in CHUNKS if chunks in spec.placement.shapes]))
+
+
+def _space(spec: Spec) -> Space | None:
+    """The space of ``spec``, ``None`` where GPUs cannot compute together."""
+    if spec.cluster.gpus == 1 or isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec):
         return None
-    space = space_of(spec, family_costs(spec))
-    if space is None or not any(operator.splits for operator in space.graph.operators):
-        return None
-    return space, *shape_candidates(space, wanted, spec.placement.backward,
-                                    [chunks for chunks in CHUNKS if chunks in spec.placement.shapes])
+    space = space_of(spec, family_costs(spec)) if device_of(spec) is not None else None
+    return space if space is not None and any(operator.splits for operator in space.graph.operators) else None
+
+
+def _check_co_shard(spec: Spec, space: Space | None) -> None:
+    """Refuse a co-shard that no layer can be in."""
+    if not spec.placement.co_shard:
+        return
+    if space is None:
+        raise SpecError(f"{spec.where}: placement.co_shard is for a family or config whose operators have modelled "
+                        "costs, a known cluster.device and several GPUs of equal memory; give those or leave it out")
+    segments = segments_of(space.graph)
+    for parts in spec.placement.co_shard:
+        if not any(segment.divides(parts) for segment in segments):
+            raise SpecError(f"{spec.where}: placement.co_shard has {parts}, but no attention or feed-forward part of "
+                            "this model divides into so many; give numbers that divide its heads or hidden units")
 
 
 class _NoShape(Exception):

@@ -96,10 +96,10 @@ def sweep(
     """Solve ``source`` for every combination of the values given, and show what memory buys in throughput.
 
     ``memory`` is what each GPU has: bytes or ``"24 GiB"`` (for a block problem: its memory unit), or ``"1.5x"`` for
-    that many times what the source says. ``shapes`` (``chain``, ``v``, ``loop``, ``m`` ...) or ``chunks`` (stages a GPU) solve
-    each entry by itself; without them the best of all is taken. What is not given stays as the source says; a block
-    problem has memory and ``micro_batches`` only. A point that fits no GPU, or that there are no costs for, is left
-    out.
+    that many times what the source says. ``shapes`` (``chain``, ``v``, ``loop``, ``m`` ...) or ``chunks`` (stages a
+    GPU) solve each entry by itself; without them the best of all is taken. What is not given stays as the source
+    says; a block problem has memory and ``micro_batches`` only. A point that fits no GPU, or that there are no costs
+    for, is left out.
 
     A known schedule that needs less memory than the points asked for, and is faster than those with as little, calls
     for a point at the memory it needs: ``refine`` adds them, so that no known schedule is ahead of weft's front.
