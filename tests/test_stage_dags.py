@@ -280,7 +280,8 @@ def test_tensors_beside_the_forward_graph_count_where_they_cross(problem: Placem
         return
     found = place_graph(problem, effort=EFFORT)
     assert found.status == "optimal"
-    assert (found.objective, found.depth) == (pytest.approx(best[0], rel=1e-6), best[1])
+    assert found.objective == pytest.approx(best[0], rel=1e-6)
+    assert found.depth == best[1]
 
 
 def test_a_gradient_between_branches_keeps_them_together() -> None:
@@ -289,7 +290,8 @@ def test_a_gradient_between_branches_keeps_them_together() -> None:
     tensors = [Tensor(0, (1,)), Tensor(0, (2,)), Tensor(1, (3,)), Tensor(2, (3,)), Tensor(6, (5,), 5.0)]
     problem = PlacementProblem("beside", (DeviceKind("gpu", 3),), tuple(nodes), tuple(tensors), 4)
     found = place_graph(problem, effort=EFFORT)
-    assert (found.objective, found.bound, found.depth) == (4.0, pytest.approx(4.0), 3)
+    assert (found.objective, found.depth) == (4.0, 3)
+    assert found.bound == pytest.approx(4.0)
     with pytest.raises(TooWide, match="neither comes before the other"):
         levels(groups_of(problem), Budget(), least=0.0)
     row = levels(groups_of(problem), Budget(), least=0.0, in_a_row=True)  # one piece a level
