@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import graph as autograd_graph
+from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
@@ -251,7 +253,7 @@ class StageRunner:
                    for i, x in enumerate(xs)]
         with kept:
             ys = _several(self._function(*entered))
-        ends = tuple((i, get_gradient_edge(y)) for i, y in enumerate(ys) if y.requires_grad)
+        ends = tuple((i, _end(y)) for i, y in enumerate(ys) if y.requires_grad)
         if not ends:
             raise ValueError("none of the stage's outputs depends on a parameter or on an input that has a gradient, "
                              "but the plan has a backward for it")
@@ -289,11 +291,25 @@ class StageRunner:
         return forward
 
 
+#: What ``torch.autograd.backward`` hands over to after its own checks in Python, which take as long as a small stage's
+#: backward, and which the engine makes again. It is private, but the same from torch 2.6 to 2.14; before 2.7 it is also
+#: the one way to go backward from an edge. A torch that has it no more has what is public.
+_ENGINE: Callable[..., object] | None = (
+    getattr(autograd_graph, "_engine_run_backward", None) if torch.__version__ < "2.15" else None)
+
+
 def _run_backward(ends: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
-    """``torch.autograd.backward``, whose own checks in Python take as long as a small stage's backward. The engine
-    checks shapes and types again."""
-    torch.autograd.Variable._execution_engine.run_backward(
-        tuple(ends), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    """``torch.autograd.backward``, without what takes time there."""
+    if _ENGINE is None:
+        torch.autograd.backward(ends, gradients)
+    else:
+        _ENGINE(tuple(ends), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def _end(y: Tensor) -> GradientEdge:
+    """The edge where ``y`` leaves, which holds the graph before it. The edge of a node in Python (a function of ours or
+    of a user) does so from torch 2.9 on only; so it is that of a view of ``y``, whose node is not."""
+    return get_gradient_edge(y.view_as(y) if isinstance(y.grad_fn, BackwardCFunction) else y)
 
 
 def _several(ys: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:

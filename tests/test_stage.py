@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
+from runtime import stage
 from runtime.measure import memory_of
 from runtime.offload import CopyEngine
 from runtime.precision import MasterWeights
@@ -73,6 +76,34 @@ def test_every_way_to_run_a_stage_gives_the_same_numbers(options: dict[str, Any]
     assert len(found) == len(plain) == 3 * 4 and len(found_weights) == len(plain_weights) == 4
     for mine, wanted in zip([*found, *found_weights], [*plain, *plain_weights], strict=True):
         assert torch.allclose(mine, wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_stage_goes_backward_with_what_is_public_too(split: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = run(split=split)
+    monkeypatch.setattr(stage, "_ENGINE", None)
+    for mine, theirs in zip(run(split=split), wanted, strict=True):
+        assert len(mine) == len(theirs) > 0 and all(map(torch.equal, mine, theirs))
+
+
+@pytest.mark.parametrize("last", [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Identity()])
+def test_a_stage_ends_in_edges_that_hold_its_graph(last: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.9 the edge of a node in Python, such as a deferred linear layer's, holds nothing."""
+    edges = []
+
+    def edge(y: Tensor) -> GradientEdge:
+        edges.append(get_gradient_edge(y))
+        return edges[-1]
+
+    monkeypatch.setattr(stage, "get_gradient_edge", edge)
+    runner, x = StageRunner(nn.Sequential(last), split=True), torch.ones(2, WIDTH)
+    runner.forward(0, x)
+    assert len(edges) == 1 and not isinstance(edges[0].node, BackwardCFunction)
+    gradient, = runner.input_grad(0, x)
+    runner.weight_grad(0)
+    runner.close()
+    wanted, = torch.autograd.grad(last(leaf := x.clone().requires_grad_()), leaf, x)
+    assert gradient is not None and torch.allclose(gradient, wanted)
 
 
 def test_an_output_that_nothing_depends_on_adds_nothing_and_constants_get_no_gradient() -> None:
