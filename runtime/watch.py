@@ -5,6 +5,9 @@ reads there whether somebody gave up, and gives up itself when the rank has been
 timeout. Giving up is ``os._exit``: a rank that waits inside a communication library, or sleeps, cannot be stopped more
 gently. The sentence on standard error names the rank, the instruction and the micro-batch, and where the fault seems to
 lie: the rank that everybody waits for, directly or through others.
+
+The store lives in rank 0's process. Where that is stopped, or its host cut off, asking the store never ends; so a
+second thread, which does not ask it, ends the rank when the first has not come back in time.
 """
 
 from __future__ import annotations
@@ -49,19 +52,23 @@ class Watch:
         self._now = Activity("starting"), time.monotonic()  # one assignment: the other thread sees both or neither
         self._over = threading.Event()
         self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
+        self._looked, self._done_looking = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._look, name="weft watch", daemon=True)
+        self._second = threading.Thread(target=self._look_on, name="weft watch of the store", daemon=True)
 
     def __enter__(self) -> Watch:
         # SIGTERM (from torchrun, when another rank died) and Ctrl-C are for the watching thread: the main thread may
         # sit inside a library, where Python would never get to hear of them.
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._thread.start()
+        self._second.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self._over.set()
         self._thread.join()
+        self._done_looking.set()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def finish(self) -> None:
@@ -103,18 +110,28 @@ class Watch:
     def _look(self) -> None:
         while not self._over.is_set():
             now, since = self._now
-            spent = time.monotonic() - since
+            self._looked = time.monotonic()
+            spent = self._looked - since
             try:
                 self.store.set(f"now/{self.rank}", json.dumps([now.text, now.waits_for, spent, time.time()]))
                 if self._given_up() is not None:
                     self.give_up("")
+                if spent > self._limit:
+                    self.give_up(self._blame(now, spent))
             except RuntimeError:
                 if not self._over.wait(GRACE):
                     self.give_up(f"lost the rendezvous store, so rank 0 is gone, while {now.text}")
-            if spent > self._limit:
-                self.give_up(self._blame(now, spent))
             if received := _wait_for_signal(BEAT):
                 self.give_up(f"stopped by {signal.Signals(received).name} while {now.text}", 128 + received)
+
+    def _look_on(self) -> None:
+        """End this rank when a look has not come back from the store; nothing here may ask the store."""
+        while not self._done_looking.wait(BEAT):
+            silent = time.monotonic() - self._looked
+            if silent > self._limit + SILENCE:
+                self._say(f"weft: rank {self.rank}: gave up while {self.text}: the rendezvous store has not answered "
+                          f"for {silent:.1f} s; it lives with rank 0")
+                os._exit(1)
 
     def _blame(self, now: Activity, spent: float) -> str:
         """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
