@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 
 from experiments.transports import PLANNED, Counts, compare
-from runtime.buffers import OPEN_SENDS, BufferTable, Landing, buffer_table, send_done
+from runtime.buffers import OPEN_SENDS, BufferTable, Landing, Staging, buffer_table, send_done
 from runtime.check_buffers import check_memory
 from runtime.executor import Parcel
 from runtime.plan import plan_of
@@ -17,11 +19,12 @@ from runtime.program import Instruction, ProgramError, Recv, Send, StageWork, Wo
 from runtime.training import Boundary
 from runtime.transports import TransportError, parse_transport
 from runtime.transports.memory import allocate, layout_of, view
-from runtime.transports.shared import LANE, _Counters, _gpu_handles, _PeersSlots
+from runtime.transports.one_sided import OneSided
+from runtime.transports.shared import LANE, _Counters, _gpu_handles, _PeersSlots, _Processes
 from solver.baselines import baseline
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from tests.builders import chain, pipeline
-from tests.threads import Tracer, run_in_threads
+from tests.threads import Lane, Tracer, run_in_threads
 
 
 @pytest.mark.slow
@@ -81,6 +84,32 @@ def test_messages_over_an_emulated_link_follow_each_other() -> None:
     assert lane.arrival(3) == 201.5
     lane.posted, lane.written = 7, 5
     assert (lane.posted, lane.written) == (7, 5)
+
+
+def test_what_the_copying_thread_raises_is_raised_where_the_rank_waits() -> None:
+    layout = layout_of({"": ((2,), torch.float32)})
+    message, lane, closed = Staging(StageWork(0, "F", 0), 1, layout, 0, 0, 0), Lane(), list[bool]()
+    target = view(allocate([layout.size], torch.device("cpu"))[0], layout)
+    transport = OneSided({}, {message: target}, {}, {1: lane}, lambda peer: True, closed=lambda: closed.append(True))
+    leaving = transport.sender(message)({"": torch.ones(3)})  # its slot is not free yet, so the thread will copy
+    lane.posted = 1
+    with pytest.raises(RuntimeError, match="size"):
+        leaving.wait()
+    assert lane.written == 0
+    transport.close()
+    assert closed == [True]
+
+
+def test_a_peers_process_is_asked_for_by_a_handle_that_is_given_back() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    child = subprocess.Popen(["sleep", "60"])
+    processes = _Processes({3: child.pid, 4: os.getpid()})
+    assert processes.alive(3) and processes.alive(4)
+    child.kill()
+    child.wait()
+    assert not processes.alive(3) and processes.alive(4)
+    processes.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_parcel_lies_in_one_buffer_at_aligned_places() -> None:

@@ -25,7 +25,7 @@ from runtime.transports.one_sided import OneSided
 from runtime.transports.shared import matching
 from runtime.watch import Activity
 
-__all__ = ["Tracer", "expected", "run_in_threads"]
+__all__ = ["Lane", "Tracer", "expected", "run_in_threads"]
 
 PATIENCE = 30.0  # seconds after which threads that wait for each other are told to stop
 Value = TypeVar("Value")
@@ -45,7 +45,9 @@ class _NoWatch:
 
 
 @dataclass
-class _Lane:
+class Lane:
+    """One direction between two ranks in plain memory."""
+
     posted: int = 0
     written: int = 0
 
@@ -66,7 +68,7 @@ class _World:
         self.groups = {block.devices: threading.Barrier(len(block.devices)) for block in plan.problem.blocks}
         self.sums = {stages: threading.Barrier(len(ranks)) for stages, ranks in plan.parameter_groups.items()}
         self.values: list[Any] = [None] * self.size
-        self.lanes = {(owner, source): _Lane() for owner in range(self.size) for source in range(self.size)}
+        self.lanes = {(owner, source): Lane() for owner in range(self.size) for source in range(self.size)}
         self.slots: list[Any] = [None] * self.size
 
     def connect(self, session: Session, tables: Sequence[BufferTable]) -> Transport:

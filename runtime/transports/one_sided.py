@@ -51,18 +51,20 @@ class OneSided:
 
     ``slots`` are this rank's own, ``remote`` the receivers' for what it sends; ``lanes_in`` and ``lanes_out`` are by
     peer. ``alive(peer)`` says whether a peer's process still runs. ``now`` is the clock of the lanes' moments.
+    ``closed`` is called when it has been closed.
     """
 
     def __init__(self, slots: Mapping[Landing, Parcel], remote: Mapping[Staging, Parcel],
                  lanes_in: Mapping[int, Lane], lanes_out: Mapping[int, Lane], alive: Callable[[int], bool],
-                 now: Callable[[], float] = time.perf_counter) -> None:
+                 now: Callable[[], float] = time.perf_counter, closed: Callable[[], None] = lambda: None) -> None:
         self._slots, self._remote, self._in, self._out = slots, remote, lanes_in, lanes_out
-        self.alive, self.now = alive, now
+        self.alive, self.now, self._on_close = alive, now, closed
         self._posted = dict.fromkeys(lanes_in, 0)
         self._started = dict.fromkeys(lanes_out, 0)
         self._late: deque[_Leaving | _Posting] = deque()
         self._wake, self._closed = threading.Condition(), False
         self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None  # of the thread: the rank raises it where it waits
         self._stream: torch.cuda.Stream | None = None
 
     def slot(self, landing: Landing) -> Parcel:
@@ -103,15 +105,19 @@ class OneSided:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        self._slots, self._remote, self._in, self._out = {}, {}, {}, {}  # others' memory too can go now
+        self._on_close()
 
     def wait(self, done: Callable[[], bool], peer: int) -> None:
-        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before."""
+        """Wait until ``done()``. Raises ``ConnectionError`` if ``peer`` ends before, and what the thread raised."""
         for _ in range(LOOKS):
             if done():
                 return
             time.sleep(0)
         nap, looked = NAP, time.monotonic()
         while not done():
+            if self._failure is not None:
+                raise self._failure
             time.sleep(nap)
             nap = min(1.5 * nap, LONGEST_NAP)
             if time.monotonic() - looked > PULSE:
@@ -127,9 +133,15 @@ class OneSided:
                 return
             self._late.append(task)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._do_late, name="weft transport", daemon=True)
+                self._thread = threading.Thread(target=self._run_thread, name="weft transport", daemon=True)
                 self._thread.start()
             self._wake.notify()
+
+    def _run_thread(self) -> None:
+        try:
+            self._do_late()
+        except Exception as error:
+            self._failure = error
 
     def _do_late(self) -> None:
         nap = NAP
@@ -199,7 +211,8 @@ class _Leaving:
         device = next(iter(self.target.values())).device
         if device.type == "cuda":
             stream = self.transport.stream(device)
-            with torch.cuda.stream(stream):
+            # A new thread stands at GPU 0: to go back there from a stream would make a context there.
+            with torch.cuda.device(device), torch.cuda.stream(stream):
                 self._write(self.parcel)
             stream.synchronize()
         else:

@@ -16,7 +16,7 @@ import platform
 import secrets
 import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -137,8 +137,9 @@ def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, fl
     remote = {message: slot(message.peer, landing) for message, landing in matching(rank, tables).items()}
     session.barrier("to share memory")
     os.close(file)  # all have mapped what they need
-    alive = _alive({peer: found[peer][0] for peer in peers})
-    return OneSided(slots, remote, {p: lane(rank, p) for p in peers}, {p: lane(p, rank) for p in peers}, alive)
+    processes = _Processes({peer: found[peer][0] for peer in peers})
+    return OneSided(slots, remote, {p: lane(rank, p) for p in peers}, {p: lane(p, rank) for p in peers},
+                    processes.alive, closed=processes.close)
 
 
 def matching(rank: int, tables: Sequence[BufferTable]) -> dict[Staging, Landing]:
@@ -161,14 +162,24 @@ def _map(peer: int, pid: int, file: int, token: bytes, shape: _Shape) -> mmap.mm
     return memory
 
 
-def _alive(pids: dict[int, int]) -> Callable[[int], bool]:
-    """Whether the process of a peer still runs, by a handle that does not mistake a later process for it."""
-    handles = {peer: os.pidfd_open(pid) for peer, pid in pids.items()}
-    polls = {}
-    for peer, handle in handles.items():
-        polls[peer] = select.poll()
-        polls[peer].register(handle, select.POLLIN)
-    return lambda peer: not polls[peer].poll(0)
+class _Processes:
+    """Those of the peers, by handles that do not mistake a later process for one of them."""
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        self._handles = {peer: os.pidfd_open(pid) for peer, pid in pids.items()}
+        self._polls = {peer: select.poll() for peer in pids}
+        for peer, handle in self._handles.items():
+            self._polls[peer].register(handle, select.POLLIN)
+
+    def alive(self, peer: int) -> bool:
+        """Whether the process of ``peer`` still runs."""
+        return not self._polls[peer].poll(0)
+
+    def close(self) -> None:
+        """Give the handles back."""
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
 
 
 def _gpu_handles(slots: Sequence[Tensor], table: BufferTable) -> dict[tuple[int, int], Any]:
