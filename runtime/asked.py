@@ -31,7 +31,7 @@ class ReplayError(ValueError):
 
 
 def asked_plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeout: float,
-          timeline_path: str | os.PathLike[str] | None, time_scale: float, replicas: int) -> Plan:
+               timeline_path: str | os.PathLike[str] | None, time_scale: float, replicas: int) -> Plan:
     """The plan, after everything that can be said against the call without the other ranks."""
     name = os.fspath(path)
     if emulate == (stages is not None):
@@ -59,7 +59,7 @@ def asked_plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, 
 
 
 def require_sense(emulate: bool, transport: str | None, checkpoint: str | os.PathLike[str] | None,
-                   checkpoint_every: int, resume: bool) -> None:
+                  checkpoint_every: int, resume: bool) -> None:
     """Refuse options that mean nothing, or nothing together."""
     if transport is not None:
         try:
