@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from runtime.watch import SILENCE, Activity, Watch
 from tests.ranks import launch_forked
@@ -22,7 +22,7 @@ TIMEOUT = 1.0
 #: The process of the store: it writes down its port and waits.
 HOST = """
 import pathlib, sys, time
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 pathlib.Path(sys.argv[1] + ".part").write_text(str(store.port))
 pathlib.Path(sys.argv[1] + ".part").rename(sys.argv[1])
