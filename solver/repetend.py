@@ -151,7 +151,8 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
 
 def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance, each: float,
              on_change: Callable[[PeriodSearch], None]) -> None:
-    """Try periods at the bound and a little above, which are decided soonest; then improve the best in parts.
+    """Try periods at the bound and a little above, which are decided soonest; then improve the best in parts, for as
+    long as one of these tries may take.
 
     In the middle of a wide gap whole periods of so many blocks would take too long.
     """

@@ -12,7 +12,7 @@ The rules:
   as its producer has ended and the link is free;
 - at no time does a device hold more than its memory. What ends gives back before what starts at that time takes.
   Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
-- per block, micro-batch m starts before m + 1;
+- per block, micro-batch m starts before m + 1 (unless ``in_turn=False``);
 - bounds are finite and not above what they bound, and no period is below the busiest device's work per micro-batch;
 - a repetend with ``count`` periods of q micro-batches means: in each device's row there are ``count`` consecutive
   stretches, each with every block of that device q times, and each the same as the one before with micro-batch numbers

@@ -64,9 +64,9 @@ class Program:
 
     # -- one limit -----------------------------------------------------------------------------------------------
 
-    def run(self, limit: float, *, shallowest: bool = False) -> Slicing | None:
-        """Stages within ``limit`` on the devices there are, of least depth if ``shallowest``; ``None``: there are none.
-        """
+    def run(self, limit: float, *, fewest: bool = False) -> Slicing | None:
+        """The shallowest stages within ``limit`` on the devices there are, with ``fewest`` on as few of them as that
+        depth takes; ``None``: there are none."""
         ideals, none = self.ideals, self.count + 1
         need, least = self._needed(limit, []), self._least_devices(limit, [])
         if need[ideals.whole] > self.count:
@@ -108,7 +108,7 @@ class Program:
                     number = int(rest[at])
                     reached[number] = bar[number] = int(devices[at])
                     parent[number] = ideal, int(index[at]), in_flight
-                if 0 in reached and not shallowest:
+                if 0 in reached and not fewest:
                     break
             parents.append(parent)
             if 0 in reached:

@@ -98,11 +98,11 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
         better, just_below = program.run(limit), False
         low, found = (limit, found) if better is None else (low, better)
     limit = found.value * (1 + slack + 1e-9)
-    shallow = program.run(limit, shallowest=True)
+    shallow = program.run(limit, fewest=True)
     assert shallow is not None
     depth, further = program.depth, []
     for more in shallower:
-        if (row := program.run(found.value * (1 + more + 1e-9), shallowest=True)) is not None:
+        if (row := program.run(found.value * (1 + more + 1e-9), fewest=True)) is not None:
             further.append(row)
     return LevelSolved(shallow, min(low, found.value), depth, limit, len(ideals.all), ideals.count, program.steps,
                        tuple(further))
