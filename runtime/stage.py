@@ -99,10 +99,10 @@ class _Repeat(NamedTuple):
 class StageRunner:
     """Runs ``module`` on micro-batches that overlap in time: tensors in, a tensor or several out.
 
-    The inputs numbered in ``constant`` get no gradient, nor do those that are no floating-point numbers. ``function``
-    is what a forward calls, the module itself unless given. With ``split``, the module's plain ``nn.Linear`` layers
-    defer their weight gradients; the layers are changed in place, and given back by :meth:`close`. Hooks on those
-    layers' weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
+    The inputs numbered in ``constant`` get no gradient, nor do those of whole numbers or truth values. ``function`` is
+    what a forward calls, the module itself unless given. With ``split``, the module's plain ``nn.Linear`` layers (of
+    real numbers) defer their weight gradients; they are changed in place, and given back by :meth:`close`. Hooks on
+    their weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
     ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it again on the same random numbers
     (running statistics, as of a batch norm, are then counted twice). With ``offload``, what a forward keeps can be
     moved to the host by that engine: all of it, or what the operations of the submodules named in ``offloaded`` keep.
@@ -128,7 +128,8 @@ class StageRunner:
         self._hooks = [hook for part in offloaded or () for hook in self._watch(module.get_submodule(part))]
         self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
-        self._split = [layer for layer in module.modules() if type(layer) is nn.Linear] if split else []
+        self._split = [layer for layer in module.modules()
+                       if type(layer) is nn.Linear and not layer.weight.is_complex()] if split else []
         for layer in self._split:
             layer.__dict__["forward"] = self._deferring(layer)
 
@@ -248,7 +249,7 @@ class StageRunner:
         if shelf is not None:
             shelf.leave(xs)
             kept = torch.autograd.graph.saved_tensors_hooks(shelf.put, shelf.take)
-        entered = [x.detach() if i in self.constant or not x.is_floating_point()
+        entered = [x.detach() if i in self.constant or not (x.is_floating_point() or x.is_complex())
                    else _Entrance.apply(self._handle, x, gradients, i)  # type: ignore[no-untyped-call]
                    for i, x in enumerate(xs)]
         with kept:

@@ -128,7 +128,7 @@ class _Graph:
             raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
                                "hold")
         constant = tuple(i for i, value in enumerate(takes)
-                         if value not in self.givers or not self.given[value][1].dtype.is_floating_point)
+                         if value not in self.givers or not self.given[value][1].has_gradient)
 
         def inputs() -> list[Tensor]:
             return [_random(self.given[value][1], device) if value in self.givers
@@ -139,7 +139,7 @@ class _Graph:
             raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
                                f"{', '.join(gives)}")
         self.given.update((value, (stage, looks)) for value, looks in zip(gives, outputs, strict=True))
-        returned = [value in training.losses or (value in self.used and looks.dtype.is_floating_point)
+        returned = [value in training.losses or (value in self.used and looks.has_gradient)
                     for value, looks in zip(gives, outputs, strict=True)]
         if not any(returned):
             raise MeasureError(f"stage {stage} gives no loss, and nothing that a gradient comes back for")
@@ -176,14 +176,14 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -
         return tensor
 
     with FakeTensorMode(allow_non_fake_inputs=True), saved_tensors_hooks(keep, lambda tensor: tensor):
-        ys = function(*(x.requires_grad_() if x.is_floating_point() else x for x in inputs()))
+        ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
         outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
     return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()]), outputs
 
 
 def _random(looks: Boundary, device: torch.device) -> Tensor:
     """Numbers at random; whole ones are 0, which is an index into anything."""
-    if looks.dtype.is_floating_point:
+    if looks.has_gradient:
         return torch.randn(looks.shape, dtype=looks.dtype, device=device)
     return torch.zeros(looks.shape, dtype=looks.dtype, device=device)
 

@@ -21,6 +21,11 @@ class Boundary(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its numbers are of a kind that has gradients: floating-point or complex ones."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
 
 class Ports(NamedTuple):
     """The values that a stage's module takes and gives, by name, in the order of its arguments and results."""

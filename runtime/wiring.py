@@ -136,7 +136,7 @@ class Wiring:
                                    "it gives no loss")
 
     def _is_number(self, value: str) -> bool:
-        return value not in self.boundaries or self.boundaries[value].dtype.is_floating_point
+        return value not in self.boundaries or self.boundaries[value].has_gradient
 
     def _backward(self, stage: int) -> str:
         letter = self.graph.stages[stage].backward

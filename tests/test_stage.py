@@ -115,6 +115,21 @@ def test_an_output_that_nothing_depends_on_adds_nothing_and_constants_get_no_gra
     assert runner.backward(0, x, None) == (None, None)
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_complex_numbers_have_gradients(split: bool) -> None:
+    torch.manual_seed(0)
+    module, x, g = nn.Linear(WIDTH, WIDTH, dtype=torch.complex128), *torch.randn(2, 3, WIDTH, dtype=torch.complex128)
+    wanted = torch.autograd.grad(module(leaf := x.clone().requires_grad_()), [leaf, *module.parameters()], g)
+    runner = StageRunner(module, split=split)
+    runner.forward(0, x)
+    found = (runner.input_grad if split else runner.backward)(0, g)
+    if split:
+        runner.weight_grad(0)
+    runner.close()
+    for mine, theirs in zip([*found, *(p.grad for p in module.parameters())], wanted, strict=True):
+        assert mine is not None and torch.allclose(mine, theirs)
+
+
 def test_a_gradient_of_another_shape_is_refused_and_no_gradient_at_all_changes_nothing() -> None:
     runner, x = StageRunner(nn.Linear(WIDTH, WIDTH)), torch.ones(2, WIDTH)
     runner.forward(0, x)

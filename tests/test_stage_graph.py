@@ -184,6 +184,11 @@ def test_whole_numbers_have_no_gradient() -> None:
     assert made.reads(StageWork(0, "B", 3)) == (StageWork(2, "B", 3),)
 
 
+def test_complex_numbers_have_one() -> None:
+    made = wiring(boundaries={**SEEN, "x": Boundary((2,), torch.complex64)})
+    assert made.parcel(StageWork(1, "B", 3), 0) == ("x",)
+
+
 @pytest.mark.parametrize(("changes", "message"), [
     ({"ports": {0: PORTS[0]}}, r"ports names the stages \[0\], but the plan has the stages \[0, 1, 2\]"),
     ({"ports": {**PORTS, 1: Ports(("x", "x"), ("y",))}}, "stage 1: its ports name a value twice: x, x"),
