@@ -150,9 +150,10 @@ def test_slack_buys_depth() -> None:
     assert loose.objective <= loose.limit
 
 
-def test_negative_slack_is_refused() -> None:
-    with pytest.raises(PlacementError, match="slack"):
-        place_graph(forks(2, 1, devices=2), slack=-0.1)
+@pytest.mark.parametrize("slack", [-0.1, float("nan"), float("inf")])
+def test_slack_out_of_range_is_refused(slack: float) -> None:
+    with pytest.raises(PlacementError, match=f"slack is {slack}, it must be 0 or more and finite"):
+        place_graph(forks(2, 1, devices=2), slack=slack)
 
 
 def test_the_answer_says_depth_and_what_follows() -> None:

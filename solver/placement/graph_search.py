@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -49,8 +50,8 @@ def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: fl
     errors are those of :func:`solver.placement.search.place`; a search cut short by time or Ctrl-C returns the best
     graph so far.
     """
-    if slack < 0:
-        raise PlacementError(f"slack is {slack}, it must be 0 or more")
+    if not 0 <= slack < math.inf:
+        raise PlacementError(f"slack is {slack}, it must be 0 or more and finite")
     began = time.process_time()
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
     search = _Search(problem, budget, slack, on_step)
