@@ -21,7 +21,7 @@ from solver.placement.hopeless import NoPlacement
 from solver.placement.ideals import Ideals
 from solver.placement.in_flight import Turn, depths, in_flight_samples, least_micro_batches
 from solver.placement.levels import TooWide, levels
-from solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 from solver.placement.reduce import order_twins
 from solver.placement.search import place
 from solver.placement.stage_blocks import StageWork, one_f_one_b, stage_problem, work_of
@@ -297,6 +297,9 @@ def test_a_gradient_between_branches_keeps_them_together() -> None:
         levels(groups_of(problem), Budget(), least=0.0)
     row = levels(groups_of(problem), Budget(), least=0.0, in_a_row=True)  # one piece a level
     assert row.stages is not None and row.stages.value == 4.0
+    halves = Degree(2, tuple((0.5,) for _ in nodes))
+    shared = place_graph(dataclasses.replace(problem, degrees=(halves,)), effort=EFFORT)  # without proof: in a row
+    assert shared.solver["by"] == "rows" and shared.bound <= shared.objective <= 4.0
 
 
 # -- large and equal branches ------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ just after the backward that precedes it, on the other devices at the same time 
 are those of 1F1B: device r of p holds p - r micro-batches. There is no published formula for its bubble: each spread
 block stops all its devices, and the chain's micro-batches between them cannot move closer.
 
-:func:`around` puts the spread blocks into any other order of the chain in the same way; :func:`around_blocks`, into that
-of the building-block search, is no published schedule but a start for ours.
+:func:`around` puts the spread blocks into any other order of the chain in the same way; :func:`around_blocks`, into
+that of the building-block search, is no published schedule but a start for ours.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def shorten_paths(groups: Groups, pieces: int) -> Groups:
     """Every path (:mod:`solver.placement.ideals`) made of at most ``pieces`` groups of about equal work, those next to
     each other joined."""
     label = list(range(groups.count))
-    paths = Ideals(groups, Budget(), limit=math.inf, devices=groups.problem.devices, in_a_row=False, twins=False).paths
+    paths = Ideals(groups, Budget(), limit=math.inf, devices=groups.problem.devices, in_a_row=True, twins=False).paths
     for path in paths:
         total, passed = sum(float(groups.least[g]) for g in path), 0.0
         first: dict[int, int] = {}
