@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from models.costs import LayerCost
 from models.devices import DEVICES
@@ -27,7 +26,7 @@ from models.quantities import format_bytes
 from models.roofline import Roofline
 from models.section import Section
 from models.sections import ConfigModel, ExplicitModel, GraphModel, Spec, Training
-from models.spec import SpecError
+from models.spec import SpecError, named_file, path_in
 from models.zoo.graphs import model_graph
 from solver.operators import OperatorError, OperatorGraph
 
@@ -51,11 +50,11 @@ class FamilyCosts:
 
 
 def family_model(spec: Spec) -> Section:
-    """The family and sizes of the spec's model; a config.json is read. Raises ``ConfigError``."""
+    """The family and sizes of the spec's model; a config.json is read. Raises ``ConfigError``, and
+    :class:`~models.spec.SpecError` where there is no such file."""
     model = spec.model
     if isinstance(model, ConfigModel):
-        path = Path(model.config) if spec.folder is None else spec.folder / model.config
-        return read_config(path, sequence=model.sequence)
+        return read_config(named_file(spec, "model.config", model.config), sequence=model.sequence)
     assert not isinstance(model, ExplicitModel | GraphModel)
     return model
 
@@ -64,7 +63,7 @@ def _graph(spec: Spec) -> OperatorGraph:
     """One micro-batch of the spec's model."""
     run, model = spec.run, spec.model
     if isinstance(model, GraphModel):
-        graph = in_order(load_graph(model.graph if spec.folder is None else spec.folder / model.graph))
+        graph = in_order(load_graph(named_file(spec, "model.graph", model.graph)))
         stored = round(graph.parameter_bytes() / max(1, graph.parameter_count()))
         if stored and run.parameter_bytes != stored:
             raise SpecError(f"{spec.where}: parameter_bytes is {run.parameter_bytes}, but the parameters in "
@@ -129,16 +128,16 @@ def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
         return Roofline(DEVICES[_device(spec)])
     batch = spec.run.micro_batch_size
     if name.endswith(".json"):
-        return load_times(name if spec.folder is None else spec.folder / name)
+        return load_times(named_file(spec, "costs", name))
     if name in PROFILES:
         tables = {size: shipped_profile(name, size) for size in PROFILES[name]}
         source = ProfileTimes(tables, batch, Roofline(DEVICES[_PROFILED[name]]), f"the profile {name}", {
             degree: {size: shipped_profile(name, size, degree) for size in PROFILES[name]} for degree in DEGREES})
     else:
-        path = Path(name) if spec.folder is None else spec.folder / name
-        if not name.endswith(".csv") and not path.exists():
+        if not name.endswith(".csv") and not path_in(spec, name).exists():
             raise SpecError(f"{spec.where}: costs is {name!r}, it must be a shipped profile ({', '.join(PROFILES)}) or "
                             f"the path of a profile CSV, or roofline or a device ({', '.join(DEVICES)}) to model")
+        path = named_file(spec, "costs", name)
         source = ProfileTimes({batch: load_profile(path, str(path))}, batch, Roofline(DEVICES[_device(spec)]),
                               f"the profile {path}", {degree: {batch: load_profile(other, str(other))}
                                                       for degree, other in profiles_beside(path).items()})

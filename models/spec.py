@@ -37,7 +37,7 @@ from models.sections import (
 
 __all__ = [
     "MAX_MICRO_BATCHES", "Cluster", "ExplicitModel", "GptModel", "Inference", "LayerSpec", "Placement", "Spec",
-    "SpecError", "Training", "demo_spec", "load_spec", "parse_spec", "spec_schema",
+    "SpecError", "Training", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema",
 ]
 
 #: No spec comes near this; a larger file is something else, given by mistake.
@@ -89,6 +89,20 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
         raise SpecError(f"{where}: is nested too deeply") from None
     spec._where, spec._folder = where, folder
     return spec
+
+
+def path_in(spec: Spec, name: str) -> Path:
+    """The path that ``spec`` means by ``name``."""
+    return Path(name) if spec.folder is None else spec.folder / name
+
+
+def named_file(spec: Spec, entry: str, name: str) -> Path:
+    """The file that ``entry`` of ``spec`` names. Raises :class:`SpecError` if it is not there."""
+    path = path_in(spec, name)
+    if not path.is_file():
+        raise SpecError(f"{spec.where}: {entry} is {name}, but there is no file {path}; name "
+                        "one from the spec's folder")
+    return path
 
 
 def demo_spec() -> Spec:

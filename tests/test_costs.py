@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_a_profile_of_ones_own_stands_beside_the_spec(tmp_path: Path) -> None:
     text = source.read_text()
     profile = tmp_path / "mine.csv"
     spec = gpt(2, layers=2, costs="mine.csv", folder=tmp_path)
-    with pytest.raises(ProfileError, match=r"mine\.csv: cannot be read"):
+    with pytest.raises(SpecError, match=r"costs is mine\.csv, but there is no file"):
         layer_costs(spec)
     profile.write_text(text)
     assert layer_costs(spec) == layer_costs(gpt(2, layers=2))
@@ -174,3 +175,16 @@ def test_a_measured_link_goes_through_its_points_and_rises_between_them(file: st
 def test_nvlink_moves_the_hidden_state_at_its_measured_speed() -> None:
     link = model_cluster(demo_spec().cluster).link
     assert link.seconds(8 * MIB) == pytest.approx(8 / 1024 / 35.88, abs=1e-9)
+
+
+@pytest.mark.parametrize("more, entry", [
+    ("model: {family: gpt, layers: 2, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}\ncosts: none.csv", "costs is none.csv"),
+    ("model: {family: resnet, depths: [1]}\ncosts: none.csv", "costs is none.csv"),
+    ("model: {family: resnet, depths: [1]}\ncosts: none.json", "costs is none.json"),
+    ("model: {config: none/config.json}\ncosts: v100", "model.config is none/config.json"),
+    ("model: {graph: none.json}\ncosts: v100", "model.graph is none.json"),
+])
+def test_a_file_that_is_not_there_is_named_with_its_entry(more: str, entry: str, tmp_path: Path) -> None:
+    text = f"name: absent\n{more}\ncluster: {{gpus: 1, memory: 16 GiB}}\ntraining: {{micro_batches: 2}}\n"
+    with pytest.raises(SpecError, match=f"^my.yaml: {re.escape(entry)}, but there is no file {tmp_path}"):
+        layer_costs(parse_spec(text, "my.yaml", tmp_path))

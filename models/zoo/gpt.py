@@ -23,13 +23,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from models.costs import LayerCost, recomputed
 from models.devices import DEVICES
 from models.profiles import PROFILES, Operator, ProfileError, load_profile, shipped_profile
 from models.sections import GptModel, Spec, Training
-from models.spec import SpecError
+from models.spec import SpecError, named_file, path_in
 
 __all__ = ["GptSizes", "gpt_layers", "profile_sizes"]
 
@@ -127,10 +126,10 @@ def _operators(spec: Spec) -> tuple[Mapping[str, Operator], str]:
             raise SpecError(f"{spec.where}: micro_batch_size is {spec.run.micro_batch_size}, but the profile {name} is "
                             f"measured for {', '.join(map(str, sizes))}")
         return shipped_profile(name, spec.run.micro_batch_size), f"the profile {name}"
-    path = Path(name) if spec.folder is None else spec.folder / name
-    if not name.endswith(".csv") and not path.exists():
+    if not name.endswith(".csv") and not path_in(spec, name).exists():
         raise SpecError(f"{spec.where}: costs is {name!r}, it must be a shipped profile ({', '.join(PROFILES)}) or the "
                         f"path of a profile CSV, or roofline or a device to model ({', '.join(DEVICES)})")
+    path = named_file(spec, "costs", name)
     return load_profile(path, str(path)), str(path)
 
 
