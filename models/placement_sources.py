@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from models.build import bytes_per_parameter
 from models.cluster import model_cluster
@@ -48,12 +49,13 @@ def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = Fal
                 for (memory, available), count in kinds.items()]
     training = isinstance(spec.run, Training)
     gradient = spec.run.gradient_bytes if isinstance(spec.run, Training) else 0
-    return placement_problem(
+    return replace(placement_problem(
         costs.graph, hardware, cluster.link.seconds,
         parts=by_layer(costs.graph) if whole_layers else by_operator(costs.graph),
         state_per_parameter=bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient_per_parameter=gradient,
         micro_batches=spec.micro_batches, training=training,
-        replicas=_replicas(spec, costs.graph.parameter_count() * gradient, len(kinds)) if replicate else ())
+        replicas=_replicas(spec, costs.graph.parameter_count() * gradient, len(kinds)) if replicate else ()),
+        name=spec.name)
 
 
 def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:

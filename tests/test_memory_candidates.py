@@ -148,7 +148,9 @@ def test_plans_are_printed_without_a_schedule(capsys: pytest.CaptureFixture[str]
     path.write_text(_SPEC.replace("180 MiB", "20 MiB"))
     assert main(["place", str(path), "--memory"]) == 1
     assert main(["place", str(path), "--memory", "--latency"]) == 2
-    assert "leave out --latency" in capsys.readouterr().err
+    assert main(["place", str(path), "--memory", "--effort", "2"]) == 2
+    told = capsys.readouterr().err
+    assert "leave out --latency" in told and "leave out --effort" in told
 
 
 # -- a bound over all placements -------------------------------------------------------------------------------------

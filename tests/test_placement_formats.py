@@ -148,7 +148,7 @@ def test_place_tells_people_stage_by_stage(tmp_path: Path, capsys: pytest.Captur
     assert main(["place", str(written(tmp_path, PROFILED)), "--quiet", "--latency"]) == 0
     shown = capsys.readouterr().out
     assert "4 operators in 2 stages" in shown and "bottleneck  7 ms, lower bound 7 ms: proven optimal" in shown
-    assert "accelerator: load 7 ms (6 compute, 1 transfers)" in shown
+    assert "accelerator: load 7 ms (6 ms compute, 1 ms transfers)" in shown
 
 
 def test_devices_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

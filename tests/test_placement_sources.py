@@ -111,6 +111,7 @@ def test_the_command_shows_depth_and_what_follows(spec: Path, graph: Path, tmp_p
                                                   capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["place", str(spec), "--stage-graph", "--effort", "1", "--quiet"]) == 0
     shown = capsys.readouterr().out
+    assert shown.startswith("towers: ") and " ms compute" in shown
     assert "depth       2 stages, lower bound 2" in shown
     assert "depth 2, then 3" in shown
     output = tmp_path / "stages.json"

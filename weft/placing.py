@@ -36,9 +36,11 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
         raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
                              "leave one of them out")
     if slack and not stage_graph:
-        raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for one")
+        raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for one "
+                             "(--stage-graph)")
     if replicate and not stage_graph:
-        raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages too")
+        raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages too "
+                             "(--stage-graph)")
     source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers, replicate=replicate)
     if stage_graph:
         from solver.placement.graph_search import place_graph
@@ -151,23 +153,24 @@ def placement_text(placement: Placement) -> str:
     proof = "proven optimal" if placement.status == "optimal" else f"gap at most {placement.gap:.2%}"
     lines = [
         f"{problem.name}: {len(problem.nodes)} operators in {len(placement.stages)} stages",
-        f"bottleneck  {placement.objective:.6g} {unit}, lower bound {placement.bound:.6g} {unit}: {proof}",
-        f"latency     {placement.latency:.6g} {unit}" + (
-            "" if placement.latency_bound is None else f", lower bound {placement.latency_bound:.6g} {unit} at this "
+        f"bottleneck  {_time(placement.objective, unit)}, lower bound {_time(placement.bound, unit)}: {proof}",
+        f"latency     {_time(placement.latency, unit)}" + (
+            "" if placement.latency_bound is None else f", lower bound {_time(placement.latency_bound, unit)} at this "
                                                        "bottleneck"),
     ]
     if isinstance(placement, GraphPlacement):
         lines.append(f"depth       {placement.depth} stages, lower bound {placement.depth_bound} with loads up to "
-                     f"{placement.limit:.6g} {unit}")
+                     f"{_time(placement.limit, unit)}")
     for number, stage in enumerate(placement.stages):
         kind = problem.kinds[stage.kind]
         limit = "" if kind.memory is None else f" of {_memory(kind.memory, problem)}"
         several = f"{stage.devices} x " if stage.devices > 1 else ""
-        added_up = f", {stage.all_reduce:.6g} all-reduce" if stage.all_reduce else ""
+        added_up = f", {_time(stage.all_reduce, unit)} all-reduce" if stage.all_reduce else ""
         names = [problem.nodes[stage.nodes[0]].name, problem.nodes[stage.nodes[-1]].name]
-        lines.append(f"  stage {number:<2} {several}{kind.name}: load {stage.load:.6g} {unit} ({stage.compute:.6g} "
-                     f"compute, {stage.transfers:.6g} transfers{added_up}), {_memory(stage.memory, problem)}{limit}, "
-                     f"{len(stage.nodes)} operators, {' ... '.join(dict.fromkeys(names))}"
+        count = "1 operator" if len(stage.nodes) == 1 else f"{len(stage.nodes)} operators"
+        lines.append(f"  stage {number:<2} {several}{kind.name}: load {_time(stage.load, unit)} "
+                     f"({_time(stage.compute, unit)} compute, {_time(stage.transfers, unit)} transfers{added_up}), "
+                     f"{_memory(stage.memory, problem)}{limit}, {count}, {' ... '.join(dict.fromkeys(names))}"
                      f"{_place_in_graph(placement, number)}")
     if placement.solver.get("coarsening"):
         lines.append(str(placement.solver["coarsening"]))
@@ -179,6 +182,10 @@ def _place_in_graph(placement: Placement, stage: int) -> str:
         return ""
     after = ", ".join(map(str, placement.after[stage]))
     return f"; depth {placement.depths[stage]}" + (f", then {after}" if after else "")
+
+
+def _time(value: float, unit: str) -> str:
+    return f"{value * 1e3:.6g} ms" if unit == "s" else f"{value:.6g} {unit}"
 
 
 def _memory(amount: float, problem: PlacementProblem) -> str:

@@ -81,6 +81,9 @@ def _run_memory(options: argparse.Namespace) -> int:
         if getattr(options, name):
             raise PlacementError(f"--memory decides a chain of a spec's operators on its own cluster; leave out "
                                  f"--{name.replace('_', '-')}")
+    if options.effort is not None or options.seed or options.workers > 1:
+        raise PlacementError("--memory plans with one worker and without chance, until --time-limit; leave out "
+                             "--effort, --seed and --workers")
     if not options.graph.endswith((".yaml", ".yml")):
         raise PlacementError(f"{options.graph}: --memory is for model specs (.yaml)")
     require_writable(options.output)
