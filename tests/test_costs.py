@@ -178,7 +178,8 @@ def test_nvlink_moves_the_hidden_state_at_its_measured_speed() -> None:
 
 
 @pytest.mark.parametrize("more, entry", [
-    ("model: {family: gpt, layers: 2, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}\ncosts: none.csv", "costs is none.csv"),
+    ("model: {family: gpt, layers: 2, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}\ncosts: none.csv",
+     "costs is none.csv"),
     ("model: {family: resnet, depths: [1]}\ncosts: none.csv", "costs is none.csv"),
     ("model: {family: resnet, depths: [1]}\ncosts: none.json", "costs is none.json"),
     ("model: {config: none/config.json}\ncosts: v100", "model.config is none/config.json"),
