@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from runtime.allocator import keep_freed_memory
@@ -161,7 +161,8 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     at once, they would share one stream. Where ranks share a GPU, which NCCL cannot, collectives are gloo's.
     ``timeout`` is in seconds, for one instruction or one wait; past it the process ends (:mod:`runtime.watch`), as it
     does on any error inside. ``transport`` and ``reserve``: see :class:`Session`; by default what suits the device. The
-    ranks are those of ``replicas`` copies of a plan, of which there must be as many in each.
+    ranks are those of ``replicas`` copies of a plan, of which there must be as many in each. Raises
+    :class:`SessionError` where rank 0 cannot be found.
     """
     device = device or torch.device("cpu")
     torch.set_num_threads(1)
@@ -169,8 +170,7 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     if device.type == "cuda":
         torch.cuda.set_device(device)
     wait = datetime.timedelta(seconds=timeout)
-    main_store, rank, world = next(iter(rendezvous("env://", timeout=wait)))
-    watch_store, _, _ = next(iter(rendezvous("env://", timeout=wait)))
+    (main_store, rank, world), (watch_store, _, _) = _rendezvous(wait), _rendezvous(wait)
     with Watch(PrefixStore("weft watch", watch_store), rank, world, timeout) as watch:
         # The watch ends a wait before the group's own timeout does, so that there is a sentence.
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
@@ -196,6 +196,18 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         except Exception as error:
             traceback.print_exc()
             watch.give_up(f"{type(error).__name__} while {watch.text}: {(str(error) or 'no message').splitlines()[0]}")
+
+
+def _rendezvous(wait: datetime.timedelta) -> tuple[Store, int, int]:
+    """A store that all ranks share, this one's number, and how many there are."""
+    try:
+        store, rank, world = next(iter(rendezvous("env://", timeout=wait)))
+    except RuntimeError as error:
+        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise SessionError(f"rank {os.environ.get('RANK')} did not find rank 0 at {place} within "
+                           f"{wait.total_seconds():g} s ({(str(error) or type(error).__name__).splitlines()[0]:.200}): "
+                           "start all ranks, with one MASTER_ADDR and MASTER_PORT") from None
+    return store, rank, world
 
 
 def _share_gpus() -> bool:

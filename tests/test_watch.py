@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from runtime.launch import free_port
+from runtime.session import SessionError, join
 from runtime.watch import SILENCE, Activity, Watch
 from tests.ranks import launch_forked
 
@@ -58,6 +61,16 @@ def test_a_rank_ends_though_the_process_of_the_store_is_stopped(tmp_path: Path) 
         host.wait()
     assert ended.code == 1 and not ended.late
     assert "rank 1: gave up while waiting for RECV 0F0<0: the rendezvous store has not answered for" in ended.errors
+
+
+def test_a_rank_that_does_not_find_the_first_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = str(free_port())
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, value)
+    threads = torch.get_num_threads()
+    with pytest.raises(SessionError, match=rf"rank 1 did not find rank 0 at 127.0.0.1:{port} within 1 s"), join(1.0):
+        pass
+    torch.set_num_threads(threads)
 
 
 def test_a_store_that_is_lost_while_the_guilty_is_looked_for_ends_the_rank(
