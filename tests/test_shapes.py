@@ -242,6 +242,27 @@ def test_solve_picks_the_shape_and_says_what_the_others_cost() -> None:
     assert "fits: gpu" in text  # why the chain is none
 
 
+def test_placements_of_one_name_are_told_apart() -> None:
+    """A V is cut for one micro-batch in flight, and otherwise for as many as 1F1B holds."""
+    listed = """
+name: listed
+model:
+  layers:
+    - {name: a, forward: 1 ms, input_grad: 1 ms, weight_grad: 2 ms, activation_memory: 50 MiB, parameters: 100000000}
+    - {name: b, repeat: 24, forward: 6 ms, input_grad: 6 ms, weight_grad: 5 ms, activation_memory: 700 MiB,
+       parameters: 50000000}
+    - {name: c, forward: 9 ms, input_grad: 10 ms, weight_grad: 10 ms, activation_memory: 400 MiB,
+       parameters: 100000000}
+cluster: {gpus: 4, memory: 24 GiB, bandwidth: 36 GB/s}
+training: {micro_batches: 8}
+placement: {shapes: [v], backward: [split]}
+"""
+    schedule = weft.solve(parse_spec(listed), effort=0.2)
+    assert [entry["placement"] for entry in schedule.solver["alternatives"]] == ["V, 2 chunks, I+W"] * 2
+    assert [line.partition(":")[0] for line in choice_lines(schedule) if line.startswith("V, ")] == [
+        "V, 2 chunks, I+W, cut otherwise"]
+
+
 def test_only_shapes_that_cannot_be_are_refused() -> None:
     with pytest.raises(Infeasible, match="no towers"):
         case_of(spec_of(GPT, more="placement: {shapes: [k]}"))

@@ -120,8 +120,11 @@ def choice_lines(schedule: Schedule) -> list[str]:
         lines.append(f"no placement on groups of these GPUs, whatever its shape and order, is shorter than "
                      f"{' '.join(time_text(bound, unit))} (gap {schedule.makespan / bound - 1:.2%})")
     others = [entry for entry in entries if entry["verdict"] != "chosen"]
+    told = {entry["placement"] for entry in entries if entry["verdict"] == "chosen"}
     for entry in others[:_MOST_LINES]:
-        lines.append(f"{entry['placement']}: {_verdict(entry, unit)}")
+        again = ", cut otherwise" if entry["placement"] in told else ""  # for another number of micro-batches in flight
+        told.add(entry["placement"])
+        lines.append(f"{entry['placement']}{again}: {_verdict(entry, unit)}")
     if len(others) > _MOST_LINES:
         lines.append(f"{len(others) - _MOST_LINES} more in the schedule's solver.alternatives")
     return lines
