@@ -29,6 +29,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -107,13 +108,16 @@ class Checkpoints:
                 raise SessionError(f"{partial}: cannot be written: {error.strerror}") from None
         session.barrier(f"to save {target}")
         state = _once(session, _state(session, training))
-        save(state, storage_writer=FileSystemWriter(partial, sync_files=True))
-        if first:
-            _commit(partial, target, {"format": CHECKPOINT_FORMAT, "plan": plan.digest, "step": done,
-                                      "replicas": session.replicas,
-                                      "signatures": {str(rank): found for rank, found in enumerate(theirs)}})
-            for old in _whole(self.folder)[KEPT:]:
-                shutil.rmtree(old)
+        try:
+            save(state, storage_writer=FileSystemWriter(partial, sync_files=True))
+            if first:
+                _commit(partial, target, {"format": CHECKPOINT_FORMAT, "plan": plan.digest, "step": done,
+                                          "replicas": session.replicas,
+                                          "signatures": {str(rank): found for rank, found in enumerate(theirs)}})
+                for old in _whole(self.folder)[KEPT:]:
+                    shutil.rmtree(old)
+        except (CheckpointException, OSError) as error:
+            raise SessionError(f"{partial}: cannot be written: {_reason(error)}") from None
         session.barrier(f"to have saved {target}")
 
 
@@ -135,6 +139,14 @@ def _marker(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return marker if whole else None
+
+
+def _reason(error: CheckpointException | OSError) -> str:
+    """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``: nobody else would catch it.)"""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
+    return f"{(str(first) or type(first).__name__).splitlines()[0]} (process {process})"
 
 
 def _commit(partial: Path, target: Path, facts: dict[str, Any]) -> None:
@@ -202,7 +214,11 @@ def _load(path: Path, session: Session, training: Training) -> None:
         if name.removeprefix(own).startswith(prefix):
             assert isinstance(facts, TensorStorageMetadata)
             found[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
-    load(found, storage_reader=reader)
+    try:
+        load(found, storage_reader=reader)
+    except CheckpointException as error:
+        raise SessionError(f"{path}: cannot be read: {_reason(error)}; without it, the one before is gone on "
+                           "from") from None
     tensors = {name.removeprefix(own): tensor for name, tensor in found.items()}
     rest = io.BytesIO(tensors[f"{prefix}rest"].numpy().tobytes())
     parts = _with_tensors(torch.load(rest, weights_only=False), tensors)

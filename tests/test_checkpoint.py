@@ -9,15 +9,18 @@ import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from runtime import checkpoint
+from runtime.alone import alone
 from runtime.checkpoint import Checkpoints, latest
 from runtime.health import RunError, require_finite
 from runtime.launch import Ended
@@ -25,7 +28,7 @@ from runtime.optim import AdamA
 from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.precision import MasterWeights
 from runtime.replay import Replay, replay, run_training
-from runtime.session import join
+from runtime.session import SessionError, join
 from runtime.signature import SignatureError, require_signature, signatures, signed
 from runtime.timeline import Timeline
 from runtime.training import Boundary, Training
@@ -98,6 +101,20 @@ def test_a_step_that_is_saved_again_replaces_the_earlier_one(tmp_path: Path) -> 
     a_checkpoint(tmp_path, 3)
     assert latest(tmp_path) == a_checkpoint(tmp_path, 3)
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003"]
+
+
+def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch raises then is no ``Exception``, so it would pass by everybody who tells the other ranks."""
+    def full(*arguments: Any, **options: Any) -> None:
+        raise CheckpointException("write", {0: (OSError(28, "No space left on device"), traceback.StackSummary())})
+
+    plan = a_plan(1)
+    monkeypatch.setattr(checkpoint, "save", full)
+    with alone(plan, 0, torch.device("cpu")) as session, pytest.raises(SessionError) as raised:
+        Checkpoints(tmp_path, every=1).save(plan, session, training(plan, 0), 0)
+    partial = tmp_path / ".step-000000001.partial"
+    assert str(raised.value) == f"{partial}: cannot be written: [Errno 28] No space left on device (process 0)"
+    assert not issubclass(CheckpointException, Exception) and latest(tmp_path) is None
 
 
 def test_a_loss_that_is_no_number_is_named() -> None:
