@@ -106,6 +106,16 @@ def test_draw_and_plan_write_their_files(schedule: Path, tmp_path: Path, capsys:
     assert json.loads(capsys.readouterr().out)["micro_batches"] == 4
 
 
+@pytest.mark.parametrize("command", ["check", "draw", "plan", "export"])
+def test_a_spec_in_the_place_of_a_schedule_is_told_how_to_become_one(command: str, tmp_path: Path,
+                                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(TINY_SPEC)
+    further = [] if command == "check" else ["-o", tmp_path / ("out.svg" if command == "draw" else "out.json")]
+    assert run(command, path, *further) == 2
+    assert "model.yaml: is a model spec by its ending, and this needs a schedule; make" in capsys.readouterr().err
+
+
 def test_schema_is_the_json_schema_of_a_spec(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("schema") == 0
     assert {"model", "cluster", "training"} <= set(json.loads(capsys.readouterr().out)["properties"])

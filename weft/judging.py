@@ -9,7 +9,19 @@ if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.api.sources import PathLike
 
-__all__ = ["judged"]
+__all__ = ["judged", "read_schedule"]
+
+
+def read_schedule(path: PathLike) -> Schedule:
+    """The schedule in a file, not judged. Raises ``FormatError``, which for a model spec says how to come to one."""
+    from solver.entries import FormatError
+    from solver.files import load_schedule
+
+    name = os.fspath(path)
+    if name.lower().endswith((".yaml", ".yml")):
+        raise FormatError(f"{name}: is a model spec by its ending, and this needs a schedule; make one with "
+                          f"`weft solve {name} -o schedule.json`")
+    return load_schedule(path)
 
 
 def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: bool = True) -> Schedule:
@@ -20,12 +32,11 @@ def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: b
     to need more memory than there is. Raises :class:`~solver.validate.InvalidSchedule`, its sentences led by the file's
     name, and ``FormatError``.
     """
-    from solver.files import load_schedule
     from solver.validate import InvalidSchedule, violations
 
     where = ""
     if isinstance(schedule, str | os.PathLike):
-        where, schedule = f"{os.fspath(schedule)}: ", load_schedule(schedule)
+        where, schedule = f"{os.fspath(schedule)}: ", read_schedule(schedule)
     faults = violations(schedule, in_turn=in_turn, capacities=capacities)
     if faults:
         raise InvalidSchedule([where + fault for fault in faults])

@@ -27,9 +27,10 @@ def check(schedule: Schedule | PathLike) -> list[str]:
 
     if isinstance(schedule, str | os.PathLike):
         from solver.entries import read_json
-        from solver.files import load_schedule, misstatements
+        from solver.files import misstatements
+        from weft.judging import read_schedule
 
-        loaded = load_schedule(schedule)
+        loaded = read_schedule(schedule)
         return [*violations(loaded), *misstatements(read_json(schedule), loaded)]
     return violations(schedule)
 
