@@ -217,8 +217,8 @@ def _load(path: Path, session: Session, training: Training) -> None:
     try:
         load(found, storage_reader=reader)
     except CheckpointException as error:
-        raise SessionError(f"{path}: cannot be read: {_reason(error)}; without it, the one before is gone on "
-                           "from") from None
+        raise SessionError(f"{path}: cannot be read: {_reason(error)}; delete this folder to go on from the checkpoint "
+                           "before it") from None
     tensors = {name.removeprefix(own): tensor for name, tensor in found.items()}
     rest = io.BytesIO(tensors[f"{prefix}rest"].numpy().tobytes())
     parts = _with_tensors(torch.load(rest, weights_only=False), tensors)
