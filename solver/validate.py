@@ -349,11 +349,24 @@ def _check_repetend(schedule: Schedule, case: _Case) -> Iterator[str]:
 
 
 def _repeats(row: list[tuple[int, int]], length: int, q: int) -> int:
-    """The most consecutive stretches of ``length`` operations in ``row``, each ``q`` micro-batches after the last."""
-    if len(row) < length:
+    """The most consecutive stretches of ``length`` operations in ``row``, each with every block ``q`` times and each
+    ``q`` micro-batches after the last."""
+    if not length:
         return 0
+    times = dict.fromkeys((block for block, _ in row), 0)  # of each block in the stretch that begins at ``begin``
+    for block, _ in row[len(row) - length + 1:]:
+        times[block] += 1
+    full = sum(count == q for count in times.values())
     longest = run = 0
-    for (block, m), (later_block, later_m) in zip(row, row[length:], strict=False):
-        run = run + 1 if block == later_block and later_m == m + q else 0
-        longest = max(longest, run)
-    return 1 + longest // length if length else 0
+    for begin in reversed(range(len(row) - length + 1)):
+        block, m = row[begin]
+        full += (times[block] + 1 == q) - (times[block] == q)
+        times[block] += 1
+        later = begin + length
+        run = run + 1 if later < len(row) and row[later] == (block, m + q) else 0
+        if full * q == length:
+            longest = max(longest, 1 + run // length)
+        last, _ = row[later - 1]
+        full += (times[last] - 1 == q) - (times[last] == q)
+        times[last] -= 1
+    return longest

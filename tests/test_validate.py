@@ -313,6 +313,15 @@ def test_all_forwards_then_all_backwards_repeat_nothing() -> None:
     assert repeating(*order, first=0, count=2) != []
 
 
+def test_a_stretch_of_a_repetend_has_every_block_as_often() -> None:
+    """a0 a1 b0 b1 c0 c1: no three neighbours are a, b and c."""
+    three = problem(block("a"), block("b"), block("c"))
+    rows = [(name, m, 2.0 * k + m) for k, name in enumerate("abc") for m in range(2)]
+    assert violations(schedule(three, *rows, repetend=Repetend(0, 1))) == [
+        "repetend: device 'gpu0' repeats its order 0 times, 1 micro-batches further each time, not 1 times"]
+    validate(schedule(three, *rows, repetend=Repetend(0, 1, 2)))
+
+
 @pytest.mark.parametrize("repetend", [Repetend(-1, 1), Repetend(0, 0), Repetend(0, 1, 0)])
 def test_repetend_out_of_range(repetend: Repetend) -> None:
     [found] = violations(schedule(ALONE, ("a", 0, 0), repetend=repetend))
