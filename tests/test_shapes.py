@@ -16,6 +16,7 @@ from models.transform import shapes
 from models.transform.chunks import Chunks, chunked
 from models.transform.groups import GroupStage, Row, split_row
 from models.transform.parts import stage_cost
+from models.transform.rows import NoShape
 from models.transform.shapes import ShapeCandidate, shape_candidates
 from models.transform.space import Space, space_of
 from solver.baselines import baseline
@@ -285,7 +286,7 @@ def test_a_shape_that_fits_in_one_mode_is_not_refused_for_the_other(monkeypatch:
 
     def no_room_when_split(space: Space, shape: Any, backward: Any) -> list[ShapeCandidate]:
         if backward == "split":
-            raise shapes._NoShape("no room")
+            raise NoShape("no room")
         return whole_only(space, shape, backward)
 
     monkeypatch.setattr(shapes, "_of_shape", no_room_when_split)

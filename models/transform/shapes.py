@@ -10,40 +10,41 @@ HPCA 2024, names most of them):
 * ``k``: towers on groups of their own beside each other, and what joins them on all GPUs;
 * ``x``: two replicas of the model, one down the groups and one up, each with every other micro-batch.
 
-For each shape and backward mode the layers are cut by :mod:`models.transform.groups` for every number of stages, and
-the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all GPUs compute
+For each shape and backward mode the layers are cut by :mod:`models.transform.rows` for every number of stages, and the
+few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all GPUs compute
 is also cut into two chunks a group (:mod:`models.transform.chunks`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias, get_args
 
 from models.family_costs import device_of, family_costs, uses_measured_gpt
-from models.quantities import format_bytes
 from models.sections import ExplicitModel, Spec
 from models.spec import SpecError
-from models.stages import Backward, StageCost
+from models.stages import Backward
 from models.transform.chunks import CHUNKS, Chunks, chunked
 from models.transform.co_shard import segments_of
-from models.transform.groups import Cutter, GroupStage, InFlight, Row, split_row
+from models.transform.groups import GroupStage, split_row
 from models.transform.parts import Part, part_problem, stage_cost, static_memory
+from models.transform.rows import (
+    TOGETHER,
+    NoShape,
+    TogetherShape,
+    best_rows,
+    layers_together,
+    room_beside,
+    row_of,
+    rows_of,
+    runs_of,
+    tower_rows,
+)
 from models.transform.space import Space, space_of
 from solver.problem import Problem
 
 __all__ = ["TOGETHER", "Refused", "ShapeCandidate", "TogetherShape", "shape_candidates", "together"]
-
-TogetherShape: TypeAlias = Literal["groups", "tensor", "m", "nn", "k", "x"]
-TOGETHER: tuple[TogetherShape, ...] = get_args(TogetherShape)
-
-#: Of the splits of one shape, mode and number in flight that differ in their number of stages, so many are kept.
-_KEPT = 2
-#: Beyond so much above the best estimate of its shape none is.
-_ALLOWANCE = 1.15
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,10 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
         for backward in space.modes(modes):
             try:
                 made += _of_shape(space, shape, backward)
-            except _NoShape as error:
+            except NoShape as error:
                 reasons.append(str(error))
             if shape in ("m", "nn"):
-                with suppress(_NoShape):  # said of one chunk already
+                with suppress(NoShape):  # said of one chunk already
                     made += _in_chunks(space, shape, backward, chunks)
         found += made
         if not made:
@@ -130,8 +131,8 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
         return None
     space = _space(spec)
     _check_co_shard(spec, space)
-    return None if space is None else (space, *shape_candidates(space, wanted, spec.placement.backward,
-                                    [chunks for chunks in CHUNKS if chunks in spec.placement.shapes]))
+    return None if space is None else (space, *shape_candidates(
+        space, wanted, spec.placement.backward, [chunks for chunks in CHUNKS if chunks in spec.placement.shapes]))
 
 
 def _space(spec: Spec) -> Space | None:
@@ -156,22 +157,18 @@ def _check_co_shard(spec: Spec, space: Space | None) -> None:
                             "this model divides into so many; give numbers that divide its heads or hidden units")
 
 
-class _NoShape(Exception):
-    """Why a shape is no candidate."""
-
-
 def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[ShapeCandidate]:
-    together = _together(space, shape)
+    together = layers_together(space, shape)
     if shape == "x":
         return _both_ways(space, backward)
-    arrangements = list([list(_towers(space, together, backward))] if shape == "k" else
-                        _rows(space, together, backward))
+    arrangements = list([list(tower_rows(space, together, backward))] if shape == "k" else
+                        rows_of(space, together, backward))
     if shape == "groups":
         arrangements = [[row for row in rows if len(row) > 1 and any(
             stage.degree > 1 or stage.co_shard for stage in row)] for rows in arrangements]
         if not any(arrangements):
-            raise _NoShape("no split into stages fits of which one is on several GPUs")
-    best = dict.fromkeys(row for rows in arrangements for row in _best(space, together, rows))
+            raise NoShape("no split into stages fits of which one is on several GPUs")
+    best = dict.fromkeys(row for rows in arrangements for row in best_rows(space, together, rows))
     made = [_candidate(space, shape, backward, together, row) for row in best]
     return [candidate for candidate in made if candidate is not None]
 
@@ -179,12 +176,12 @@ def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[Sh
 def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
                chunks: Sequence[Chunks]) -> Iterator[ShapeCandidate]:
     """The placements of ``m`` or ``nn`` with two chunks a group, for each of ``chunks``."""
-    together = _together(space, shape)
+    together = layers_together(space, shape)
     rest = [layer for layer in range(len(space.layers)) if layer not in together]
     everyone = tuple(range(space.gpus))
-    spread = [Part("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in _runs(together)]
+    spread = [Part("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in runs_of(together)]
     for how in chunks:
-        for row in chunked(space, rest, how, backward, _room(space, together, backward)):
+        for row in chunked(space, rest, how, backward, room_beside(space, together, backward)):
             parts = sorted((*spread, *row), key=lambda part: part.layers[0])
             made = _made(space, shape, backward, tuple(replace(part, name=str(number))
                                                        for number, part in enumerate(parts)), chunks=how)
@@ -192,143 +189,11 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
                 yield made
 
 
-def _together(space: Space, shape: TogetherShape) -> tuple[int, ...]:
-    """The layers that all GPUs compute. Raises :class:`_NoShape` where the model has no such shape."""
-    everything = tuple(range(len(space.layers)))
-    if space.gpus == 1:
-        raise _NoShape("it needs more than one GPU")
-    if shape == "tensor":
-        return everything
-    if shape in ("groups", "x"):
-        return ()
-    if shape == "k":
-        if not space.towers:
-            raise _NoShape("the model has no towers that run beside each other")
-        if len(space.towers) > space.gpus:
-            raise _NoShape(f"{len(space.towers)} towers need as many GPUs")
-        return tuple(sorted(set(everything) - {layer for tower in space.towers for layer in tower}))
-    found = space.vocabulary_layers
-    if not found:
-        raise _NoShape("no layer of the model has a vocabulary to be cut along")
-    inner = [layer for layer in found if 0 < layer < everything[-1]
-             and any(i not in found for i in range(layer)) and any(i not in found for i in everything[layer:])]
-    if bool(inner) != (shape == "nn"):
-        raise _NoShape("a layer with a vocabulary stands inside the model: that is nn" if inner else
-                       "no layer with a vocabulary stands inside the model: that is m")
-    return found
-
-
-def _runs(layers: Sequence[int]) -> list[tuple[int, ...]]:
-    """``layers`` cut where they do not follow each other."""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return [tuple(run) for run in runs]
-
-
-def _room(space: Space, together: Sequence[int], backward: Backward) -> int:
-    """What is left of a GPU for stages beside the layers that all compute: their weights, and what they keep of a
-    micro-batch. What one of those needs while it runs is not counted: no stage runs then."""
-    if not together:
-        return space.capacity
-    graph = space.sharded[space.gpus].graph
-    names = {space.layers[i] for i in together}
-    held = graph.parameter_count([o.name for o in graph.operators if o.layer in names]) * space.bytes_per_parameter
-    runs = [stage_cost(space.costs[space.gpus], run) for run in _runs(together)]
-    held += sum(run.held_gradients for run in runs)
-    if backward == "none":
-        return space.capacity - held
-    return space.capacity - held - sum(run.activation for run in runs)
-
-
-def _row(space: Space, layers: Sequence[int], room: int, backward: Backward) -> Row:
-    return Row(space.costs, layers[0], layers[-1] + 1,
-               frozenset(range(layers[0], layers[-1] + 1)) - set(layers), room, space.bytes_per_parameter,
-               space.micro_batches, backward)
-
-
-def _rows(space: Space, together: Sequence[int], backward: Backward) -> Iterator[list[tuple[GroupStage, ...]]]:
-    """The splits of what not all GPUs compute: those with room for as many micro-batches as 1F1B holds, and for one."""
-    rest = [layer for layer in range(len(space.layers)) if layer not in together]
-    room = _room(space, together, backward)
-    if not rest:
-        need = space.capacity - room
-        workspace = max(_workspace(stage_cost(space.costs[space.gpus], together), backward), 0)
-        if workspace > room:
-            raise _short(need + workspace, space.capacity)
-        yield [()]
-        return
-    if room <= 0:
-        raise _short(space.capacity - room, space.capacity)
-    cutter = Cutter(_row(space, rest, room, backward), space.gpus)
-    least = cutter.splits("least")
-    found = [cutter.splits("1f1b")] if least and backward != "none" else []
-    if space.co_shard_parts and space.co_sharded and (not least or cutter.is_tight()):
-        in_parts = Cutter(replace(cutter.row, co_sharded=space.co_sharded), space.gpus)
-        kinds: tuple[InFlight, ...] = ("least",) if backward == "none" else ("1f1b", "least")
-        found += [[row for row in in_parts.splits(kind) if any(stage.co_shard for stage in row)] for kind in kinds]
-    if not least and not any(found):
-        raise _short(_least_need(space, rest, space.capacity - room), space.capacity)
-    yield from (rows for rows in (*found, least) if rows)
-
-
-def _towers(space: Space, together: Sequence[int], backward: Backward) -> Iterator[tuple[GroupStage, ...]]:
-    """For every way to share out the GPUs, two splits of each tower: of least bottleneck, and of least estimated step
-    (with few micro-batches, one that takes a single one through sooner)."""
-    room = _room(space, together, backward)
-    rows = [_row(space, tower, room, backward) for tower in space.towers]
-    any_found = False
-    for shares in _shares(space.gpus, len(rows)):
-        splits = [split_row(row, share) for row, share in zip(rows, shares, strict=True)]
-        if all(splits):
-            any_found = True
-            options = [dict.fromkeys((min(found, key=lambda row: (max(stage.cost.load for stage in row), len(row))),
-                                      min(found, key=lambda row: (_estimate(space, together, row), len(row)))))
-                       for found in splits]
-            yield from (tuple(itertools.chain(*rows)) for rows in itertools.product(*options))
-    if not any_found:
-        raise _short(_least_need(space, [i for tower in space.towers for i in tower], space.capacity - room),
-                     space.capacity)
-
-
-def _shares(gpus: int, towers: int) -> Iterator[tuple[int, ...]]:
-    if towers == 1:
-        yield (gpus,)
-        return
-    for first in range(1, gpus - towers + 2):
-        for rest in _shares(gpus - first, towers - 1):
-            yield (first, *rest)
-
-
-def _estimate(space: Space, together: Sequence[int], row: Sequence[GroupStage]) -> float:
-    """Seconds of a step whose bottleneck is busy all the time but while the first micro-batch comes in, through towers
-    side by side."""
-    everywhere = sum(stage_cost(space.costs[space.gpus], run).load for run in _runs(together)) if together else 0
-    towers: dict[int, int] = {}
-    for stage in row:
-        tower = next((i for i, layers in enumerate(space.towers) if together and stage.cost.first in layers), -1)
-        towers[tower] = towers.get(tower, 0) + stage.cost.load
-    most = max((stage.cost.load for stage in row), default=0)
-    return 1e-9 * (space.micro_batches * (everywhere + most) + max(towers.values(), default=0) - most)
-
-
-def _best(space: Space, together: Sequence[int], rows: Sequence[tuple[GroupStage, ...]],
-          ) -> list[tuple[GroupStage, ...]]:
-    ranked = sorted(rows, key=lambda row: (_estimate(space, together, row), len(row)))
-    if not ranked:
-        return []
-    limit = _ALLOWANCE * _estimate(space, together, ranked[0])
-    return [row for row in ranked[:_KEPT] if _estimate(space, together, row) <= limit]
-
-
 def _candidate(space: Space, shape: TogetherShape, backward: Backward, together: Sequence[int],
                row: Sequence[GroupStage]) -> ShapeCandidate | None:
     everyone = tuple(range(space.gpus))
     members = _members(row, space.gpus)
-    pieces = [(run, everyone, "") for run in _runs(together)]
+    pieces = [(run, everyone, "") for run in runs_of(together)]
     pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus, stage.co_shard)
                for stage, gpus in zip(row, members, strict=True)]
     pieces.sort(key=lambda piece: piece[0][0])
@@ -366,17 +231,17 @@ def _members(row: Sequence[GroupStage], gpus: int) -> list[tuple[int, ...]]:
 def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
     """Two replicas on groups of equal size, in opposite directions."""
     if backward == "none":
-        raise _NoShape("two directions fill each other's bubbles in training; inference has none")
+        raise NoShape("two directions fill each other's bubbles in training; inference has none")
     if space.micro_batches % 2:
-        raise _NoShape(f"two replicas need an even number of micro-batches, not {space.micro_batches}")
+        raise NoShape(f"two replicas need an even number of micro-batches, not {space.micro_batches}")
     degrees = [degree for degree in space.degrees if space.gpus % (2 * degree) == 0]
     if not degrees:
-        raise _NoShape(f"two directions need an even number of GPUs, not {space.gpus}")
+        raise NoShape(f"two directions need an even number of GPUs, not {space.gpus}")
     found: list[ShapeCandidate] = []
     for degree in degrees:
         stages = space.gpus // degree
         layers = list(range(len(space.layers)))
-        row = replace(_row(space, layers, space.capacity, backward), costs={degree: space.costs[degree]})
+        row = replace(row_of(space, layers, space.capacity, backward), costs={degree: space.costs[degree]})
         best = next((row for row in split_row(row, space.gpus, "least") if len(row) == stages), None)
         if best is None:
             continue
@@ -389,7 +254,7 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
         if made is not None and _fits_once(made):
             found.append(made)
     if not found:
-        raise _NoShape("the weights of two replicas do not fit beside what a micro-batch keeps")
+        raise NoShape("the weights of two replicas do not fit beside what a micro-batch keeps")
     return found
 
 
@@ -402,19 +267,3 @@ def _fits_once(candidate: ShapeCandidate) -> bool:
                                     for block in blocks):
             return False
     return True
-
-
-def _workspace(cost: StageCost, backward: Backward) -> int:
-    return cost.working_set if backward == "none" else max(cost.workspace_forward, cost.workspace_backward)
-
-
-def _least_need(space: Space, layers: Sequence[int], held: int) -> int:
-    """Bytes a GPU that are certainly needed: weights divided as evenly as possible beside ``held``."""
-    total = sum(min(degree * space.static_of(layer, degree) for degree in space.degrees) for layer in layers)
-    return held + -(-total // space.gpus)
-
-
-def _short(need: int, capacity: int) -> _NoShape:
-    if need > capacity:
-        return _NoShape(f"a GPU needs at least {format_bytes(need)}, but has {format_bytes(capacity)}")
-    return _NoShape("no split of its layers into stages fits into memory with one micro-batch in flight")
