@@ -39,19 +39,21 @@ class NoMemoryPlan(ValueError):
 
 
 def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float = inf, seed: int = 0,
-                at_least: int = 0) -> MemoryPlan:
+                at_least: int = 0, start: MemoryPlan | None = None) -> MemoryPlan:
     """The plan of least bottleneck, and the bound that proves it; among those, least recomputed time, stage by stage.
 
     ``gap``: how far from the optimum the answer may be, as a share of it; the plan's ``bound`` says how far it is.
     ``time_limit``: seconds, after which the best plan so far is returned. ``at_least``: nanoseconds that no plan is
-    known to be below, such as the bound of a problem that asks for less. Raises :class:`NoMemoryPlan` if none fits,
-    or none was found in time.
+    known to be below, such as the bound of a problem that asks for less. ``start``: a plan of ``problem`` that fits,
+    returned where no better one is found. Raises :class:`NoMemoryPlan` if none fits, or none was found in time.
     """
     search = _Search(problem, Budget(seconds=time_limit, seed=seed))
-    lower, cuts = search.narrow(gap, at_least)
-    if cuts is None:
+    lower, cuts = search.narrow(gap, at_least, None if start is None else start.time)
+    if cuts is not None:
+        return replace(search.plan(cuts), bound=lower)
+    if start is None:
         raise NoMemoryPlan(search.refusal())
-    return replace(search.plan(cuts), bound=lower)
+    return replace(start, bound=min(lower, start.time))
 
 
 def least_bottleneck(problem: MemoryProblem, *, gap: float = 1e-3, time_limit: float = inf, seed: int = 0) -> float:
@@ -87,18 +89,21 @@ class _Search:
 
     # -- the limit -------------------------------------------------------------------------------------------------
 
-    def narrow(self, gap: float, at_least: int = 0) -> tuple[int, tuple[int, ...] | None]:
-        """A lower bound of the least limit, and cuts within a limit close to it."""
+    def narrow(self, gap: float, at_least: int = 0,
+               known: int | None = None) -> tuple[int, tuple[int, ...] | None]:
+        """A lower bound of the least limit, and cuts within a limit close to it; below ``known``, or none."""
         total, kept = self.problem.totals[0][-1], self.problem.totals[1][-1]
         single = max(op.forward + op.backward for op in self.problem.operators)
         bound = failed = max(-(-total // self.stages), single, at_least) - 1
         links = max((self.problem.link_time(k) for k in range(1, self.count)), default=0)
         most = max(total + sum(op.forward for op in self.problem.operators), links, bound + 1,
                    self.problem.copy_time(kept + max(op.output for op in self.problem.operators)))
+        if known is not None:
+            most = max(bound, known - 1)
         self.slowest = most
         best: tuple[int, ...] | None = None
         step, limit = _STEP, bound + 1
-        while not self.budget.spent:
+        while not self.budget.spent and limit <= most:
             found, proven = self.cuts(limit)
             if found is not None:
                 best, self.limit = found, limit

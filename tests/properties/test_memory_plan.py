@@ -91,6 +91,8 @@ def _check(problem: MemoryProblem, *, exact: bool) -> None:
         return
     assert plan.fits and plan.bound == plan.time >= least
     assert plan_memory(problem, gap=0, at_least=plan.bound).time == plan.time
+    again = plan_memory(problem, gap=0, start=plan)
+    assert (again.time, again.bound) == (plan.time, plan.bound)
     assert not exact or plan.time == least
 
 
