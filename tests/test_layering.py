@@ -176,7 +176,7 @@ def test_runs_without_gradients_have_no_backward_blocks() -> None:
     (spec_text(T5_SIZES.replace("hidden: 64, ", "")), "model.hidden is missing: width of the hidden state"),
     (spec_text(T5_SIZES.replace("hidden: 64", "hidden: -64")), "model.hidden is -64, it must be at least 1"),
     (spec_text(device=", device: v200"), "cluster.device is 'v200', it must be one of v100"),
-    (spec_text("{config: none.json}"), "none.json: cannot be read"),
+    (spec_text("{config: none.json}"), "model.config is none.json, but there is no file none.json"),
     (spec_text("{config: 3}"), "model.config is 3, it must be text"),
     (spec_text("{config: a.json, layers: 3}"), "unknown key 'layers'; the keys are config, sequence"),
 ])
