@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from solver.validate import violations
 from weft.memory_plans import plan_text
 from weft.options import SearchOptions
 from weft.planning import Case, case_of, read_source, solve_case, solve_source
+from weft.tables import table_text
 from weft.units import memory_text, time_text
 
 if TYPE_CHECKING:
@@ -83,13 +83,7 @@ class Comparison:
                                             asdict(_row("weft", adam))})}
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        out = Console(file=io.StringIO(), width=140, color_system=None)
-        out.print(self.table())
-        stream = out.file
-        assert isinstance(stream, io.StringIO)
-        return stream.getvalue().rstrip()
+        return table_text(self.table())
 
     def table(self) -> Any:
         """The table, to be printed by rich."""

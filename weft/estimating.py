@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from models.estimate import Estimate, estimate_spec
 from models.spec import Spec
 from weft.memory_plans import plan_details, plan_table
+from weft.tables import table_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -86,11 +86,7 @@ class Report:
         return Group(stages, devices, *decided, *(Text(f"- {note}") for note in found.notes))
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        stream = io.StringIO()
-        Console(file=stream, width=180).print(self.table())
-        return stream.getvalue().rstrip("\n")
+        return table_text(self.table(), width=180)
 
 
 def estimate_source(source: Source, *, shape: str | None = None) -> Report:

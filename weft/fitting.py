@@ -13,6 +13,7 @@ from runtime.timeline import Timeline, load_timeline
 from solver.entries import FormatError, read_json
 from solver.files import load_schedule
 from solver.schedule import Schedule
+from weft.tables import table_text
 from weft.units import time_text
 
 if TYPE_CHECKING:
@@ -79,13 +80,7 @@ class Fitted:
         return f"{value * (1e3 if self.problem.time_unit == 's' else 1):.4g}"
 
     def __str__(self) -> str:
-        from io import StringIO
-
-        from rich.console import Console
-
-        text = StringIO()
-        Console(file=text, width=120).print(self.table())
-        return text.getvalue() + "".join(f"{warning}\n" for warning in self.warnings)
+        return table_text(self.table(), width=120) + "\n" + "".join(f"{warning}\n" for warning in self.warnings)
 
 
 def fit_timelines(source: Schedule | PathLike, timelines: Sequence[PathLike | Timeline]) -> Fitted:

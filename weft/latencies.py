@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from solver.problem import Number, is_finite_number
 from solver.schedule import Schedule
+from weft.tables import table_text
 from weft.units import memory_text, time_text
 
 __all__ = ["LATENCY_FORMAT", "OUTPUTS", "Point", "Serving", "parse_period", "parse_throughput"]
@@ -125,11 +125,7 @@ class Serving:
             save_schedule(self.points[0].schedule, path)
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        out = io.StringIO()
-        Console(file=out, width=140, color_system=None).print(self.table())
-        return out.getvalue().rstrip()
+        return table_text(self.table())
 
     def table(self) -> Any:
         """The table, to be printed by rich."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from solver.placement.memory import MemoryPlan, Mode
 from solver.problem import BlockKind
 from solver.schedule import Schedule
+from weft.tables import table_text
 from weft.units import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ class MemoryPlans:
         return Group(*(plan_table(plan, self.name) for plan in self.plans))
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        stream = io.StringIO()
-        Console(file=stream, width=180).print(self.table())
-        return stream.getvalue().rstrip("\n")
+        return table_text(self.table(), width=180)
 
 
 def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> MemoryPlans:

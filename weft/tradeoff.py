@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from solver.baselines import BASELINES
 from solver.entries import write_atomically
 from solver.problem import Number
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.tables import table_text
 from weft.tasks import Solved
 from weft.units import memory_text, time_text
 from weft.variants import Point, Variant
@@ -168,11 +168,7 @@ class Sweep:
         draw_front(self, path, title=title)
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        out = io.StringIO()
-        Console(file=out, width=140, color_system=None).print(self.table())
-        return out.getvalue().rstrip()
+        return table_text(self.table())
 
     def table(self) -> Any:
         """The table, to be printed by rich."""
