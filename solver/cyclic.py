@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -14,7 +14,7 @@ from solver.closure import UNRELATED, Lags
 from solver.cycles import longest_paths_or_cycle, ratio
 from solver.instance import Instance
 
-__all__ = ["Periodic", "Rings", "critical_blocks", "in_order", "lags_between", "retime"]
+__all__ = ["Periodic", "Rings", "critical_blocks", "in_order", "lags_between", "retime", "ring_of"]
 
 _T = TypeVar("_T")
 
@@ -58,7 +58,8 @@ class Periodic:
     @property
     def rings(self) -> Rings:
         """What every device repeats."""
-        return _rings(self.instance, self.period, self.starts)
+        return [ring_of(self.instance, device, self.period, self.starts)
+                for device in range(len(self.instance.capacity))]
 
     @property
     def latency(self) -> Fraction:
@@ -83,17 +84,21 @@ Rings: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 
 def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction], copies: int = 1) -> Periodic:
     """The same order on every device and link, at the least period it allows."""
-    found = in_order(instance, _rings(instance, period, starts), copies)
+    rings = [ring_of(instance, device, period, starts) for device in range(len(instance.capacity))]
+    found = in_order(instance, rings, copies)
     if found is None:
         raise AssertionError("the order of a periodic schedule waits for itself")
     return found
 
 
-def _rings(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction]) -> Rings:
-    turns = [start // period for start in starts]
-    # A block without duration (solver.contraction) runs before the one that starts at the same moment.
-    return [[(i, -int(turns[i])) for i in sorted(on, key=lambda i: (starts[i] % period, instance.durations[i] > 0))]
-            for on in instance.blocks_on]
+def ring_of(instance: Instance, device: int, period: int | Fraction,
+            starts: Sequence[int | Fraction] | Mapping[int, int]) -> list[tuple[int, int]]:
+    """One of :data:`Rings`: what ``device`` runs in a period, by the absolute starts of its blocks.
+
+    A block without duration (:mod:`solver.contraction`) runs before the one that starts at the same moment.
+    """
+    ordered = sorted(instance.blocks_on[device], key=lambda i: (starts[i] % period, instance.durations[i] > 0))
+    return [(i, -int(starts[i] // period)) for i in ordered]
 
 
 def in_order(instance: Instance, rings: Rings, copies: int = 1) -> Periodic | None:

@@ -23,7 +23,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from solver.closure import UNRELATED, Lags, lag_range
-from solver.cyclic import Periodic
+from solver.cyclic import Periodic, ring_of
 from solver.instance import Instance
 
 __all__ = ["ModuloModel"]
@@ -177,10 +177,8 @@ class ModuloModel:
 
     def ring(self, device: int, solver: cp_model.CpSolver) -> list[tuple[int, int]]:
         """The solution's order on one of the model's devices, as in :data:`solver.cyclic.Rings`."""
-        durations = self.instance.durations
-        ordered = sorted(self.instance.blocks_on[device],
-                         key=lambda i: (solver.value(self.offset[i]), durations[i] > 0))
-        return [(i, -solver.value(self.turn[i])) for i in ordered]
+        starts = {i: solver.value(self.start[i]) for i in self.instance.blocks_on[device]}
+        return ring_of(self.instance, device, self.period, starts)
 
 
 def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:

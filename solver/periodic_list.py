@@ -14,7 +14,7 @@ from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.cyclic import Periodic, retime
+from solver.cyclic import Periodic, retime, ring_of
 from solver.instance import Instance
 
 __all__ = ["list_periodic"]
@@ -137,13 +137,14 @@ class _Plan:
                 self._put(i, self.starts[i] if start is None else min(start, self.starts[i]))
 
     def _fits(self) -> bool:
-        """Whether every device holds the steady state's peak; blocks without duration come first, as in re-timing."""
+        """Whether every device holds the steady state's peak."""
         for device, capacity in enumerate(self.instance.capacity):
             if capacity is None or not self.instance.limited(device):
                 continue
             take, change = self.instance.take[device], self.instance.change[device]
-            level = -sum(amount * (self.starts[i] // self.period) for i, amount in change.items())
-            for i in sorted(change, key=lambda i: (self.starts[i] % self.period, self.instance.durations[i] > 0)):
+            ring = ring_of(self.instance, device, self.period, self.starts)
+            level = sum(change[i] * micro_batch for i, micro_batch in ring)
+            for i, _ in ring:
                 if level + take[i] > capacity:
                     return False
                 level += change[i]

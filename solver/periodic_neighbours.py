@@ -70,8 +70,8 @@ def _neighbourhood(found: Periodic, size: int, draw: random.Random) -> list[int]
 
 def _reordered(found: Periodic, period: int, free: list[int], budget: Budget) -> Periodic | None:
     """The blocks of the devices ``free`` in another order, so that ``period`` is enough, if that is found."""
-    instance = found.instance
-    fixed: Rings = [() if device in free else ring for device, ring in enumerate(found.rings)]
+    instance, rings = found.instance, found.rings
+    fixed: Rings = [() if device in free else ring for device, ring in enumerate(rings)]
     blocks = sorted({i for device in free for i in instance.blocks_on[device]})
     lags = lags_between(instance, fixed, period, blocks)
     if lags is None:
@@ -81,7 +81,6 @@ def _reordered(found: Periodic, period: int, free: list[int], budget: Budget) ->
     outcome = run(model.model, budget, workers=1, deterministic=_EACH, presolve=True, relaxation=False)
     if not outcome.found:
         return None
-    rings = [model.ring(device, outcome.solver) if device in free else ring
-             for device, ring in enumerate(found.rings)]
-    reordered = in_order(instance, rings)
+    reordered = in_order(instance, [model.ring(device, outcome.solver) if device in free else ring
+                                    for device, ring in enumerate(rings)])
     return None if reordered is None else replace(reordered, copies=found.copies)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
-from math import isqrt
+from math import ceil, isqrt
 
 from solver.closure import closure, closure_bound, takes_before_giving
 from solver.contraction import Contraction
@@ -85,7 +85,7 @@ def find_repetend(
         return _search(instance, least, start, allowed, on_change)
     inner = contraction.contract(start)
     if not contraction.exact:
-        refuted = contraction.length + closure_bound(contraction.inner, _ceil(inner.period)) - 1
+        refuted = contraction.length + closure_bound(contraction.inner, ceil(inner.period)) - 1
         return _search(instance, max(least, Fraction(refuted)), start, allowed, on_change)
 
     def expanded(search: PeriodSearch) -> PeriodSearch:
@@ -101,12 +101,12 @@ def _search(instance: Instance, least: Fraction, start: Periodic, allowed: _Allo
     """Close the gap between ``least``, a proven bound, and the period of ``start`` as far as is ``allowed``."""
     search = PeriodSearch(least, start)
     on_change(search)
-    low = closure_bound(instance, _ceil(start.period))
-    listed = list_periodic(instance, low, _ceil(start.period) - 1)
+    low = closure_bound(instance, ceil(start.period))
+    listed = list_periodic(instance, low, ceil(start.period) - 1)
     if listed is not None:
         search.best = replace(listed, copies=start.copies)
     _narrow(instance, search, low, allowed, on_change)
-    if not search.proven and search.bound >= _ceil(search.best.period) - 1:
+    if not search.proven and search.bound >= ceil(search.best.period) - 1:
         _settle_fractions(instance, search, allowed, on_change)
     return search
 
@@ -142,7 +142,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     if len(instance.durations) >= _MANY_BLOCKS:
         _improve(instance, search, low, allowed, each, on_change)
         first = 0
-    while not allowed.spent and search.bound < _ceil(search.best.period) - 1:
+    while not allowed.spent and search.bound < ceil(search.best.period) - 1:
         _close_in(instance, search, first, spacing, replace(allowed, each=min(each, allowed.each)), on_change)
         if each >= allowed.each:
             return
@@ -179,7 +179,7 @@ def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: flo
     """
     undecided: list[int] = []
     while not allowed.spent:
-        low, high = int(search.bound) + 1, _ceil(search.best.period) - 1
+        low, high = int(search.bound) + 1, ceil(search.best.period) - 1
         if low > high:
             return
         period = first if low <= first <= high and not undecided else _widest(low, high, undecided, spacing * high)
@@ -318,7 +318,3 @@ def _parts(instance: Instance) -> list[range]:
     """
     count = len(instance.capacity)
     return [] if count < _PARTED else [range(first, first + count // 2) for first in (0, count // 2, count // 4)]
-
-
-def _ceil(value: Fraction) -> int:
-    return -(-value.numerator // value.denominator)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from math import ceil
 
 from solver.baselines import NotApplicable
 from solver.bounds import makespan_bound, steady_bound
@@ -291,7 +292,7 @@ class Search:
     def _solve_whole(self, deterministic: float) -> None:
         self.phase = "whole schedule"
         result = reorder(self.instance, self.micro_batches, self.orders, [(0, len(row)) for row in self.orders],
-                         self.budget, bound=self._ceil_bound(), deterministic=deterministic, implied=self.implied)
+                         self.budget, bound=ceil(self.bound), deterministic=deterministic, implied=self.implied)
         self.bound = max(self.bound, Fraction(result.bound))
         if result.orders is not None:
             self.offer(result.orders, "weft")
@@ -307,7 +308,7 @@ class Search:
         stretch = [(sum(fixed.start[op] < begin for op in row),
                     len(row) if end is None else sum(fixed.start[op] < end for op in row)) for row in self.orders]
         whole = begin == 0 and end is None
-        result = reorder(self.instance, self.micro_batches, self.orders, stretch, self.budget, bound=self._ceil_bound(),
+        result = reorder(self.instance, self.micro_batches, self.orders, stretch, self.budget, bound=ceil(self.bound),
                          deterministic=0.02 * (last - first) if not whole else 20.0, implied=self.implied)
         if whole and result.bound > self.bound:
             self.bound = Fraction(result.bound)
@@ -315,9 +316,6 @@ class Search:
         return result.orders is not None and self.offer(result.orders, "weft")
 
     # -- what is known so far -------------------------------------------------------------------------------------
-
-    def _ceil_bound(self) -> int:
-        return -(-self.bound.numerator // self.bound.denominator)
 
     def offer_repeated(self, found: Periodic) -> None:
         """Offer ``found`` repeated, if there are enough micro-batches for a whole period."""
