@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.commands.arguments import add_search, share
 from weft.commands.command import GOOD, Command
 from weft.commands.output import require_writable, show
+
+if TYPE_CHECKING:
+    from solver.problem import Problem
 
 __all__ = ["COMMAND"]
 
@@ -55,26 +59,17 @@ def _run(options: argparse.Namespace) -> int:
                        stage_graph=options.stage_graph, slack=options.slack, replicate=options.replicate,
                        whole_layers=not options.operators, time_limit=options.time_limit, effort=options.effort,
                        seed=options.seed, workers=options.workers, on_step=StepLines(quiet=options.quiet))
-    answer = json.dumps(found.to_json())
-    if options.output:
-        from solver.entries import write_atomically
-
-        write_atomically(options.output, answer + "\n")
+    answer, blocks = found.to_json(), None
     if options.problem:
-        from solver.files import save_problem
-
         assert isinstance(found, GraphPlacement)
-        save_problem(blocks_of(found), options.problem)
-    print(answer if options.json else placement_text(found))
-    for path in (options.output, options.problem):
-        if path and not options.json:
-            print(f"written to {path}")
+        blocks = blocks_of(found)
+    _write(options, answer, blocks)
+    print(json.dumps(answer) if options.json else placement_text(found))
+    _tell_written(options)
     return GOOD
 
 
 def _run_memory(options: argparse.Namespace) -> int:
-    from solver.entries import write_atomically
-    from solver.files import save_problem
     from solver.placement.problem import PlacementError
 
     for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators"):
@@ -89,15 +84,26 @@ def _run_memory(options: argparse.Namespace) -> int:
     require_writable(options.output)
     require_writable(options.problem)
     found = weft.place_memory(options.graph, time_limit=options.time_limit)
-    if options.output:
-        write_atomically(options.output, json.dumps(found.to_json()) + "\n")
-    if options.problem:
-        save_problem(found.candidates[0].problem, options.problem)
+    _write(options, found.to_json(), found.candidates[0].problem)
     show(found, options.json, width=180)
+    _tell_written(options)
+    return GOOD
+
+
+def _write(options: argparse.Namespace, answer: dict[str, Any], blocks: Problem | None) -> None:
+    from solver.entries import write_atomically
+    from solver.files import save_problem
+
+    if options.output:
+        write_atomically(options.output, json.dumps(answer) + "\n")
+    if options.problem and blocks is not None:
+        save_problem(blocks, options.problem)
+
+
+def _tell_written(options: argparse.Namespace) -> None:
     for path in (options.output, options.problem):
         if path and not options.json:
             print(f"written to {path}")
-    return GOOD
 
 
 def _devices(text: str) -> dict[str, tuple[int, float | None]]:
