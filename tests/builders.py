@@ -10,7 +10,7 @@ from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders
 
-__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "loop", "pipeline", "v", "waves"]
+__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "loop", "pipeline", "together_spec", "v", "waves"]
 
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """
@@ -23,6 +23,18 @@ model:
        weights: 10 MiB, repeat: 6}
 cluster: {gpus: 2, memory: 2 GiB, bandwidth: 30 GB/s, latency: 10 us}
 training: {micro_batches: 4, micro_batch_size: 1}
+"""
+
+
+def together_spec(shapes: str) -> str:
+    """A GPT whose vocabulary is large enough for ``shapes`` on four GPUs that compute layers together."""
+    return f"""
+name: together
+model: {{family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 65536, sequence: 512}}
+costs: roofline
+cluster: {{gpus: 4, memory: 4 GiB, device: v100, bandwidth: 150 GB/s}}
+training: {{micro_batches: 4}}
+placement: {{shapes: [{shapes}], backward: [full]}}
 """
 
 

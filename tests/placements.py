@@ -22,6 +22,16 @@ def chain(times: Sequence[float], transfer: float = 0.0, *, devices: int = 2, me
     return PlacementProblem("chain", (DeviceKind("gpu", devices, memory),), nodes, tensors)
 
 
+def tensors_between(draw: st.DrawFn, count: int) -> tuple[Tensor, ...]:
+    """At random what ``count`` nodes, in this order, give to later ones."""
+    tensors = []
+    for i in range(count - 1):
+        targets = draw(st.sets(st.integers(i + 1, count - 1), max_size=2))
+        if targets:
+            tensors.append(Tensor(i, tuple(sorted(targets)), draw(st.sampled_from([0.0, 0.5, 2.0]))))
+    return tuple(tensors)
+
+
 def every_placement(problem: PlacementProblem, parts: Sequence[Sequence[int]] | None = None,
                     order: Sequence[tuple[int, int]] = ()) -> Iterator[tuple[Stage, ...]]:
     """All placements that break no rule, in which each of ``parts`` (default: the colocation classes) is in one stage,

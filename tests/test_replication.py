@@ -27,6 +27,7 @@ from solver.placement.replicated_slicing import slice_replicated
 from solver.placement.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
 from solver.placement.stage_dag import stages_by_depth
 from solver.placement.steps import least_step, ways_of
+from tests.placements import tensors_between
 
 
 def shared(problem: PlacementProblem, *degrees: int, rate: float = 1.0, all_reduce: float = 0.0) -> PlacementProblem:
@@ -162,13 +163,9 @@ def problems(draw: st.DrawFn, least: int = 0) -> PlacementProblem:
              for _ in range(1 if alike else count)] * (count if alike else 1)
     nodes = tuple(Node(f"n{i}", (time,), resident, held, gradient=gradient)
                   for i, (time, resident, held, gradient) in enumerate(costs))
-    tensors = []
-    for i in range(count - 1):
-        targets = draw(st.sets(st.integers(i + 1, count - 1), max_size=2))
-        if targets:
-            tensors.append(Tensor(i, tuple(sorted(targets)), draw(st.sampled_from([0.0, 0.5, 2.0]))))
+    tensors = tensors_between(draw, count)
     memory = draw(st.one_of(st.none(), st.integers(2, 14)))
-    problem = PlacementProblem("tiny", (DeviceKind("gpu", draw(st.integers(1, 5)), memory),), nodes, tuple(tensors),
+    problem = PlacementProblem("tiny", (DeviceKind("gpu", draw(st.integers(1, 5)), memory),), nodes, tensors,
                                micro_batches=draw(st.integers(1, 3)))
     degrees = sorted(draw(st.sets(st.sampled_from([2, 3, 4]), min_size=1)))
     return shared(problem, *degrees, rate=draw(st.sampled_from([1.0, 0.75])),

@@ -14,7 +14,7 @@ from solver.files import load_schedule, save_problem
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.search import Infeasible
 from solver.validate import validate
-from tests.builders import chain, loop, pipeline
+from tests.builders import chain, loop, pipeline, together_spec
 from weft.cli import main
 from weft.latencies import Serving, parse_period, parse_throughput
 from weft.planning import case_of
@@ -161,14 +161,7 @@ def test_the_command_s_status_where_the_floor_cannot_be_met(problem: Path, capsy
 
 def test_gpus_that_compute_together_are_each_counted() -> None:
     """A device of the placement stands for several GPUs; the answer names every one, and what it holds."""
-    text = """
-name: together
-model: {family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 65536, sequence: 512}
-costs: roofline
-cluster: {gpus: 4, memory: 4 GiB, device: v100, bandwidth: 150 GB/s}
-training: {micro_batches: 4}
-placement: {shapes: [groups, x], backward: [full]}
-"""
+    text = together_spec("groups, x")
     case = case_of(parse_spec(text))
     assert any(len(group) > 1 for placement in case.placements for group in placement.gpus)
     found = weft.latency(parse_spec(text), throughput="1/s", effort=2.0)

@@ -27,7 +27,7 @@ from solver.placement.search import place
 from solver.placement.stage_blocks import StageWork, one_f_one_b, stage_problem, work_of
 from solver.placement.stage_dag import GraphPlacement, stages_by_depth
 from solver.validate import InvalidSchedule, violations
-from tests.placements import best_load, every_placement
+from tests.placements import best_load, every_placement, tensors_between
 
 EFFORT = 20.0
 
@@ -171,16 +171,12 @@ def problems(draw: st.DrawFn, kinds: int = 1) -> PlacementProblem:
     count = draw(st.integers(1, 6 if kinds == 1 else 4))
     nodes = tuple(Node(f"n{i}", tuple(draw(st.integers(0, 5)) for _ in range(kinds)), draw(st.integers(0, 2)),
                        draw(st.integers(0, 3))) for i in range(count))
-    tensors = []
-    for i in range(count - 1):
-        targets = draw(st.sets(st.integers(i + 1, count - 1), max_size=2))
-        if targets:
-            tensors.append(Tensor(i, tuple(sorted(targets)), draw(st.sampled_from([0.0, 0.5, 2.0]))))
+    tensors = tensors_between(draw, count)
     memory = draw(st.one_of(st.none(), st.integers(3, 16)))
     most = 3 if kinds == 1 else 2
     devices = tuple(DeviceKind(f"k{k}", draw(st.integers(1, most)), memory,
                                draw(st.sampled_from([1.0, 0.0])) if k else 1.0) for k in range(kinds))
-    return PlacementProblem("tiny", devices, nodes, tuple(tensors),
+    return PlacementProblem("tiny", devices, nodes, tensors,
                             micro_batches=draw(st.one_of(st.none(), st.integers(1, 3))))
 
 

@@ -18,7 +18,7 @@ from models.spec import Spec, SpecError, demo_spec, parse_spec
 from solver.baselines import baseline
 from solver.search import Infeasible
 from solver.validate import violations
-from tests.builders import TINY_SPEC, chain, pipeline, v
+from tests.builders import TINY_SPEC, chain, pipeline, together_spec, v
 from tests.sweeps import EFFORT, sweep, uniform
 from weft.cli import main
 from weft.figures.front import front_chart
@@ -128,14 +128,7 @@ def test_refinement_counts_what_a_spec_reserves_and_holds() -> None:
 
 def test_refinement_takes_a_known_schedule_on_gpus_that_compute_together() -> None:
     """Such a schedule is on every GPU, its placement on groups of them."""
-    gpt = parse_spec("""
-name: groups
-model: {family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 65536, sequence: 512}
-costs: roofline
-cluster: {gpus: 4, memory: 4 GiB, device: v100, bandwidth: 150 GB/s}
-training: {micro_batches: 4}
-placement: {shapes: [groups, m], backward: [full]}
-""")
+    gpt = parse_spec(together_spec("groups, m"))
     case = case_of(gpt)
     placement = next(one for one in case.placements if any(len(group) > 1 for group in one.gpus))
     known = placement.label(baseline("1f1b", placement.problem, 4))
