@@ -13,7 +13,6 @@ from runtime.asked import (
     ReplayError,
     asked_plan,
     device_for,
-    load_factory,
     require_clock,
     require_sense,
     seconds_in_unit,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from runtime.session import Session
     from runtime.training import Training
 
-__all__ = ["Replay", "ReplayError", "load_factory", "replay", "replay_alone", "run_emulated", "run_training"]
+__all__ = ["Replay", "ReplayError", "replay", "replay_alone", "run_emulated", "run_training"]
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: st
 
     made = plan_of(judged(schedule, in_turn=False))
     if stages is not None:
-        from runtime.replay import load_factory
+        from runtime.asked import load_factory
         from runtime.signature import signed
 
         made = signed(made, load_factory(stages))
