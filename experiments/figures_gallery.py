@@ -1,6 +1,6 @@
 """One picture of every sort of schedule, to look at after a change to ``weft.figures``.
 
-    python experiments/figures_gallery.py [FOLDER]
+    python -m experiments.figures_gallery [FOLDER]
 
 writes NAME.png, NAME.svg and NAME.html for each, and the numbers in them as gallery.json.
 """

@@ -1,6 +1,6 @@
 """Graphs of stages against stages in a row, on the models of the GraphPipe evaluation (Jeon et al., ASPLOS 2025).
 
-    python experiments/graph_pipelines.py [--devices 4,8,16,32] [--models mmt,dlrm,uno] [--replicate no,yes]
+    python -m experiments.graph_pipelines [--devices 4,8,16,32] [--models mmt,dlrm,uno] [--replicate no,yes]
 
 prints tables and keeps their rows in ``graph_pipelines.json`` beside this file. For each model and number of devices,
 and for each formulation, the outer loop goes over micro-batch sizes (powers of two that divide the mini-batch), solves

@@ -1,6 +1,6 @@
 """The README's picture and table, by the command the README shows.
 
-    python experiments/readme.py
+    python -m experiments.readme
 
 Runs ``weft demo`` and writes its picture and numbers to experiments/readme/ and its table into README.md, between the
 table's markers.

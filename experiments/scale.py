@@ -1,6 +1,6 @@
 """Periods at scale: random real-duration shapes on 8 to 128 devices, memory from the least that works to twice that.
 
-    python experiments/scale.py [--devices 8,16,32] [--seeds 1] [--effort 20] [--output scale.json]
+    python -m experiments.scale [--devices 8,16,32] [--seeds 1] [--effort 20] [--output scale.json]
 
 Shapes: V (a chain), M (embedding over all devices), NN (encoder and decoder embeddings), K (two towers), chunked V and
 loops; full and split backward; forward durations 80 to 120 at random, backward twice that. Reports how many periods

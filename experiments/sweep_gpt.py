@@ -1,6 +1,6 @@
 """GPT-1.3B on four V100: what memory buys in tokens per second, from 14 to 32 GiB, with 8 and 16 micro-batches.
 
-    python experiments/sweep_gpt.py [--effort SECONDS] [--workers N]
+    python -m experiments.sweep_gpt [--effort SECONDS] [--workers N]
 
 Writes experiments/sweep_gpt/sweep.json and front.png. Solved points are cached: an interrupted run goes on.
 """

@@ -1,6 +1,6 @@
 """The Tessel evaluation's end-to-end cases planned again: training of GPT and mT5, inference of Flava, on V100s.
 
-    python experiments/tessel_evaluation.py [--only TEXT] [--effort SECONDS] [--output tessel_evaluation.json]
+    python -m experiments.tessel_evaluation [--only TEXT] [--effort SECONDS] [--output tessel_evaluation.json]
 
 Lin et al., "Tessel", HPCA 2024, section 6: models grow with the GPUs; fp16, Adam, every layer recomputed, a global
 batch of 128. Nothing is run here: all times are the costs of ``models/devices.py`` and ``models/collectives.py``, the

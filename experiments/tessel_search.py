@@ -1,6 +1,6 @@
 """The Tessel evaluation's problems: period, its bound, whether it is proven, and the CPU seconds of the search.
 
-    python experiments/tessel_search.py [--output tessel_search.json]
+    python -m experiments.tessel_search [--output tessel_search.json]
 
 Also solves each for 128 micro-batches and holds the makespan against its bound. One core; CPU seconds are those of
 the search alone. They depend on the machine: read them beside the count of problems, not beside other people's.

@@ -1,7 +1,7 @@
 """How counting transfers changes the ranking of the schedules: a GPT-like pipeline on two nodes of four GPUs.
 
-    python experiments/transfers.py [--effort 1] [--micro-batches 16]
-    python experiments/transfers.py --head 1 --effort 0.5 --output experiments/transfers_balanced.json
+    python -m experiments.transfers [--effort 1] [--micro-batches 16]
+    python -m experiments.transfers --head 1 --effort 0.5 --output experiments/transfers_balanced.json
 
 31 layers and a head as heavy as two of them (or one: then all stages are alike but for the embedding), hidden size
 2048, micro-batches of 4 x 2048 tokens: a layer's forward, input gradient and weight gradient take 5.5 ms each, and what
