@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
-__all__ = ["Budget", "Outcome", "run"]
+__all__ = ["Attempt", "Budget", "Outcome", "race", "run"]
 
 
 @dataclass
@@ -81,53 +82,95 @@ def run(
 ) -> Outcome:
     """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
 
-    The solve runs in a thread of its own: Python delivers Ctrl-C to the main thread only between bytecodes, and a
-    solve is one long native call. On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the
-    incumbent returned. Presolve is off by default: on the models of finite schedules it costs more than it saves.
-    Without ``relaxation`` no linear relaxation is kept, which pays where there is no objective. ``disjunctive``
-    propagates precedences among the blocks of a device more strongly.
+    On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the incumbent returned. Presolve is off by default:
+    on the models of finite schedules it costs more than it saves. Without ``relaxation`` no linear relaxation is kept,
+    which pays where there is no objective. ``disjunctive`` propagates precedences among the blocks of a device more
+    strongly.
     """
-    solver = cp_model.CpSolver()
-    parameters = solver.parameters
-    parameters.random_seed = budget.seed
-    parameters.num_workers = workers or budget.workers
-    parameters.cp_model_presolve = presolve
-    parameters.cp_model_probing_level = 0
-    if not relaxation:
-        parameters.linearization_level = 0
-    if disjunctive:
-        parameters.use_strong_propagation_in_disjunctive = True
-        parameters.use_dynamic_precedence_in_disjunctive = True
-    parameters.catch_sigint_signal = False
-    if budget.left < float("inf"):
-        parameters.max_time_in_seconds = budget.left
-    deterministic_limit = min(deterministic, budget.deterministic_left)
-    if deterministic_limit < float("inf"):
-        parameters.max_deterministic_time = deterministic_limit
+    attempt = Attempt(model, deterministic, presolve, relaxation, disjunctive)
+    return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
 
-    done = threading.Event()
-    result: list[cp_model.CpSolverStatus | BaseException] = []
 
-    def solve() -> None:
+@dataclass(frozen=True)
+class Attempt:
+    """A model and how to solve it, as :func:`run` takes it, with one worker."""
+
+    model: cp_model.CpModel
+    deterministic: float = float("inf")
+    presolve: bool = False
+    relaxation: bool = True
+    disjunctive: bool = False
+
+
+def race(attempts: Sequence[Attempt], budget: Budget,
+         decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
+    """All attempts at the same time, a worker each; the others are stopped as soon as one outcome is ``decided``.
+
+    The outcomes come in the order of ``attempts``. Which of several wins may differ from run to run.
+    """
+    return _finish([_Solve(attempt, budget, 1) for attempt in attempts], budget, decided)
+
+
+class _Solve:
+    """A solve under way, in a thread of its own: Python delivers Ctrl-C to the main thread only between bytecodes, and
+    a solve is one long native call."""
+
+    def __init__(self, attempt: Attempt, budget: Budget, workers: int) -> None:
+        self.solver = cp_model.CpSolver()
+        parameters = self.solver.parameters
+        parameters.random_seed = budget.seed
+        parameters.num_workers = workers
+        parameters.cp_model_presolve = attempt.presolve
+        parameters.cp_model_probing_level = 0
+        if not attempt.relaxation:
+            parameters.linearization_level = 0
+        if attempt.disjunctive:
+            parameters.use_strong_propagation_in_disjunctive = True
+            parameters.use_dynamic_precedence_in_disjunctive = True
+        parameters.catch_sigint_signal = False
+        if budget.left < float("inf"):
+            parameters.max_time_in_seconds = budget.left
+        limit = min(attempt.deterministic, budget.deterministic_left)
+        if limit < float("inf"):
+            parameters.max_deterministic_time = limit
+        self.done = threading.Event()
+        self._model = attempt.model
+        self._result: cp_model.CpSolverStatus | BaseException | None = None
+        threading.Thread(target=self._solve, daemon=True).start()
+
+    def _solve(self) -> None:
         try:
-            result.append(solver.solve(model))
+            self._result = self.solver.solve(self._model)
         except BaseException as error:  # handed to the waiting thread, which raises it
-            result.append(error)
+            self._result = error
         finally:
-            done.set()
+            self.done.set()
 
-    threading.Thread(target=solve, daemon=True).start()
-    while True:
+    @property
+    def outcome(self) -> Outcome:
+        """What the finished solve said."""
+        if isinstance(self._result, BaseException):
+            raise self._result
+        if self._result is None or self._result == cp_model.MODEL_INVALID:
+            raise AssertionError(f"CP-SAT refuses the model: {self._model.validate()}")
+        return Outcome(self.solver, self._result)
+
+
+def _finish(solves: Sequence[_Solve], budget: Budget,
+            decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
+    """Wait for ``solves``, or stop what is left of them once one is ``decided`` or Ctrl-C comes."""
+    running, stopped = list(solves), False
+    while running:
         try:
-            if done.wait(0.2):
-                break
+            running[0].done.wait(0.2 if len(running) == 1 else 0.005)
         except KeyboardInterrupt:
             budget.interrupted = True
-            solver.stop_search()
-    outcome = result[0]
-    if isinstance(outcome, BaseException):
-        raise outcome
-    budget.deterministic_used += solver.response_proto.deterministic_time
-    if outcome == cp_model.MODEL_INVALID:
-        raise AssertionError(f"CP-SAT refuses the model: {model.validate()}")
-    return Outcome(solver, outcome)
+        ended = [solve for solve in running if solve.done.is_set()]
+        running = [solve for solve in running if solve not in ended]
+        stopped = stopped or budget.interrupted or any(decided(solve.outcome) for solve in ended)
+        if stopped:  # again and again: one that has not begun yet does not hear it
+            for solve in running:
+                solve.solver.stop_search()
+    outcomes = [solve.outcome for solve in solves]
+    budget.deterministic_used += sum(outcome.solver.response_proto.deterministic_time for outcome in outcomes)
+    return outcomes
