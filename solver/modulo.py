@@ -53,6 +53,7 @@ class ModuloModel:
         self._chain_blocks()
         self._carry_transfers()
         self._limit_memory()
+        self._limit_averages()
 
     def _make_starts(self) -> None:
         # Shifting a periodic schedule in time changes nothing: one block, which says most of the others, starts at 0.
@@ -149,6 +150,19 @@ class ModuloModel:
                 self.model.add(_weighted([*(self.turn[i] for i in moving), *(self.before(i, j) for i in others)],
                                          [*(-change[i] for i in moving), *(change[i] for i in others)])
                                <= capacity - take[j])
+
+    def _limit_averages(self) -> None:
+        """Little's law: what a device holds on average over a period is amount x lifetime / period, and no more than
+        its capacity. The constraints on the levels imply it, yet say nothing before the order is known."""
+        instance = self.instance
+        for device in self.devices:
+            capacity, change = instance.capacity[device], instance.change[device]
+            if capacity is None or not instance.limited(device) or sum(change.values()) != 0:
+                continue
+            starts = _weighted([self.start[i] for i in change], [-amount for amount in change.values()])
+            running = sum(instance.durations[i] * (instance.take[device][i] - max(change[i], 0) - min(change[i], 0))
+                          for i in change)  # workspace, and what is given back at the end
+            self.model.add(starts <= capacity * self.period - running)
 
     def minimise_latency(self) -> None:
         """Objective: from the first start to the last end of one micro-batch."""
