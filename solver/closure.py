@@ -20,6 +20,7 @@ at the cycle boundary), so a refuted T refutes every shorter one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
@@ -28,7 +29,7 @@ import numpy.typing as npt
 
 from solver.instance import Instance
 
-__all__ = ["UNRELATED", "Lags", "Lifetimes", "closure", "closure_bound", "lag_range", "least_lifetimes",
+__all__ = ["UNRELATED", "Lags", "Lifetimes", "close_paths", "closure", "closure_bound", "lag_range", "least_lifetimes",
            "longest_paths", "takes_before_giving"]
 
 Lags = npt.NDArray[np.int64]
@@ -120,6 +121,16 @@ def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -
     if unrelated > UNRELATED:  # no path needs two of these jumps: each costs more than all lags together
         np.maximum(lags, lags.max(axis=1)[:, None] + lags.max(axis=0)[None, :] + unrelated, out=lags)
     return None if np.any(np.diagonal(lags) > 0) else lags
+
+
+def close_paths(lags: Lags, blocks: Sequence[int]) -> bool:
+    """Raise the lags between ``blocks`` to the longest paths over ``blocks``; False if some path leads around."""
+    among = np.ix_(blocks, blocks)
+    closed = lags[among]
+    for k in range(len(blocks)):
+        np.maximum(closed, closed[:, k, None] + closed[None, k, :], out=closed)
+    lags[among] = closed
+    return not np.any(np.diagonal(closed) > 0)
 
 
 def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:

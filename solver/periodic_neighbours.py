@@ -10,49 +10,61 @@ CP 1998; freeing what is critical is how job shops are searched: Nowicki and Smu
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
 import numpy as np
 
-from solver.closure import lag_range
-from solver.cpsat import Budget, run
+from solver.closure import Lags, close_paths, closure
+from solver.cpsat import Attempt, Budget, race
 from solver.cyclic import Periodic, Rings, critical_blocks, in_order, lags_between
 from solver.modulo import ModuloModel
 
 __all__ = ["improve_nearby"]
 
-#: How much shorter a period is asked for, as a share: at first, and at least.
-_FIRST_STEP, _LAST_STEP = 0.01, 0.001
+#: How much shorter a period is asked for, as a share: at first, at most, and at least.
+_FIRST_STEP, _MOST_STEP, _LAST_STEP = 0.01, 0.04, 0.001
 #: Deterministic seconds for one neighbourhood.
-_EACH = 0.05
-#: After so many neighbourhoods of a size without success they grow.
-_TRIES = 3
+_EACH = 0.2
+#: So many neighbourhoods in a row that are neither improved nor refuted end the search.
+_PATIENCE = 8
 
 
 def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callable[[Periodic], None] = lambda _: None,
                    *, deterministic: float) -> Periodic:
     """The shortest period found by neighbourhoods of ``start``; none below ``low`` is looked for.
 
-    Takes about ``deterministic`` seconds of ``budget``. Neighbourhoods shrink with success and grow without.
+    Takes about ``deterministic`` seconds of ``budget``, less where nothing is found for long. A neighbourhood that is
+    refuted is followed by a larger one, one that stays open by a smaller one; with success the steps grow.
     """
     devices = len(start.instance.capacity)
     draw = random.Random(budget.seed)
     until = budget.deterministic_used + deterministic
-    best, size, step, failures = start, max(2, devices // 2), _FIRST_STEP, 0
-    while best.period > low and size <= devices and not budget.spent and budget.deterministic_used < until:
-        target = max(low, min(int(best.period * Fraction(1 - step)), ceil(best.period) - 1))
-        found = _reordered(best, target, _neighbourhood(best, size, draw), budget)
-        if found is not None and found.period < best.period:
-            best, size, step, failures = found, max(2, size - 1), min(2 * step, _FIRST_STEP), 0
+    best, size, step, open_ones = start, max(2, devices // 4), _FIRST_STEP, 0
+    target, lags = 0, None
+    while best.period > low and open_ones < _PATIENCE and not budget.spent and budget.deterministic_used < until:
+        wanted = max(low, min(int(best.period * Fraction(1 - step)), ceil(best.period) - 1))
+        if wanted != target:
+            target, lags = wanted, closure(best.instance, wanted)
+        if lags is None:
+            low = target + 1
+            continue
+        found, refuted = _reorder(best, target, lags, [_neighbourhood(best, size, draw) for _ in range(budget.workers)],
+                                  budget)
+        if found is not None:
+            best, step, open_ones = found, min(2 * step, _MOST_STEP), 0
             on_better(best)
+            continue
+        step = max(step * 0.7, _LAST_STEP)
+        if not refuted:
+            open_ones += 1
+            size = max(2, size - max(1, size // 8))
+        elif size < devices:
+            size = min(devices, size + max(1, size // 8))
         else:
-            failures += 1
-            if failures % _TRIES == 0:
-                size = size + max(1, devices // 32)
-            step = max(step * 0.9, _LAST_STEP)
+            low = target + 1
     return best
 
 
@@ -68,19 +80,39 @@ def _neighbourhood(found: Periodic, size: int, draw: random.Random) -> list[int]
     return sorted(free)
 
 
-def _reordered(found: Periodic, period: int, free: list[int], budget: Budget) -> Periodic | None:
-    """The blocks of the devices ``free`` in another order, so that ``period`` is enough, if that is found."""
-    instance, rings = found.instance, found.rings
-    fixed: Rings = [() if device in free else ring for device, ring in enumerate(rings)]
+def _reorder(found: Periodic, period: int, closed: Lags, neighbourhoods: Sequence[Sequence[int]],
+             budget: Budget) -> tuple[Periodic | None, bool]:
+    """The blocks of some of the ``neighbourhoods`` in another order, so that ``period`` is enough, if that is found;
+    else whether all of them are refuted. ``closed`` is the closure at ``period``.
+    """
+    models = [model for free in neighbourhoods if (model := _model(found, period, closed, free)) is not None]
+    attempts = [Attempt(model.model, _EACH, presolve=True, relaxation=False) for model in models]
+    outcomes = race(attempts, budget, lambda outcome: outcome.found)
+    for model, outcome in zip(models, outcomes, strict=True):
+        if outcome.found:
+            rings = [model.ring(device, outcome.solver) if device in model.devices else ring
+                     for device, ring in enumerate(found.rings)]
+            reordered = in_order(found.instance, rings)
+            if reordered is not None and reordered.period < found.period:
+                return replace(reordered, copies=found.copies), False
+    return None, all(outcome.infeasible for outcome in outcomes)
+
+
+def _model(found: Periodic, period: int, closed: Lags, free: Sequence[int]) -> ModuloModel | None:
+    """The blocks of the devices ``free`` among the others in their order; ``None`` if the lags alone refute that.
+
+    What holds for all orders, the closure, holds for those with the others' order.
+    """
+    instance = found.instance
+    fixed: Rings = [() if device in free else ring for device, ring in enumerate(found.rings)]
     blocks = sorted({i for device in free for i in instance.blocks_on[device]})
     lags = lags_between(instance, fixed, period, blocks)
     if lags is None:
         return None
-    model = ModuloModel(instance, period, np.maximum(lags, -(lag_range(instance, period) + 1) * period), free)
-    model.hint(found)
-    outcome = run(model.model, budget, workers=1, deterministic=_EACH, presolve=True, relaxation=False)
-    if not outcome.found:
+    among = np.ix_(blocks, blocks)
+    lags[among] = np.maximum(lags[among], closed[among])
+    if not close_paths(lags, blocks):
         return None
-    reordered = in_order(instance, [model.ring(device, outcome.solver) if device in free else ring
-                                    for device, ring in enumerate(rings)])
-    return None if reordered is None else replace(reordered, copies=found.copies)
+    model = ModuloModel(instance, period, lags, free)
+    model.hint(found)
+    return model

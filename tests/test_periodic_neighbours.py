@@ -18,6 +18,7 @@ from solver.modulo import ModuloModel
 from solver.periodic_list import list_periodic
 from solver.periodic_neighbours import improve_nearby
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
+from solver.repetend import find_repetend
 from solver.schedule import Schedule
 from solver.seeds import one_at_a_time
 from solver.timing import time_orders
@@ -59,6 +60,24 @@ def test_one_at_a_time_is_left_behind() -> None:
     found = improve_nearby(one_at_a_time(instance), 3, Budget(deterministic=10.0), deterministic=5.0)
     assert found.period == 3
     judged(found)
+
+
+def test_two_workers_try_two_neighbourhoods_at_a_time() -> None:
+    instance = Instance.of(unequal(pipeline(v(8), forward=1, backward=2, memory=10), 1))
+    start = list_periodic(instance, instance.heaviest_load, sum(instance.durations))
+    assert start is not None
+    found = improve_nearby(start, instance.heaviest_load, Budget(deterministic=10.0, workers=2), deterministic=1.0)
+    assert found.period < start.period
+    judged(found)
+
+
+def test_the_search_ends_where_all_devices_together_are_refuted() -> None:
+    """A V over four devices whose best period lies above what the closure refutes; there is no limit of time."""
+    instance = Instance.of(unequal(pipeline(v(4), forward=1, backward=2, memory=4), 1))
+    start = find_repetend(instance, one_at_a_time(instance), Budget())
+    low = closure_bound(instance, int(start.best.period))
+    assert start.proven and low < start.best.period
+    assert improve_nearby(start.best, low, Budget(), deterministic=float("inf")) is start.best
 
 
 def test_no_shorter_than_asked_for() -> None:
