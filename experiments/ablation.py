@@ -12,8 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,15 +23,16 @@ from experiments.scale import best_seed, problem
 from solver import closure as closure_module
 from solver import repetend
 from solver.contraction import Contraction
-from solver.cpsat import Budget
-from solver.cpsat import run as run_cpsat
+from solver.cpsat import Attempt, Budget, race
 from solver.cyclic import Periodic
 from solver.entries import write_atomically
 from solver.instance import Instance
+from solver.modulo import ModuloModel
 from solver.seeds import one_at_a_time
 
 INSTANCES = [("V", 16, False, 1.5), ("M", 8, True, 1.5), ("NN", 8, True, 1.5), ("K", 8, True, 1.25),
-             ("V2", 8, False, 1.5), ("V2", 8, True, 1.25), ("loop2", 8, True, 1.25), ("loop2", 32, True, 1.0)]
+             ("V2", 8, False, 1.5), ("V2", 8, True, 1.25), ("loop2", 8, True, 1.25), ("loop2", 32, True, 1.0),
+             ("loop2", 32, True, 2.0), ("V2", 32, False, 1.25)]
 
 
 def main() -> None:
@@ -53,19 +55,15 @@ def main() -> None:
     write_atomically(options.output, json.dumps({"effort": options.effort, "rows": rows}, indent=1) + "\n")
 
 
-VARIANTS = ("whole", "no contraction", "no closure", "no presolve", "relaxation", "first configuration only",
-            "no published seed", "no list schedule")
+VARIANTS = ("whole", "no contraction", "no closure", "no average memory", "no presolve", "relaxation",
+            "first configuration only", "no neighbourhoods", "no published seed", "no list schedule")
 
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
     """The search without one idea."""
-    def configured(*args: Any, **options: Any) -> Any:
-        if name == "no presolve":
-            options["presolve"] = False
-        if name == "relaxation":
-            options["relaxation"] = True
-        return run_cpsat(*args, **options)
+    def raced(change: Callable[[Attempt], Attempt]) -> Callable[..., Any]:
+        return lambda attempts, *args: race([change(attempt) for attempt in attempts], *args)
 
     def dependencies_only(instance: Instance, period: int) -> Any:
         if period < instance.heaviest_load:
@@ -73,17 +71,15 @@ def without(name: str) -> Iterator[None]:
         widest = -(closure_module.lag_range(instance, period) + 1) * period
         return closure_module.longest_paths(instance, period, widest)
 
-    decide = repetend._decide
-
-    def first_only(*args: Any, disjunctive: bool = False, **options: Any) -> Any:
-        return decide(*args, disjunctive=False, **options)
-
     replaced: dict[str, tuple[Any, str, Any]] = {
         "no contraction": (Contraction, "of", classmethod(lambda cls, instance: None)),
         "no closure": (repetend, "closure", dependencies_only),
-        "no presolve": (repetend, "run", configured),
-        "relaxation": (repetend, "run", configured),
-        "first configuration only": (repetend, "_decide", first_only),
+        "no average memory": (ModuloModel, "_limit_averages", lambda model: None),
+        "no presolve": (repetend, "race", raced(lambda attempt: replace(attempt, presolve=False))),
+        "relaxation": (repetend, "race", raced(lambda attempt: replace(attempt, relaxation=True))),
+        "first configuration only": (repetend, "race", raced(
+            lambda attempt: replace(attempt, deterministic=0.0) if attempt.disjunctive else attempt)),
+        "no neighbourhoods": (repetend, "improve_nearby", lambda *args, **options: None),
         "no list schedule": (repetend, "list_periodic", lambda *args: None),
     }
     if name not in replaced:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import ceil, isqrt
 
-from solver.closure import closure, closure_bound, takes_before_giving
+from solver.closure import Lags, closure, closure_bound, takes_before_giving
 from solver.contraction import Contraction
-from solver.cpsat import Budget, Outcome, run
+from solver.cpsat import Attempt, Budget, Outcome, race, run
 from solver.cyclic import Periodic, retime
 from solver.instance import Instance
 from solver.modulo import ModuloModel
@@ -35,13 +35,16 @@ _FEW_BLOCKS = 96
 
 #: Blocks from which on the best is improved in parts where whole periods stay open.
 _MANY_BLOCKS = 128
-#: How far above the bound they are tried first, as shares of it.
-_ABOVE = (0, 0.02, 0.04, 0.1)
+#: How far above the bound those are tried first, as shares of it.
+_ABOVE = (0, 0.02, 0.04)
 #: The gap, as best over bound, from which on that pays; and the deterministic seconds for it, per block.
-_CLOSE, _NEARBY = Fraction(105, 100), 0.01
+_CLOSE, _NEARBY = Fraction(101, 100), 0.02
+#: Periods that stay open lie no closer than this share at first; with every pass they lie so many times closer, and
+#: tries take so many times longer.
+_FIRST_SPACING, _LONGER = 1 / 64, 4
 
-#: Devices from which on parts of them are refuted on their own.
-_PARTED = 16
+#: Devices from which on parts of them are refuted on their own; and the deterministic seconds for a part, at most.
+_PARTED, _PART_TRY = 16, 0.5
 
 
 @dataclass
@@ -133,33 +136,33 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     """Close the gap to one tick. All below ``low`` is refuted.
 
     Periods near the optimum are the hardest to decide: solves are cut short at first, which finds good schedules and
-    narrows the gap from both sides, and what stayed open is tried again, more closely and for longer.
+    narrows the gap from both sides, and what stayed open is tried again, more closely and for longer. Of many blocks,
+    periods at the bound and a little above are tried first: they are decided soonest.
     """
     search.bound = max(search.bound, Fraction(low - 1))
     on_change(search)
-    each, spacing = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS), 1 / 64
+    each, spacing = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS), _FIRST_SPACING
+    many = len(instance.durations) >= _MANY_BLOCKS
     first = low  # the closure's bound often is the optimum
-    if len(instance.durations) >= _MANY_BLOCKS:
-        _improve(instance, search, low, allowed, each, on_change)
+    if many:
+        for share in _ABOVE:
+            period = low + int(low * share)
+            if search.bound < period < search.best.period:
+                _try(instance, search, period, replace(allowed, each=min(each / 2, allowed.each)), on_change)
         first = 0
+    improved = None  # up to where the best has been improved in parts
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
+        if many and search.best.period != improved:
+            _improve(search, allowed, on_change)
+            improved = search.best.period
         _close_in(instance, search, first, spacing, replace(allowed, each=min(each, allowed.each)), on_change)
         if each >= allowed.each:
             return
-        first, each, spacing = 0, 4 * each, spacing / 4
+        first, each, spacing = 0, _LONGER * each, spacing / _LONGER
 
 
-def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance, each: float,
-             on_change: Callable[[PeriodSearch], None]) -> None:
-    """Try periods at the bound and a little above, which are decided soonest; then improve the best in parts, for as
-    long as one of these tries may take.
-
-    In the middle of a wide gap whole periods of so many blocks would take too long.
-    """
-    for share in _ABOVE:
-        period = low + int(low * share)
-        if search.bound < period < search.best.period:
-            _try(instance, search, period, replace(allowed, each=min(each, allowed.each)), on_change)
+def _improve(search: PeriodSearch, allowed: _Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
+    """Improve the best in parts: in the middle of a wide gap, whole periods of many blocks would take too long."""
     if search.best.period < search.bound * _CLOSE:
         return
 
@@ -168,7 +171,7 @@ def _improve(instance: Instance, search: PeriodSearch, low: int, allowed: _Allow
         on_change(search)
 
     improve_nearby(search.best, int(search.bound) + 1, allowed.budget, better,
-                   deterministic=min(allowed.left / 2, len(instance.durations) * _NEARBY))
+                   deterministic=min(allowed.left / 2, len(search.best.starts) * _NEARBY))
 
 
 def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: _Allowance,
@@ -280,34 +283,57 @@ def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic
     lags = closure(instance, period)
     if lags is None:
         return _REFUTED
+    if _impossible_in_part(instance, period, lags, allowed):
+        return _REFUTED
     model = ModuloModel(instance, period, lags)
     if known is not None:
         model.hint(known)
-    outcome = _decide(model, allowed, allowed.left)
-    if not outcome.found and not outcome.infeasible:
-        outcome = _decide(model, allowed, allowed.left, disjunctive=True)
+    outcome = _decide(model, allowed)
     if outcome.found:
         return retime(instance, period, model.starts(outcome.solver))
-    parts = (ModuloModel(instance, period, lags, part) for part in _parts(instance))
-    if outcome.infeasible or any(_decide(part, allowed, allowed.left / 4).infeasible for part in parts):
-        return _REFUTED
-    return _OPEN
+    return _REFUTED if outcome.infeasible else _OPEN
 
 
-def _decide(model: ModuloModel, allowed: _Allowance, deterministic: float, *, disjunctive: bool = False) -> Outcome:
-    """A solution, or a proof that there is none, on which two configurations agree.
-
-    Presolve refutes sooner; without it, ``disjunctive`` propagation finds schedules that it does not.
+def _decide(model: ModuloModel, allowed: _Allowance) -> Outcome:
+    """A solution, or a proof that there is none, from two configurations: presolve refutes sooner; without it,
+    propagation over the ``disjunctive`` devices finds schedules that it does not.
     """
-    outcome = run(model.model, allowed.budget, workers=1, deterministic=deterministic, presolve=not disjunctive,
-                  relaxation=False, disjunctive=disjunctive)
+    attempts = (Attempt(model.model, allowed.left, presolve=True, relaxation=False),
+                Attempt(model.model, allowed.left, relaxation=False, disjunctive=True))
+    if allowed.budget.workers > 1:  # the two have had the same time to object to each other
+        outcomes = race(attempts, allowed.budget, lambda outcome: outcome.found or outcome.infeasible)
+        return min(outcomes, key=lambda outcome: (not outcome.found, not outcome.infeasible))
+    # Schedules of many blocks are found in neighbourhoods rather.
+    for attempt in attempts[:1] if len(model.blocks) >= _MANY_BLOCKS else attempts:
+        outcome = _confirmed(attempt, race([attempt], allowed.budget)[0], allowed)
+        if outcome.found or outcome.infeasible:
+            break
+    return outcome
+
+
+def _confirmed(attempt: Attempt, outcome: Outcome, allowed: _Allowance) -> Outcome:
+    """``outcome``; if it is a refutation, another configuration gets a chance to object: CP-SAT releases have had wrong
+    proofs."""
     if not outcome.infeasible:
         return outcome
-    # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
     used = outcome.solver.response_proto.deterministic_time
-    second = run(model.model, allowed.budget, workers=1, deterministic=used + 0.05, presolve=disjunctive,
-                 relaxation=False)
+    again = replace(attempt, presolve=not attempt.presolve, disjunctive=False, deterministic=used + 0.05)
+    second, = race([again], allowed.budget)
     return second if second.found else outcome
+
+
+def _impossible_in_part(instance: Instance, period: int, lags: Lags, allowed: _Allowance) -> bool:
+    """Whether the blocks of some of the devices, at the lags that hold for all, are refuted on their own."""
+    each = min(allowed.left / 2, _PART_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS))
+    parts = iter(_parts(instance))
+    while together := list(islice(parts, allowed.budget.workers)):
+        attempts = [Attempt(ModuloModel(instance, period, lags, part).model, each, presolve=True, relaxation=False)
+                    for part in together]
+        outcomes = race(attempts, allowed.budget, lambda outcome: outcome.infeasible)
+        if any(_confirmed(attempt, outcome, allowed).infeasible
+               for attempt, outcome in zip(attempts, outcomes, strict=True)):
+            return True
+    return False
 
 
 def _parts(instance: Instance) -> list[range]:

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from solver.baselines import BASELINES, NotApplicable
 from solver.bounds import steady_bound
@@ -39,12 +40,12 @@ def test_a_tiny_problem_is_solved_to_the_optimum_and_proven(case: Case) -> None:
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
-@given(cases(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False))
-def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case) -> None:
+@given(cases(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False), st.sampled_from([1, 2]))
+def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case, workers: int) -> None:
     instance = Instance.of(case.problem)
     start = one_at_a_time(instance)
     assume(start.period * instance.tick <= 9 and takes_before_giving(instance))
-    search = find_repetend(instance, start, Budget(deterministic=20.0))
+    search = find_repetend(instance, start, Budget(deterministic=20.0, workers=workers))
     best = least_whole_period(case.problem, math.ceil(start.period * instance.tick))
     assert search.proven
     assert math.ceil(search.best.period * instance.tick) == best
