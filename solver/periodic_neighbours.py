@@ -1,10 +1,11 @@
 """Large neighbourhood search over steady states, for problems of which CP-SAT finds no whole one in reasonable time.
 
-Most devices keep what they run in which order. A few, among them those where the period's critical cycle waits for a
-device, are ordered anew by the model of :mod:`solver.modulo`, at a period that is a little shorter. What the others do
-is in the lags between the free blocks, all of it: whatever the model finds is a steady state with the others' order,
-and memory on the others depends on their order alone. (Shaw, "Using constraint programming and local search methods",
-CP 1998; freeing what is critical is how job shops are searched: Nowicki and Smutnicki, Management Science 1996.)
+Some devices keep what they run in which order. The others, among them those where the period's critical cycle waits for
+a device, are ordered anew by the model of :mod:`solver.modulo`, at a period that is a little shorter. What the first do
+is in the lags between the free blocks, all of it: whatever the model finds is a steady state with their order, and
+memory on them depends on their order alone. What every schedule of the period keeps, its closure, is in those lags too.
+(Shaw, "Using constraint programming and local search methods", CP 1998; freeing what is critical is how job shops are
+searched: Nowicki and Smutnicki, Management Science 1996.)
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callabl
     devices = len(start.instance.capacity)
     draw = random.Random(budget.seed)
     until = budget.deterministic_used + deterministic
-    best, size, step, open_ones = start, max(2, devices // 4), _FIRST_STEP, 0
+    least = min(2, devices)
+    best, size, step, open_ones = start, max(least, devices // 4), _FIRST_STEP, 0
     target, lags = 0, None
     while best.period > low and open_ones < _PATIENCE and not budget.spent and budget.deterministic_used < until:
         wanted = max(low, min(int(best.period * Fraction(1 - step)), ceil(best.period) - 1))
@@ -60,7 +62,7 @@ def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callabl
         step = max(step * 0.7, _LAST_STEP)
         if not refuted:
             open_ones += 1
-            size = max(2, size - max(1, size // 8))
+            size = max(least, size - max(1, size // 8))
         elif size < devices:
             size = min(devices, size + max(1, size // 8))
         else:

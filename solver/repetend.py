@@ -147,7 +147,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     if many:
         for share in _ABOVE:
             period = low + int(low * share)
-            if search.bound < period < search.best.period:
+            if search.bound < period < search.best.period and not allowed.spent:
                 _try(instance, search, period, replace(allowed, each=min(each / 2, allowed.each)), on_change)
         first = 0
     improved = None  # up to where the best has been improved in parts

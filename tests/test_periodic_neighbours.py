@@ -80,6 +80,16 @@ def test_the_search_ends_where_all_devices_together_are_refuted() -> None:
     assert improve_nearby(start.best, low, Budget(), deterministic=float("inf")) is start.best
 
 
+def test_a_single_device_is_its_only_neighbourhood() -> None:
+    """B waits five ticks for A; the device meanwhile runs other micro-batches."""
+    blocks = (Block("A", BlockKind.FORWARD, (0,), 1),
+              Block("B", BlockKind.FORWARD, (0,), 1, after=(Dependency("A", 5),)))
+    start = one_at_a_time(Instance.of(Problem("alone", (Device("x"),), blocks)))
+    found = improve_nearby(start, 2, Budget(), deterministic=5.0)
+    assert found.period == 2 < start.period
+    judged(found)
+
+
 def test_no_shorter_than_asked_for() -> None:
     instance = Instance.of(pipeline([0, 1, 2, 3], forward=1, backward=2, memory=4))
     start = one_at_a_time(instance)
