@@ -148,7 +148,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
         for share in _ABOVE:
             period = low + int(low * share)
             if search.bound < period < search.best.period and not allowed.spent:
-                _try(instance, search, period, replace(allowed, each=min(each / 2, allowed.each)), on_change)
+                _try(instance, search, period, replace(allowed, each=min(each, allowed.each)), on_change)
         first = 0
     improved = None  # up to where the best has been improved in parts
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
