@@ -22,11 +22,14 @@ from collections.abc import Sequence
 import numpy as np
 from ortools.sat.python import cp_model
 
-from solver.closure import UNRELATED, Lags, lag_range
+from solver.closure import UNRELATED, Lags, lag_range, least_lifetimes
 from solver.cyclic import Periodic, ring_of
 from solver.instance import Instance
 
 __all__ = ["ModuloModel"]
+
+#: What sums of amount x time may come to in CP-SAT, with room for its own arithmetic.
+_MOST_SUM = 2**58
 
 
 class ModuloModel:
@@ -153,16 +156,27 @@ class ModuloModel:
 
     def _limit_averages(self) -> None:
         """Little's law: what a device holds on average over a period is amount x lifetime / period, and no more than
-        its capacity. The constraints on the levels imply it, yet say nothing before the order is known."""
-        instance = self.instance
+        its capacity. The constraints on the levels imply it, yet say nothing before the order is known.
+
+        Amounts in bytes times lifetimes in fine ticks may not fit into 64 bits: in a coarser unit, less is counted of
+        each lifetime, none of which is negative, which leaves a weaker constraint that holds as well.
+        """
         for device in self.devices:
-            capacity, change = instance.capacity[device], instance.change[device]
-            if capacity is None or not instance.limited(device) or sum(change.values()) != 0:
+            capacity = self.instance.capacity[device]
+            if capacity is None or not self.instance.limited(device):
                 continue
-            starts = _weighted([self.start[i] for i in change], [-amount for amount in change.values()])
-            running = sum(instance.durations[i] * (instance.take[device][i] - max(change[i], 0) - min(change[i], 0))
-                          for i in change)  # workspace, and what is given back at the end
-            self.model.add(starts <= capacity * self.period - running)
+            lifetimes = least_lifetimes(self.instance, device, self.lags)
+            if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
+                continue
+            reach = max(max(abs(bound) for bound in self._windows[i]) for i in self.instance.blocks_on[device])
+            taken = sum(amount for _, _, amount, _ in lifetimes.held)
+            unit = 1 + (capacity * self.period + 2 * reach * taken) // _MOST_SUM
+            parts = [(taker, giver, amount // unit) for taker, giver, amount, _ in lifetimes.held if amount >= unit]
+            room = (capacity * self.period - lifetimes.workspace) // unit
+            average = sum(amount * (self.start[giver] + self.instance.durations[giver] - self.start[taker])
+                          for taker, giver, amount in parts)
+            if parts:
+                self.model.add(average <= room)
 
     def minimise_latency(self) -> None:
         """Objective: from the first start to the last end of one micro-batch."""

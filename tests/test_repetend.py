@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from fractions import Fraction
 
@@ -124,6 +125,31 @@ def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:
     assert slow.period == 6
     overlapped = retime(instance, 100, [0, 110, 120, 230])  # b1 and b0 one period after their forwards
     assert overlapped.period == 3
+
+
+@pytest.mark.parametrize("scale", [1, 2**20, 10**9 + 7])
+def test_bytes_and_nanoseconds_leave_the_period_as_it_is(scale: int) -> None:
+    """Tight memory, in any unit: sums of amount x time do not fit into 64 bits, and the proof does not change."""
+    plain = pipeline(v(4), forward=1, backward=2, memory=5)
+    blocks = [replace(block, duration=block.duration * scale, memory=tuple(amount * scale for amount in block.memory))
+              for block in plain.blocks]
+    devices = [replace(device, memory=5 * scale) for device in plain.devices]
+    found = search(replace(plain, devices=tuple(devices), blocks=tuple(blocks)))
+    assert found.proven and found.best.period * found.best.instance.tick / scale == search(plain).best.period
+
+
+def test_amounts_and_times_of_many_digits_are_searched() -> None:
+    draw = random.Random(0)
+    plain = pipeline(v(4), forward=1, backward=2, memory=1)
+    takes = {block.name[1:]: draw.randrange(10**10, 2 * 10**10) for block in plain.blocks}
+    blocks = [replace(block, duration=draw.randrange(10**8, 2 * 10**8),
+                      memory=tuple(int(amount) * takes[block.name[1:]] for amount in block.memory))
+              for block in plain.blocks]
+    devices = [replace(device, memory=6 * 10**10) for device in plain.devices]
+    found = search(replace(plain, devices=tuple(devices), blocks=tuple(blocks)))
+    problem, count = found.best.instance.problem, found.best.depth + 3
+    validate(Schedule(problem, count, time_orders(problem, count, repeat(found.best, count)), 0.0))
+    assert found.proven
 
 
 def test_the_latency_shrinks_and_the_period_stays() -> None:
