@@ -78,22 +78,21 @@ def run(
     workers: int | None = None,
     presolve: bool = False,
     relaxation: bool = True,
-    disjunctive: bool = False,
 ) -> Outcome:
     """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
 
     On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the incumbent returned. Presolve is off by default:
     on the models of finite schedules it costs more than it saves. Without ``relaxation`` no linear relaxation is kept,
-    which pays where there is no objective. ``disjunctive`` propagates precedences among the blocks of a device more
-    strongly.
+    which pays where there is no objective.
     """
-    attempt = Attempt(model, deterministic, presolve, relaxation, disjunctive)
+    attempt = Attempt(model, deterministic, presolve, relaxation)
     return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A model and how to solve it, as :func:`run` takes it, with one worker."""
+    """A model and how to solve it, as :func:`run` takes it; ``disjunctive`` propagates precedences among the blocks of
+    a device more strongly."""
 
     model: cp_model.CpModel
     deterministic: float = float("inf")

@@ -129,7 +129,7 @@ def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:
 
 @pytest.mark.parametrize("scale", [1, 2**20, 10**9 + 7])
 def test_bytes_and_nanoseconds_leave_the_period_as_it_is(scale: int) -> None:
-    """Tight memory, in any unit: sums of amount x time do not fit into 64 bits, and the proof does not change."""
+    """Tight memory: a common unit of all amounts, or of all times, changes nothing."""
     plain = pipeline(v(4), forward=1, backward=2, memory=5)
     blocks = [replace(block, duration=block.duration * scale, memory=tuple(amount * scale for amount in block.memory))
               for block in plain.blocks]
@@ -139,6 +139,7 @@ def test_bytes_and_nanoseconds_leave_the_period_as_it_is(scale: int) -> None:
 
 
 def test_amounts_and_times_of_many_digits_are_searched() -> None:
+    """Without a common unit, sums of amount x time do not fit into 64 bits."""
     draw = random.Random(0)
     plain = pipeline(v(4), forward=1, backward=2, memory=1)
     takes = {block.name[1:]: draw.randrange(10**10, 2 * 10**10) for block in plain.blocks}
