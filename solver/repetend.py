@@ -141,7 +141,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     """
     search.bound = max(search.bound, Fraction(low - 1))
     on_change(search)
-    each, spacing = _FIRST_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS), _FIRST_SPACING
+    each, spacing = _FIRST_TRY * _size(instance), _FIRST_SPACING
     many = len(instance.durations) >= _MANY_BLOCKS
     first = low  # the closure's bound often is the optimum
     if many:
@@ -159,6 +159,11 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
         if each >= allowed.each:
             return
         first, each, spacing = 0, _LONGER * each, spacing / _LONGER
+
+
+def _size(instance: Instance) -> float:
+    """How many times the time of a small model a model of ``instance`` gets."""
+    return max(1.0, len(instance.durations) / _FEW_BLOCKS)
 
 
 def _improve(search: PeriodSearch, allowed: _Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
@@ -324,7 +329,7 @@ def _confirmed(attempt: Attempt, outcome: Outcome, allowed: _Allowance) -> Outco
 
 def _impossible_in_part(instance: Instance, period: int, lags: Lags, allowed: _Allowance) -> bool:
     """Whether the blocks of some of the devices, at the lags that hold for all, are refuted on their own."""
-    each = min(allowed.left / 2, _PART_TRY * max(1.0, len(instance.durations) / _FEW_BLOCKS))
+    each = min(allowed.left / 2, _PART_TRY * _size(instance))
     parts = iter(_parts(instance))
     while together := list(islice(parts, allowed.budget.workers)):
         attempts = [Attempt(ModuloModel(instance, period, lags, part).model, each, presolve=True, relaxation=False)
