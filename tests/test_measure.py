@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from experiments.small_gpt import Config, batch, cut, layers, loss
 from runtime import measure_stages as measuring
-from runtime.allocator import keep_freed_memory
 from runtime.launch import launch_local
 from runtime.measure import Memory, Sample, memory_of
 from runtime.measure_stages import measure_stages
@@ -61,14 +60,23 @@ def gpt(stages: int, only: int | None = None) -> Training:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 def test_freed_memory_is_used_again_without_page_faults() -> None:
-    if not keep_freed_memory():
+    # In a process of its own: where freed blocks lie in a heap with a history decides which of them are used again.
+    # 64 MiB at once, because glibc keeps a single freed block of 16 MiB by itself.
+    rounds = """if True:
+        import resource, torch
+        from runtime.allocator import keep_freed_memory
+        print(keep_freed_memory())
+        for _ in range(8):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            held = [torch.ones(16 * 2**20, dtype=torch.uint8) for _ in range(4)]
+            del held
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    """
+    ended = subprocess.run([sys.executable, "-c", rounds], capture_output=True, text=True, timeout=120, check=True)
+    kept, *faults = ended.stdout.split()
+    if kept != "True":
         pytest.skip("not glibc")
-    faults = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.ones(16 * 2**20, dtype=torch.uint8)  # 4096 pages
-        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    assert min(faults[1:]) < 100, faults
+    assert min(map(int, faults[2:])) < 1000, faults  # 16384 pages a round where none is kept
 
 
 def test_stages_may_be_measured_from_any_stage_on_and_after_others_that_a_rank_holds() -> None:
