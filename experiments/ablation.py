@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 from experiments.scale import best_seed, problem
 from solver import closure as closure_module
-from solver import repetend
+from solver import fixed_period, repetend
 from solver.contraction import Contraction
 from solver.cpsat import Attempt, Budget, race
 from solver.cyclic import Periodic
@@ -73,11 +73,11 @@ def without(name: str) -> Iterator[None]:
 
     replaced: dict[str, tuple[Any, str, Any]] = {
         "no contraction": (Contraction, "of", classmethod(lambda cls, instance: None)),
-        "no closure": (repetend, "closure", dependencies_only),
+        "no closure": (fixed_period, "closure", dependencies_only),
         "no average memory": (ModuloModel, "_limit_averages", lambda model: None),
-        "no presolve": (repetend, "race", raced(lambda attempt: replace(attempt, presolve=False))),
-        "relaxation": (repetend, "race", raced(lambda attempt: replace(attempt, relaxation=True))),
-        "first configuration only": (repetend, "race", raced(
+        "no presolve": (fixed_period, "race", raced(lambda attempt: replace(attempt, presolve=False))),
+        "relaxation": (fixed_period, "race", raced(lambda attempt: replace(attempt, relaxation=True))),
+        "first configuration only": (fixed_period, "race", raced(
             lambda attempt: replace(attempt, deterministic=0.0) if attempt.disjunctive else attempt)),
         "no neighbourhoods": (repetend, "improve_nearby", lambda *args, **options: None),
         "no list schedule": (repetend, "list_periodic", lambda *args: None),

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import islice, pairwise
+from itertools import pairwise
 from math import ceil, isqrt
 
-from solver.closure import Lags, closure, closure_bound, takes_before_giving
+from solver.closure import closure, closure_bound, takes_before_giving
 from solver.contraction import Contraction
-from solver.cpsat import Attempt, Budget, Outcome, race, run
+from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, retime
+from solver.fixed_period import MANY_BLOCKS, OPEN, REFUTED, Allowance, decide, size
 from solver.instance import Instance
 from solver.modulo import ModuloModel
 from solver.periodic_list import list_periodic
@@ -30,21 +31,13 @@ PROOF_TOLERANCE = 1e-6
 #: Deterministic seconds of the first try at a period; every later try may take four times as long.
 _FIRST_TRY = 0.25
 
-#: Blocks that fit into the first try; models of more get more time.
-_FEW_BLOCKS = 96
-
-#: Blocks from which on the best is improved in parts where whole periods stay open.
-_MANY_BLOCKS = 128
-#: How far above the bound those are tried first, as shares of it.
+#: How far above the bound periods of many blocks are tried first, as shares of it.
 _ABOVE = (0, 0.02, 0.04)
 #: The gap, as best over bound, from which on that pays; and the deterministic seconds for it, per block.
 _CLOSE, _NEARBY = Fraction(101, 100), 0.02
 #: Periods that stay open lie no closer than this share at first; with every pass they lie so many times closer, and
 #: tries take so many times longer.
 _FIRST_SPACING, _LONGER = 1 / 64, 4
-
-#: Devices from which on parts of them are refuted on their own; and the deterministic seconds for a part, at most.
-_PARTED, _PART_TRY = 16, 0.5
 
 
 @dataclass
@@ -76,7 +69,7 @@ def find_repetend(
     stays a gap between ``bound`` and ``best.period``. For an instance in copies (:mod:`solver.copies`) read "one of
     each copy" for "one".
     """
-    allowed = _Allowance(budget, budget.deterministic_used + deterministic, each)
+    allowed = Allowance(budget, budget.deterministic_used + deterministic, each)
     least = Fraction(instance.heaviest_load)
     if not takes_before_giving(instance):  # the argument for the range of lags does not hold: only the load is proven
         def unproven(search: PeriodSearch) -> None:
@@ -99,7 +92,7 @@ def find_repetend(
     return expanded(found)
 
 
-def _search(instance: Instance, least: Fraction, start: Periodic, allowed: _Allowance,
+def _search(instance: Instance, least: Fraction, start: Periodic, allowed: Allowance,
             on_change: Callable[[PeriodSearch], None]) -> PeriodSearch:
     """Close the gap between ``least``, a proven bound, and the period of ``start`` as far as is ``allowed``."""
     search = PeriodSearch(least, start)
@@ -114,24 +107,7 @@ def _search(instance: Instance, least: Fraction, start: Periodic, allowed: _Allo
     return search
 
 
-@dataclass(frozen=True, slots=True)
-class _Allowance:
-    """A budget, the deterministic time at which this search ends if it lasts so long, and what one solve may take."""
-
-    budget: Budget
-    until: float
-    each: float
-
-    @property
-    def left(self) -> float:
-        return min(self.each, max(0.0, self.until - self.budget.deterministic_used))
-
-    @property
-    def spent(self) -> bool:
-        return self.budget.spent or self.left <= 0
-
-
-def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowance,
+def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowance,
             on_change: Callable[[PeriodSearch], None]) -> None:
     """Close the gap to one tick. All below ``low`` is refuted.
 
@@ -141,8 +117,8 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
     """
     search.bound = max(search.bound, Fraction(low - 1))
     on_change(search)
-    each, spacing = _FIRST_TRY * _size(instance), _FIRST_SPACING
-    many = len(instance.durations) >= _MANY_BLOCKS
+    each, spacing = _FIRST_TRY * size(instance), _FIRST_SPACING
+    many = len(instance.durations) >= MANY_BLOCKS
     first = low  # the closure's bound often is the optimum
     if many:
         for share in _ABOVE:
@@ -161,12 +137,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: _Allowa
         first, each, spacing = 0, _LONGER * each, spacing / _LONGER
 
 
-def _size(instance: Instance) -> float:
-    """How many times the time of a small model a model of ``instance`` gets."""
-    return max(1.0, len(instance.durations) / _FEW_BLOCKS)
-
-
-def _improve(search: PeriodSearch, allowed: _Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
+def _improve(search: PeriodSearch, allowed: Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
     """Improve the best in parts: in the middle of a wide gap, whole periods of many blocks would take too long."""
     if search.best.period < search.bound * _CLOSE:
         return
@@ -179,7 +150,7 @@ def _improve(search: PeriodSearch, allowed: _Allowance, on_change: Callable[[Per
                    deterministic=min(allowed.left / 2, len(search.best.starts) * _NEARBY))
 
 
-def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: _Allowance,
+def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: Allowance,
               on_change: Callable[[PeriodSearch], None]) -> None:
     """One pass over the whole periods that are not decided: ``first``, then the middle of the widest untried stretch.
 
@@ -197,17 +168,17 @@ def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: flo
             undecided.append(period)
 
 
-def _try(instance: Instance, search: PeriodSearch, period: int, allowed: _Allowance,
+def _try(instance: Instance, search: PeriodSearch, period: int, allowed: Allowance,
          on_change: Callable[[PeriodSearch], None]) -> bool:
     """Whether ``period`` is decided now; what that says is in ``search``."""
-    outcome = _solve(instance, period, allowed, search.best)
+    outcome = decide(instance, period, allowed, search.best)
     if isinstance(outcome, Periodic):
         found = replace(outcome, copies=search.best.copies)
         search.best = min(search.best, found, key=lambda known: known.period)
-    elif outcome is _REFUTED:  # and with it every shorter period
+    elif outcome is REFUTED:  # and with it every shorter period
         search.bound = max(search.bound, Fraction(period))
     on_change(search)
-    return outcome is not _OPEN
+    return outcome is not OPEN
 
 
 def _widest(low: int, high: int, undecided: Sequence[int], spacing: float) -> int | None:
@@ -220,7 +191,7 @@ def _widest(low: int, high: int, undecided: Sequence[int], spacing: float) -> in
     return left + gap // 2 if gap > max(1.0, spacing) else None
 
 
-def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: _Allowance,
+def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: Allowance,
                       on_change: Callable[[PeriodSearch], None]) -> None:
     """Decide whether a period between the last refuted tick and the best one exists.
 
@@ -233,8 +204,8 @@ def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: _Allowa
     height = max(1, int(weight / search.bound))
     while not allowed.spent:
         factor = search.best.period.denominator * height
-        outcome = _solve(instance.refined(factor), int(search.best.period * factor) - 1, allowed)
-        if outcome is _REFUTED:
+        outcome = decide(instance.refined(factor), int(search.best.period * factor) - 1, allowed)
+        if outcome is REFUTED:
             search.bound = search.best.period
         elif isinstance(outcome, Periodic):
             search.best = _coarser(outcome, instance, factor, search.best.copies)
@@ -271,81 +242,3 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
 def _coarser(fine: Periodic, instance: Instance, factor: int, copies: int) -> Periodic:
     """A schedule of ``instance.refined(factor)`` as one of ``instance``."""
     return Periodic(instance, fine.period / factor, tuple(start / factor for start in fine.starts), copies)
-
-
-# -- one fixed period --------------------------------------------------------------------------------------------
-
-
-class _Verdict:
-    pass
-
-
-_REFUTED, _OPEN = _Verdict(), _Verdict()
-
-
-def _solve(instance: Instance, period: int, allowed: _Allowance, known: Periodic | None = None) -> Periodic | _Verdict:
-    """A schedule of at most ``period`` ticks, the proof that there is none, or neither."""
-    lags = closure(instance, period)
-    if lags is None:
-        return _REFUTED
-    if _impossible_in_part(instance, period, lags, allowed):
-        return _REFUTED
-    model = ModuloModel(instance, period, lags)
-    if known is not None:
-        model.hint(known)
-    outcome = _decide(model, allowed)
-    if outcome.found:
-        return retime(instance, period, model.starts(outcome.solver))
-    return _REFUTED if outcome.infeasible else _OPEN
-
-
-def _decide(model: ModuloModel, allowed: _Allowance) -> Outcome:
-    """A solution, or a proof that there is none, from two configurations: presolve refutes sooner; without it,
-    propagation over the ``disjunctive`` devices finds schedules that it does not.
-    """
-    attempts = (Attempt(model.model, allowed.left, presolve=True, relaxation=False),
-                Attempt(model.model, allowed.left, relaxation=False, disjunctive=True))
-    if allowed.budget.workers > 1:  # the two have had the same time to object to each other
-        outcomes = race(attempts, allowed.budget, lambda outcome: outcome.found or outcome.infeasible)
-        return min(outcomes, key=lambda outcome: (not outcome.found, not outcome.infeasible))
-    # Schedules of many blocks are found in neighbourhoods rather.
-    for attempt in attempts[:1] if len(model.blocks) >= _MANY_BLOCKS else attempts:
-        outcome = _confirmed(attempt, race([attempt], allowed.budget)[0], allowed)
-        if outcome.found or outcome.infeasible:
-            break
-    return outcome
-
-
-def _confirmed(attempt: Attempt, outcome: Outcome, allowed: _Allowance) -> Outcome:
-    """``outcome``; if it is a refutation, another configuration gets a chance to object: CP-SAT releases have had wrong
-    proofs."""
-    if not outcome.infeasible:
-        return outcome
-    used = outcome.solver.response_proto.deterministic_time
-    again = replace(attempt, presolve=not attempt.presolve, disjunctive=False, deterministic=used + 0.05)
-    second, = race([again], allowed.budget)
-    return second if second.found else outcome
-
-
-def _impossible_in_part(instance: Instance, period: int, lags: Lags, allowed: _Allowance) -> bool:
-    """Whether the blocks of some of the devices, at the lags that hold for all, are refuted on their own."""
-    each = min(allowed.left / 2, _PART_TRY * _size(instance))
-    parts = iter(_parts(instance))
-    while together := list(islice(parts, allowed.budget.workers)):
-        attempts = [Attempt(ModuloModel(instance, period, lags, part).model, each, presolve=True, relaxation=False)
-                    for part in together]
-        outcomes = race(attempts, allowed.budget, lambda outcome: outcome.infeasible)
-        if any(_confirmed(attempt, outcome, allowed).infeasible
-               for attempt, outcome in zip(attempts, outcomes, strict=True)):
-            return True
-    return False
-
-
-def _parts(instance: Instance) -> list[range]:
-    """Stretches of half the devices, where there are many.
-
-    A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.
-    Conflicts are local more often than not: half the devices are refuted far sooner than all of them.
-    """
-    count = len(instance.capacity)
-    return [] if count < _PARTED else [range(first, first + count // 2) for first in (0, count // 2, count // 4)]
