@@ -19,16 +19,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from experiments.scale import best_seed, problem
+from experiments.scale import problem
 from solver import closure as closure_module
 from solver import fixed_period, repetend
+from solver.baselines import BASELINES
 from solver.contraction import Contraction
 from solver.cpsat import Attempt, Budget, race
 from solver.cyclic import Periodic
 from solver.entries import write_atomically
 from solver.instance import Instance
 from solver.modulo import ModuloModel
-from solver.seeds import one_at_a_time
+from solver.seeds import one_at_a_time, periodic_seed
 
 INSTANCES = [("V", 16, False, 1.5), ("M", 8, True, 1.5), ("NN", 8, True, 1.5), ("K", 8, True, 1.25),
              ("V2", 8, False, 1.5), ("V2", 8, True, 1.25), ("loop2", 8, True, 1.25), ("loop2", 32, True, 1.0),
@@ -94,8 +95,13 @@ def without(name: str) -> Iterator[None]:
             yield
 
 
+def _best_seed(instance: Instance) -> Periodic:
+    """The shortest period that a published schedule shows; the search has a list scheduler of its own."""
+    return min((periodic_seed(instance, name) for name in BASELINES if name != "greedy"), key=lambda seed: seed.period)
+
+
 def _measure(instance: Instance, name: str, effort: float) -> dict[str, Any]:
-    start: Periodic = one_at_a_time(instance) if name == "no published seed" else best_seed(instance)
+    start: Periodic = one_at_a_time(instance) if name == "no published seed" else _best_seed(instance)
     began = time.process_time()
     found = repetend.find_repetend(instance, start, Budget(seconds=10.0, deterministic=effort))
     return {"period": float(found.best.period), "bound": float(found.bound), "proven": found.proven,

@@ -11,7 +11,7 @@ from solver.cyclic import Periodic, retime
 from solver.instance import Instance
 from solver.modulo import ModuloModel
 
-__all__ = ["MANY_BLOCKS", "OPEN", "REFUTED", "Allowance", "Verdict", "decide", "size"]
+__all__ = ["MANY_BLOCKS", "OPEN", "REFUTED", "Allowance", "Verdict", "decide", "refuted_in_parts", "size"]
 
 #: Blocks of models in which schedules are found in other ways than by solving them whole.
 MANY_BLOCKS = 128
@@ -19,8 +19,11 @@ MANY_BLOCKS = 128
 #: Blocks that fit into the time of a small model; models of more get more.
 _FEW_BLOCKS = 96
 
-#: Devices from which on parts of them are refuted on their own; and the deterministic seconds for a part, at most.
-_PARTED, _PART_TRY = 16, 0.5
+#: Devices from which on parts of them are refuted on their own; and the deterministic seconds of which they get their
+#: share, at most, times :func:`size`.
+_PARTED, _PART_TRY = 16, 2.0
+#: The part that is asked before all devices, as a share of them.
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +55,16 @@ class Verdict:
 REFUTED, OPEN = Verdict(), Verdict()
 
 
-def decide(instance: Instance, period: int, allowed: Allowance, known: Periodic | None = None) -> Periodic | Verdict:
-    """A schedule of at most ``period`` ticks, the proof that there is none, or neither."""
+def decide(instance: Instance, period: int, allowed: Allowance, known: Periodic | None = None, *,
+           parts: bool = True) -> Periodic | Verdict:
+    """A schedule of at most ``period`` ticks, the proof that there is none, or neither.
+
+    ``known`` is a hint. Without ``parts`` all devices are asked at once, as is best where halves of them did not say.
+    """
     lags = closure(instance, period)
     if lags is None:
         return REFUTED
-    if _impossible_in_part(instance, period, lags, allowed):
+    if parts and _impossible_in_part(instance, period, lags, _HALF, allowed):
         return REFUTED
     model = ModuloModel(instance, period, lags)
     if known is not None:
@@ -96,10 +103,20 @@ def _confirmed(attempt: Attempt, outcome: Outcome, allowed: Allowance) -> Outcom
     return second if second.found else outcome
 
 
-def _impossible_in_part(instance: Instance, period: int, lags: Lags, allowed: Allowance) -> bool:
-    """Whether the blocks of some of the devices, at the lags that hold for all, are refuted on their own."""
-    each = min(allowed.left / 2, _PART_TRY * size(instance))
-    parts = iter(_parts(instance))
+def refuted_in_parts(instance: Instance, period: int, share: float, allowed: Allowance) -> bool:
+    """Whether ``period`` is refuted by the closure, or by parts of the devices, a ``share`` of them, on their own."""
+    lags = closure(instance, period)
+    return lags is None or _impossible_in_part(instance, period, lags, share, allowed)
+
+
+def _impossible_in_part(instance: Instance, period: int, lags: Lags, share: float, allowed: Allowance) -> bool:
+    """Whether the blocks of a share of the devices, at the lags that hold for all, are refuted on their own.
+
+    A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.
+    Conflicts are local more often than not: few devices are refuted far sooner than all of them.
+    """
+    each = min(allowed.left, _PART_TRY * size(instance)) * share
+    parts = iter(_parts(instance, share))
     while together := list(islice(parts, allowed.budget.workers)):
         attempts = [Attempt(ModuloModel(instance, period, lags, part).model, each, presolve=True, relaxation=False)
                     for part in together]
@@ -110,11 +127,9 @@ def _impossible_in_part(instance: Instance, period: int, lags: Lags, allowed: Al
     return False
 
 
-def _parts(instance: Instance) -> list[range]:
-    """Stretches of half the devices, where there are many.
-
-    A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.
-    Conflicts are local more often than not: half the devices are refuted far sooner than all of them.
-    """
+def _parts(instance: Instance, share: float) -> list[range]:
+    """Stretches of a share of the devices at their begin, at their end and in the middle, where there are many."""
     count = len(instance.capacity)
-    return [] if count < _PARTED else [range(first, first + count // 2) for first in (0, count // 2, count // 4)]
+    part = int(count * share)
+    return [] if count < _PARTED else [range(first, first + part)
+                                       for first in (0, count - part, (count - part) // 2)]

@@ -13,13 +13,16 @@ from fractions import Fraction
 from itertools import pairwise
 from math import ceil, isqrt
 
+import numpy as np
+
 from solver.closure import closure, closure_bound, takes_before_giving
 from solver.contraction import Contraction
 from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, retime
-from solver.fixed_period import MANY_BLOCKS, OPEN, REFUTED, Allowance, decide, size
+from solver.fixed_period import MANY_BLOCKS, OPEN, REFUTED, Allowance, decide, refuted_in_parts, size
 from solver.instance import Instance
 from solver.modulo import ModuloModel
+from solver.periodic_beam import improve_by_beam, suits_beam
 from solver.periodic_list import list_periodic
 from solver.periodic_neighbours import improve_nearby
 
@@ -31,10 +34,13 @@ PROOF_TOLERANCE = 1e-6
 #: Deterministic seconds of the first try at a period; every later try may take four times as long.
 _FIRST_TRY = 0.25
 
-#: How far above the bound periods of many blocks are tried first, as shares of it.
-_ABOVE = (0, 0.02, 0.04)
-#: The gap, as best over bound, from which on that pays; and the deterministic seconds for it, per block.
-_CLOSE, _NEARBY = Fraction(101, 100), 0.02
+#: Of many blocks: deterministic seconds for beams, and for neighbourhoods, per block; and the gap, as best over bound,
+#: from which on the latter pay.
+_BEAMS, _NEARBY, _CLOSE = 0.01, 0.002, Fraction(101, 100)
+#: Partial schedules in a beam, at first and at last; half of the passes take twice as many.
+_FIRST_WIDTH, _MOST_WIDTH = 50, 200
+#: Shares of the devices that are asked to refute periods on their own; how far apart these are at first and at last.
+_PARTS, _RISE, _LAST_RISE = (1 / 8, 1 / 4, 1 / 2), 1 / 512, 1 / 1024
 #: Periods that stay open lie no closer than this share at first; with every pass they lie so many times closer, and
 #: tries take so many times longer.
 _FIRST_SPACING, _LONGER = 1 / 64, 4
@@ -113,7 +119,8 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
 
     Periods near the optimum are the hardest to decide: solves are cut short at first, which finds good schedules and
     narrows the gap from both sides, and what stayed open is tried again, more closely and for longer. Of many blocks,
-    periods at the bound and a little above are tried first: they are decided soonest.
+    few whole periods are ever decided but the bound: parts of the devices raise it, beams and neighbourhoods find
+    better schedules.
     """
     search.bound = max(search.bound, Fraction(low - 1))
     on_change(search)
@@ -121,33 +128,65 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
     many = len(instance.durations) >= MANY_BLOCKS
     first = low  # the closure's bound often is the optimum
     if many:
-        for share in _ABOVE:
-            period = low + int(low * share)
-            if search.bound < period < search.best.period and not allowed.spent:
-                _try(instance, search, period, replace(allowed, each=min(each, allowed.each)), on_change)
+        _raise_bound(instance, search, replace(allowed, each=min(each / 2, allowed.each)), on_change)
+        least = int(search.bound) + 1
+        if least < search.best.period and not allowed.spent:
+            _try(instance, search, least, replace(allowed, each=min(each / 4, allowed.each)), on_change, parts=False)
         first = 0
-    improved = None  # up to where the best has been improved in parts
+    draw, width = np.random.default_rng(allowed.budget.seed), _FIRST_WIDTH
+    improved = None  # up to where the best has been improved in neighbourhoods
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
-        if many and search.best.period != improved:
-            _improve(search, allowed, on_change)
-            improved = search.best.period
+        if many:
+            for wide in (width, 2 * width):
+                _beam(search, wide, allowed, on_change, draw)
+            if search.best.period != improved:
+                _improve(search, allowed, on_change)
+                improved = search.best.period
         _close_in(instance, search, first, spacing, replace(allowed, each=min(each, allowed.each)), on_change)
         if each >= allowed.each:
             return
-        first, each, spacing = 0, _LONGER * each, spacing / _LONGER
+        first, each, spacing, width = 0, _LONGER * each, spacing / _LONGER, min(4 * width, _MOST_WIDTH)
+
+
+def _raise_bound(instance: Instance, search: PeriodSearch, allowed: Allowance,
+                 on_change: Callable[[PeriodSearch], None]) -> None:
+    """Refute periods above the bound by parts of the devices, small ones first: with growing steps, then closer."""
+    for share in _PARTS:
+        high = ceil(search.best.period)
+        step = max(1, int(search.bound * _RISE))
+        while not allowed.spent and (period := int(search.bound) + step) < high:
+            if refuted_in_parts(instance, period, share, allowed):
+                search.bound, step = Fraction(period), 2 * step
+                on_change(search)
+            elif step == 1 or period < search.bound * (1 + _LAST_RISE):
+                break
+            else:
+                high, step = period, step // 2
+
+
+def _beam(search: PeriodSearch, width: int, allowed: Allowance, on_change: Callable[[PeriodSearch], None],
+          draw: np.random.Generator) -> None:
+    """Improve the best by beams of ``width`` partial schedules."""
+    if suits_beam(search.best.instance):
+        improve_by_beam(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change), draw,
+                        width=width, deterministic=min(allowed.left / 2, len(search.best.starts) * _BEAMS))
 
 
 def _improve(search: PeriodSearch, allowed: Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
     """Improve the best in parts: in the middle of a wide gap, whole periods of many blocks would take too long."""
     if search.best.period < search.bound * _CLOSE:
         return
+    improve_nearby(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change),
+                   deterministic=min(allowed.left / 2, len(search.best.starts) * _NEARBY))
 
+
+def _better(search: PeriodSearch, on_change: Callable[[PeriodSearch], None]) -> Callable[[Periodic], None]:
+    """What takes over a better schedule."""
     def better(found: Periodic) -> None:
         search.best = found
         on_change(search)
 
-    improve_nearby(search.best, int(search.bound) + 1, allowed.budget, better,
-                   deterministic=min(allowed.left / 2, len(search.best.starts) * _NEARBY))
+    return better
 
 
 def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: Allowance,
@@ -169,9 +208,9 @@ def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: flo
 
 
 def _try(instance: Instance, search: PeriodSearch, period: int, allowed: Allowance,
-         on_change: Callable[[PeriodSearch], None]) -> bool:
+         on_change: Callable[[PeriodSearch], None], *, parts: bool = True) -> bool:
     """Whether ``period`` is decided now; what that says is in ``search``."""
-    outcome = decide(instance, period, allowed, search.best)
+    outcome = decide(instance, period, allowed, search.best, parts=parts)
     if isinstance(outcome, Periodic):
         found = replace(outcome, copies=search.best.copies)
         search.best = min(search.best, found, key=lambda known: known.period)
