@@ -133,9 +133,10 @@ def _outward(instance: Instance, first: int) -> list[int]:
             exchanged[a, b] += 1
             exchanged[b, a] += 1
     order, with_placed = [first], exchanged[first].copy()
-    while len(order) < count:
-        left = (device for device in range(count) if device not in order)
+    left = set(range(count)) - {first}
+    while left:
         order.append(min(left, key=lambda device: (-with_placed[device], abs(device - order[-1]), device)))
+        left.remove(order[-1])
         with_placed += exchanged[order[-1]]
     return order
 
