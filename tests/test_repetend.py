@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 
 import pytest
 
@@ -14,6 +15,7 @@ from solver.closure import closure, closure_bound, takes_before_giving
 from solver.completion import complete, repeat
 from solver.cpsat import Budget
 from solver.cyclic import retime
+from solver.fixed_period import Allowance, refuted_in_parts
 from solver.instance import Instance
 from solver.paths import FixedOrder
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
@@ -245,3 +247,12 @@ def nn_shape(forward: list[int], memory: int) -> Problem:
         last = f"i{d}"
     add("d", BlockKind.BACKWARD, everywhere, 60, 0, last)
     return Problem("nn", tuple(Device(f"gpu{d}", memory) for d in range(p)), tuple(blocks))
+
+
+def test_parts_refute_what_is_too_short_and_nothing_that_is_known_to_work() -> None:
+    instance = Instance.of(pipeline(v(16), forward=3, backward=5, memory=18))
+    best = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=1.0).best.period
+    allowed = Allowance(Budget(), 5.0, 0.5)
+    for share in (1 / 8, 1 / 4, 1 / 2):
+        assert not refuted_in_parts(instance, ceil(best), share, allowed)
+        assert refuted_in_parts(instance, instance.heaviest_load - 1, share, allowed)
