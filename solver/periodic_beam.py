@@ -122,10 +122,7 @@ def _ends(instance: Instance) -> list[list[int]]:
 def _outward(instance: Instance, first: int) -> list[int]:
     """All devices from ``first`` on, always the one that exchanges most with those before it."""
     count = len(instance.capacity)
-    runs_on: list[list[int]] = [[] for _ in instance.blocks]
-    for device, on in enumerate(instance.blocks_on):
-        for i in on:
-            runs_on[i].append(device)
+    runs_on = [block.devices for block in instance.problem.blocks]
     exchanged = np.zeros((count, count), dtype=np.int64)
     for arc in instance.arcs:
         if len(runs_on[arc.source]) == len(runs_on[arc.target]) == 1:  # blocks on all devices tell none apart

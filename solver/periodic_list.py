@@ -54,10 +54,7 @@ class _Graph:
 
     @classmethod
     def of(cls, instance: Instance) -> _Graph:
-        devices: list[list[int]] = [[] for _ in instance.blocks]
-        for device, on in enumerate(instance.blocks_on):
-            for i in on:
-                devices[i].append(device)
+        devices = [block.devices for block in instance.problem.blocks]
         before: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]
         after: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]
         for arc in instance.arcs:

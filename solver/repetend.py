@@ -126,13 +126,12 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
     on_change(search)
     each, spacing = _FIRST_TRY * size(instance), _FIRST_SPACING
     many = len(instance.durations) >= MANY_BLOCKS
-    first = low  # the closure's bound often is the optimum
+    first = 0 if many else low  # the closure's bound often is the optimum
     if many:
         _raise_bound(instance, search, replace(allowed, each=min(each / 2, allowed.each)), on_change)
         least = int(search.bound) + 1
         if least < search.best.period and not allowed.spent:
             _try(instance, search, least, replace(allowed, each=min(each / 4, allowed.each)), on_change, parts=False)
-        first = 0
     draw, width = np.random.default_rng(allowed.budget.seed), _FIRST_WIDTH
     improved = None  # up to where the best has been improved in neighbourhoods
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
@@ -173,7 +172,7 @@ def _beam(search: PeriodSearch, width: int, allowed: Allowance, on_change: Calla
 
 
 def _improve(search: PeriodSearch, allowed: Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
-    """Improve the best in parts: in the middle of a wide gap, whole periods of many blocks would take too long."""
+    """Improve the best in neighbourhoods: in a wide gap, whole periods of many blocks would take too long."""
     if search.best.period < search.bound * _CLOSE:
         return
     improve_nearby(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change),
