@@ -26,6 +26,7 @@ from solver.beam_device import EARLY, FREE, LATE, Starts, fits, place
 from solver.closure import Lags, closure
 from solver.cpsat import Budget
 from solver.cyclic import Periodic, retime
+from solver.device_order import both_ways
 from solver.instance import Instance
 
 __all__ = ["beam_periodic", "improve_by_beam", "suits_beam"]
@@ -46,6 +47,8 @@ _CROWDED = 16
 #: Where between bound and best a period is looked for at first, as a share of the gap; and how close to the best, as a
 #: share of the period, it is not worth another attempt.
 _FIRST_SHARE, _NEAR = Fraction(1, 8), Fraction(1, 2000)
+#: How often beams fail at a period before a longer one is tried: other random choices often reach it.
+_TRIES = 2
 #: How often a beam starts at the end from which the best was not found.
 _OTHER_END = 0.3
 #: Schedules times blocks, over all devices, that count as a second of deterministic time.
@@ -53,8 +56,12 @@ _SECOND = 25e6
 
 
 def suits_beam(instance: Instance) -> bool:
-    """Whether :func:`beam_periodic` can place the blocks: the order of transfers on links is not looked at here."""
-    return max(map(len, instance.blocks_on)) < _CROWDED and all(arc.link is None for arc in instance.arcs)
+    """Whether beams find schedules well: few blocks a device, each on one, and no links, whose order is not looked at.
+
+    A block on several devices holds them together: those placed first know little of what the others will ask of it.
+    """
+    return (max(map(len, instance.blocks_on)) < _CROWDED and all(arc.link is None for arc in instance.arcs)
+            and all(len(block.devices) == 1 for block in instance.problem.blocks))
 
 
 def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callable[[Periodic], None],
@@ -66,9 +73,9 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
     the best; within ``budget`` and about ``deterministic`` seconds of it.
     """
     instance, best = start.instance, start
-    ends = _ends(instance)
+    ends = both_ways(instance)
     until = budget.deterministic_used + deterministic
-    share = _FIRST_SHARE
+    share, failed = _FIRST_SHARE, 0
     better_end: Sequence[int] | None = None
     while not budget.spent and budget.deterministic_used < until:
         target = min(max(low, int(low + (best.period - low) * share)), ceil(best.period) - 1)
@@ -81,9 +88,14 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
         found = _run(tries, budget)
         if found is not None:
             shortest, better_end = found
-            best, share = replace(shortest, copies=start.copies), max(_FIRST_SHARE, share / 2)
+            best, share, failed = replace(shortest, copies=start.copies), max(_FIRST_SHARE, share / 2), 0
             on_better(best)
-        elif best.period - target > best.period * _NEAR and target < ceil(best.period) - 1:
+            continue
+        failed += 1
+        if failed < _TRIES:
+            continue
+        failed = 0
+        if best.period - target > best.period * _NEAR and target < ceil(best.period) - 1:
             share = min(2 * share, (1 + share) / 2)
         else:
             return
@@ -109,33 +121,6 @@ def beam_periodic(instance: Instance, period: int, lags: Lags, devices: Sequence
     ``lags`` is the closure at ``period``. ``None`` if none is found.
     """
     return _Beam(instance, period, lags, devices, width, np.random.default_rng(seed)).run(Budget())
-
-
-def _ends(instance: Instance) -> list[list[int]]:
-    """The devices from the one where micro-batches come in on, and from the one furthest from it."""
-    first = next(device for device, on in enumerate(instance.blocks_on)
-                 if instance.problem.topological_order[0] in on)
-    forth = _outward(instance, first)
-    return [forth, _outward(instance, forth[-1])]
-
-
-def _outward(instance: Instance, first: int) -> list[int]:
-    """All devices from ``first`` on, always the one that exchanges most with those before it."""
-    count = len(instance.capacity)
-    runs_on = [block.devices for block in instance.problem.blocks]
-    exchanged = np.zeros((count, count), dtype=np.int64)
-    for arc in instance.arcs:
-        if len(runs_on[arc.source]) == len(runs_on[arc.target]) == 1:  # blocks on all devices tell none apart
-            (a,), (b,) = runs_on[arc.source], runs_on[arc.target]
-            exchanged[a, b] += 1
-            exchanged[b, a] += 1
-    order, with_placed = [first], exchanged[first].copy()
-    left = set(range(count)) - {first}
-    while left:
-        order.append(min(left, key=lambda device: (-with_placed[device], abs(device - order[-1]), device)))
-        left.remove(order[-1])
-        with_placed += exchanged[order[-1]]
-    return order
 
 
 class _Beam:
