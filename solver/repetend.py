@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from math import ceil, isqrt
 
@@ -21,6 +22,7 @@ from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, retime
 from solver.fixed_period import MANY_BLOCKS, OPEN, REFUTED, Allowance, decide, refuted_in_parts, size
 from solver.instance import Instance
+from solver.lane_bound import LaneBound
 from solver.modulo import ModuloModel
 from solver.periodic_beam import improve_by_beam, suits_beam
 from solver.periodic_list import list_periodic
@@ -36,11 +38,13 @@ _FIRST_TRY = 0.25
 
 #: Of many blocks: deterministic seconds for beams, and for neighbourhoods, per block; and the gap, as best over bound,
 #: from which on the latter pay.
-_BEAMS, _NEARBY, _CLOSE = 0.01, 0.002, Fraction(101, 100)
-#: Partial schedules in a beam, at first and at last; half of the passes take twice as many.
-_FIRST_WIDTH, _MOST_WIDTH = 50, 200
+_BEAMS, _NEARBY, _CLOSE = 0.006, 0.002, Fraction(101, 100)
+#: Partial schedules in a beam: more find little more, other random choices do.
+_WIDTHS = (50, 100)
 #: Shares of the devices that are asked to refute periods on their own; how far apart these are at first and at last.
-_PARTS, _RISE, _LAST_RISE = (1 / 8, 1 / 4, 1 / 2), 1 / 512, 1 / 1024
+_PARTS, _RISE, _LAST_RISE = (1 / 8, 1 / 4, 1 / 2, 1), 1 / 512, 1 / 1024
+#: More blocks than that at once are not refuted in reasonable time.
+_MOST_BLOCKS = 256
 #: Periods that stay open lie no closer than this share at first; with every pass they lie so many times closer, and
 #: tries take so many times longer.
 _FIRST_SPACING, _LONGER = 1 / 64, 4
@@ -132,43 +136,67 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
         least = int(search.bound) + 1
         if least < search.best.period and not allowed.spent:
             _try(instance, search, least, replace(allowed, each=min(each / 4, allowed.each)), on_change, parts=False)
-    draw, width = np.random.default_rng(allowed.budget.seed), _FIRST_WIDTH
+    draw = np.random.default_rng(allowed.budget.seed)
     improved = None  # up to where the best has been improved in neighbourhoods
+    by_beams = many and suits_beam(instance)
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
-        if many:
-            for wide in (width, 2 * width):
-                _beam(search, wide, allowed, on_change, draw)
-            if search.best.period != improved:
+        now = replace(allowed, each=min(each, allowed.each))
+        if by_beams:  # which find the schedules: models are for the bound
+            for width in _WIDTHS:
+                _beam(search, width, allowed, on_change, draw)
+            _refute_parts(instance, search, now, on_change)
+        else:
+            if many and search.best.period != improved:
                 _improve(search, allowed, on_change)
                 improved = search.best.period
-        _close_in(instance, search, first, spacing, replace(allowed, each=min(each, allowed.each)), on_change)
+            _close_in(instance, search, first, spacing, now, on_change)
         if each >= allowed.each:
             return
-        first, each, spacing, width = 0, _LONGER * each, spacing / _LONGER, min(4 * width, _MOST_WIDTH)
+        first, each, spacing = 0, _LONGER * each, spacing / _LONGER
 
 
 def _raise_bound(instance: Instance, search: PeriodSearch, allowed: Allowance,
                  on_change: Callable[[PeriodSearch], None]) -> None:
-    """Refute periods above the bound by parts of the devices, small ones first: with growing steps, then closer."""
-    for share in _PARTS:
-        high = ceil(search.best.period)
-        step = max(1, int(search.bound * _RISE))
-        while not allowed.spent and (period := int(search.bound) + step) < high:
-            if refuted_in_parts(instance, period, share, allowed):
-                search.bound, step = Fraction(period), 2 * step
-                on_change(search)
-            elif step == 1 or period < search.bound * (1 + _LAST_RISE):
+    """Refute periods by the waits on lanes, where the blocks are lanes, then by parts of the devices."""
+    lanes = LaneBound.of(instance, ceil(search.best.period))
+    if lanes is not None:
+        for cells in lanes.cells:
+            _climb(search, partial(lanes.refutes, cells=cells, budget=allowed.budget), allowed, on_change)
+            if not lanes.near:
                 break
-            else:
-                high, step = period, step // 2
+    _refute_parts(instance, search, allowed, on_change)
+
+
+def _refute_parts(instance: Instance, search: PeriodSearch, allowed: Allowance,
+                  on_change: Callable[[PeriodSearch], None]) -> None:
+    """Refute periods by parts of the devices that are not too large, small ones first, and by all at last."""
+    for share in _PARTS:
+        if share * len(instance.durations) > _MOST_BLOCKS:
+            return
+        refuted = partial(refuted_in_parts, instance, share=share, allowed=allowed) if share < 1 else \
+            partial(_refuted_whole, instance, search, allowed, on_change)
+        _climb(search, refuted, allowed, on_change, finest=_LAST_RISE)
+
+
+def _climb(search: PeriodSearch, refuted: Callable[[int], bool], allowed: Allowance,
+           on_change: Callable[[PeriodSearch], None], *, finest: float = 0.0) -> None:
+    """Try periods above the bound with growing steps, then closer, down to ``finest`` as a share of the period."""
+    high, step = ceil(search.best.period), max(1, int(search.bound * _RISE))
+    while not allowed.spent and (period := int(search.bound) + step) < min(high, ceil(search.best.period)):
+        if refuted(period):
+            search.bound, step = max(search.bound, Fraction(period)), 2 * step
+            on_change(search)
+        elif step == 1 or period < search.bound * (1 + finest):
+            return
+        else:
+            high, step = period, step // 2
 
 
 def _beam(search: PeriodSearch, width: int, allowed: Allowance, on_change: Callable[[PeriodSearch], None],
           draw: np.random.Generator) -> None:
     """Improve the best by beams of ``width`` partial schedules."""
-    if suits_beam(search.best.instance):
-        improve_by_beam(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change), draw,
-                        width=width, deterministic=min(allowed.left / 2, len(search.best.starts) * _BEAMS))
+    improve_by_beam(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change), draw,
+                    width=width, deterministic=min(allowed.left / 2, len(search.best.starts) * _BEAMS))
 
 
 def _improve(search: PeriodSearch, allowed: Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
@@ -217,6 +245,13 @@ def _try(instance: Instance, search: PeriodSearch, period: int, allowed: Allowan
         search.bound = max(search.bound, Fraction(period))
     on_change(search)
     return outcome is not OPEN
+
+
+def _refuted_whole(instance: Instance, search: PeriodSearch, allowed: Allowance,
+                   on_change: Callable[[PeriodSearch], None], period: int) -> bool:
+    """Whether all devices at once refute ``period``."""
+    _try(instance, search, period, allowed, on_change, parts=False)
+    return search.bound >= period
 
 
 def _widest(low: int, high: int, undecided: Sequence[int], spacing: float) -> int | None:
