@@ -141,14 +141,15 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
     by_beams = many and suits_beam(instance)
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
         now = replace(allowed, each=min(each, allowed.each))
-        if by_beams:  # which find the schedules: models are for the bound
+        if by_beams:
             for width in _WIDTHS:
                 _beam(search, width, allowed, on_change, draw)
+        if many and search.best.period != improved and (len(instance.durations) <= _MOST_BLOCKS or not by_beams):
+            _improve(search, allowed, on_change)
+            improved = search.best.period
+        if by_beams:  # which find the schedules: models are for the bound
             _refute_parts(instance, search, now, on_change)
         else:
-            if many and search.best.period != improved:
-                _improve(search, allowed, on_change)
-                improved = search.best.period
             _close_in(instance, search, first, spacing, now, on_change)
         if each >= allowed.each:
             return
