@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 
@@ -29,7 +29,7 @@ from solver.cyclic import Periodic, retime
 from solver.device_order import both_ways
 from solver.instance import Instance
 
-__all__ = ["beam_periodic", "improve_by_beam", "suits_beam"]
+__all__ = ["AtPeriod", "Beam", "improve_by_beam", "suits_beam"]
 
 #: Candidates for the next device, for each partial schedule.
 _BRANCHES = 30
@@ -82,7 +82,8 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
         lags = closure(instance, target) if target >= low else None
         if lags is None:
             return
-        tries = [_Beam(instance, target, lags, end, width, generator) for end, generator in zip(
+        at = AtPeriod.of(instance, target, lags)
+        tries = [Beam(at, end, width, generator) for end, generator in zip(
             ends if better_end is None or draw.random() < _OTHER_END else [better_end] * len(ends),
             draw.spawn(len(ends)), strict=True)]
         found = _run(tries, budget)
@@ -101,7 +102,7 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
             return
 
 
-def _run(beams: Sequence[_Beam], budget: Budget) -> tuple[Periodic, Sequence[int]] | None:
+def _run(beams: Sequence[Beam], budget: Budget) -> tuple[Periodic, Sequence[int]] | None:
     """The shortest period that ``beams`` find, and the order of the devices of the one that found it."""
     with ThreadPoolExecutor(budget.workers) as threads:
         try:
@@ -114,33 +115,40 @@ def _run(beams: Sequence[_Beam], budget: Budget) -> tuple[Periodic, Sequence[int
                key=lambda one: one[0].period, default=None)
 
 
-def beam_periodic(instance: Instance, period: int, lags: Lags, devices: Sequence[int], *, width: int,
-                  seed: int = 0) -> Periodic | None:
-    """A steady state of at most ``period`` ticks, built in the order of ``devices``, ``width`` partial ones at a time.
+@dataclass(frozen=True)
+class AtPeriod:
+    """What all beams at a period of ``ticks`` ask for: lags (blocks x blocks) to and ``back`` from each block, and the
+    blocks that each waits for and that wait for it."""
 
-    ``lags`` is the closure at ``period``. ``None`` if none is found.
-    """
-    return _Beam(instance, period, lags, devices, width, np.random.default_rng(seed)).run(Budget())
+    instance: Instance
+    ticks: int
+    lags: Lags
+    back: Lags
+    before: list[list[int]]
+    after: list[list[int]]
 
-
-class _Beam:
-    """Partial schedules that have placed the same blocks: ``starts`` (schedules x blocks), and windows of the rest."""
-
-    def __init__(self, instance: Instance, period: int, lags: Lags, devices: Sequence[int], width: int,
-                 draw: np.random.Generator) -> None:
-        count = len(instance.durations)
-        self.devices = devices
-        self.width = width
-        self.work = 0  # schedules x blocks to come, over all devices
-        self.instance = instance
-        self.period = period
-        self.lags, self.back = lags, np.ascontiguousarray(lags.T)
-        self.draw = draw
-        self.before: list[list[int]] = [[] for _ in range(count)]
-        self.after: list[list[int]] = [[] for _ in range(count)]
+    @classmethod
+    def of(cls, instance: Instance, ticks: int, lags: Lags) -> AtPeriod:
+        """``lags`` is the closure at ``ticks``."""
+        before: list[list[int]] = [[] for _ in instance.blocks]
+        after: list[list[int]] = [[] for _ in instance.blocks]
         for arc in instance.arcs:
-            self.before[arc.target].append(arc.source)
-            self.after[arc.source].append(arc.target)
+            before[arc.target].append(arc.source)
+            after[arc.source].append(arc.target)
+        return cls(instance, ticks, lags, np.ascontiguousarray(lags.T), before, after)
+
+
+class Beam:
+    """Builds a steady state in the order of ``devices``, from ``width`` partial schedules at a time.
+
+    These have placed the same blocks: ``starts`` (schedules x blocks), and windows of the rest. ``work`` counts
+    schedules x blocks, over all devices.
+    """
+
+    def __init__(self, at: AtPeriod, devices: Sequence[int], width: int, draw: np.random.Generator) -> None:
+        count = len(at.instance.durations)
+        self.at, self.devices, self.width, self.draw = at, devices, width, draw
+        self.work = 0
         self.placed = np.zeros(count, dtype=np.bool_)
         self.starts = np.zeros((1, count), dtype=np.int64)
         self.earliest = np.full((1, count), -_FAR)
@@ -152,21 +160,21 @@ class _Beam:
             if budget.spent or not self._add(device):
                 return None
             self.work += self.width * len(self.placed)
-        return retime(self.instance, self.period, self.starts[0].tolist())
+        return retime(self.at.instance, self.at.ticks, self.starts[0].tolist())
 
     def _add(self, device: int) -> bool:
         """Place the blocks of ``device``; False if no schedule has room for them."""
-        blocks = list(self.instance.blocks_on[device])
+        blocks = list(self.at.instance.blocks_on[device])
         if self.placed[blocks].all():
             return True
         if not self.placed.any():  # a steady state has no begin: some block may start at 0
-            self.earliest = np.maximum(self.earliest, self.lags[blocks[0]])
-            self.latest = np.minimum(self.latest, -self.back[blocks[0]])
+            self.earliest = np.maximum(self.earliest, self.at.lags[blocks[0]])
+            self.latest = np.minimum(self.latest, -self.at.back[blocks[0]])
         parents = np.resize(np.arange(len(self.starts)), self.width * _BRANCHES)
         windows = np.ix_(parents, np.array(blocks))
-        rows, starts = place(self.instance, self.period, self.lags, blocks, [self._wish(i) for i in blocks],
+        rows, starts = place(self.at.instance, self.at.ticks, self.at.lags, blocks, [self._wish(i) for i in blocks],
                              self.earliest[windows], self.latest[windows], self.draw)
-        held = fits(self.instance, self.period, device, blocks, starts)
+        held = fits(self.at.instance, self.at.ticks, device, blocks, starts)
         parents, starts = parents[rows[held]], starts[held]
         _, different = np.unique(np.column_stack([parents, starts]), axis=0, return_index=True)
         parents, starts = parents[different], starts[different]
@@ -176,9 +184,9 @@ class _Beam:
         return len(self.starts) > 0
 
     def _wish(self, i: int) -> int:
-        if self.placed[i] or self.placed[self.before[i]].any():
+        if self.placed[i] or self.placed[self.at.before[i]].any():
             return EARLY
-        return LATE if self.placed[self.after[i]].any() else FREE
+        return LATE if self.placed[self.at.after[i]].any() else FREE
 
     def _longest_waits(self, blocks: Sequence[int], parents: npt.NDArray[np.intp],
                        starts: Starts) -> npt.NDArray[np.intp]:
@@ -186,21 +194,21 @@ class _Beam:
 
         The root of each wait counts: what is short matters most. Blocks for which nothing waits can wait anyway.
         """
-        to_come = np.array([i for i in np.flatnonzero(~self.placed) if self.after[i]], dtype=np.intp)
+        to_come = np.array([i for i in np.flatnonzero(~self.placed) if self.at.after[i]], dtype=np.intp)
         sample = to_come[np.linspace(0, len(to_come) - 1, min(len(to_come), _SAMPLE)).astype(np.intp)]
         waits = self._latest(blocks, parents, starts, sample) - self._earliest(blocks, parents, starts, sample)
         alive = np.flatnonzero((waits >= 0).all(axis=1))
-        score = np.sqrt(np.minimum(waits[alive], _LONG * self.period)).sum(axis=1)
+        score = np.sqrt(np.minimum(waits[alive], _LONG * self.at.ticks)).sum(axis=1)
         return alive[np.argsort(-score, kind="stable")]
 
     def _niches(self, blocks: Sequence[int], starts: Starts,
                 ranked: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """The ``ranked`` candidates anew: the best of each pattern of offsets, then the second of each, and so on."""
-        chained = [place for place, i in enumerate(blocks) if self.after[i]]
+        chained = [place for place, i in enumerate(blocks) if self.at.after[i]]
         if len(chained) < 2:
             return ranked
-        offsets = (starts[ranked][:, chained[1:]] - starts[ranked, chained[0], None]) % self.period
-        _, pattern = np.unique(offsets * _PARTS // self.period, axis=0, return_inverse=True)
+        offsets = (starts[ranked][:, chained[1:]] - starts[ranked, chained[0], None]) % self.at.ticks
+        _, pattern = np.unique(offsets * _PARTS // self.at.ticks, axis=0, return_inverse=True)
         by_pattern = np.argsort(pattern, kind="stable")
         begins = np.searchsorted(pattern[by_pattern], pattern[by_pattern])
         rank = np.empty(len(ranked), dtype=np.intp)
@@ -221,12 +229,12 @@ class _Beam:
         """The begin of the windows of the blocks ``columns`` once ``blocks`` start at ``starts``."""
         earliest = self.earliest[np.ix_(parents, columns)]
         for i, start in zip(blocks, starts.T, strict=True):
-            np.maximum(earliest, start[:, None] + self.lags[i, columns], out=earliest)
+            np.maximum(earliest, start[:, None] + self.at.lags[i, columns], out=earliest)
         return earliest
 
     def _latest(self, blocks: Sequence[int], parents: npt.NDArray[np.intp], starts: Starts,
                 columns: npt.NDArray[np.intp]) -> Starts:
         latest = self.latest[np.ix_(parents, columns)]
         for i, start in zip(blocks, starts.T, strict=True):
-            np.minimum(latest, start[:, None] - self.back[i, columns], out=latest)
+            np.minimum(latest, start[:, None] - self.at.back[i, columns], out=latest)
         return latest

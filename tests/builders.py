@@ -6,11 +6,14 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from solver.completion import repeat
+from solver.cyclic import Periodic
 from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from solver.schedule import Schedule
 from solver.timing import time_orders
+from solver.validate import validate
 
-__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "loop", "pipeline", "together_spec", "v", "waves"]
+__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "judged", "loop", "pipeline", "together_spec", "v", "waves"]
 
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """
@@ -118,3 +121,9 @@ def any_order(problem: Problem, micro_batches: int, chance: random.Random) -> Sc
         for device in problem.blocks[key[0]].devices:
             orders[device].append(key)
     return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
+
+
+def judged(found: Periodic, more: int = 3) -> None:
+    """The judge sees ``found`` repeated, until it is steady and for ``more`` micro-batches; raises what it objects."""
+    problem, count = found.instance.problem, found.depth + more
+    validate(Schedule(problem, count, time_orders(problem, count, repeat(found, count)), 0.0))

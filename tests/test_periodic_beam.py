@@ -13,24 +13,22 @@ from hypothesis import strategies as st
 from models.zoo.shapes import shape
 from solver.beam_device import EARLY, FREE, LATE, fits, place
 from solver.closure import closure, closure_bound, takes_before_giving
-from solver.completion import repeat
 from solver.cpsat import Budget
 from solver.cyclic import Periodic
 from solver.instance import Instance
-from solver.periodic_beam import beam_periodic, improve_by_beam, suits_beam
+from solver.periodic_beam import AtPeriod, Beam, improve_by_beam, suits_beam
 from solver.problem import Problem
 from solver.repetend import find_repetend
-from solver.schedule import Schedule
 from solver.seeds import one_at_a_time
-from solver.timing import time_orders
-from solver.validate import validate
-from tests.builders import chain, pipeline, v
+from tests.builders import chain, judged, pipeline, v
 from tests.properties.strategies import problems
 
 
 def beam(instance: Instance, period: int, width: int = 20, seed: int = 0) -> Periodic | None:
     lags, devices = closure(instance, period), range(len(instance.capacity))
-    return None if lags is None else beam_periodic(instance, period, lags, devices, width=width, seed=seed)
+    if lags is None:
+        return None
+    return Beam(AtPeriod.of(instance, period, lags), devices, width, np.random.default_rng(seed)).run(Budget())
 
 
 @pytest.mark.parametrize("memory", [2, 4, 8])
@@ -67,8 +65,7 @@ def test_what_a_beam_builds_is_valid_when_repeated(problem: Problem, share: int,
     found = beam(instance, period, width=5, seed=seed)
     if found is not None:
         assert found.period <= period
-        count = found.depth + 2
-        validate(Schedule(problem, count, time_orders(problem, count, repeat(found, count)), 0.0))
+        judged(found, 2)
 
 
 def test_better_ones_are_said_and_none_is_longer_than_the_start() -> None:

@@ -8,14 +8,10 @@ from hypothesis import strategies as st
 
 from models.zoo.shapes import shape
 from solver.closure import closure_bound, takes_before_giving
-from solver.completion import repeat
 from solver.instance import Instance
 from solver.periodic_list import list_periodic
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from solver.schedule import Schedule
-from solver.timing import time_orders
-from solver.validate import validate
-from tests.builders import chain, pipeline, v
+from tests.builders import chain, judged, pipeline, v
 from tests.properties.strategies import problems
 
 
@@ -61,5 +57,4 @@ def test_what_is_listed_is_valid_when_repeated(problem: Problem, more: int) -> N
     found = list_periodic(instance, closure_bound(instance, longest), longest)
     if found is None:
         return
-    count = found.depth + 2 + more
-    validate(Schedule(problem, count, time_orders(problem, count, repeat(found, count)), 0.0))
+    judged(found, 2 + more)

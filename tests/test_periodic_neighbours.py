@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.closure import UNRELATED, closure, closure_bound, takes_before_giving
-from solver.completion import repeat
 from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, critical_blocks, in_order, lags_between
 from solver.instance import Instance
@@ -19,11 +18,8 @@ from solver.periodic_list import list_periodic
 from solver.periodic_neighbours import improve_nearby
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.repetend import find_repetend
-from solver.schedule import Schedule
 from solver.seeds import one_at_a_time
-from solver.timing import time_orders
-from solver.validate import validate
-from tests.builders import loop, pipeline, v
+from tests.builders import judged, loop, pipeline, v
 from tests.properties.strategies import Case, cases
 
 
@@ -33,11 +29,6 @@ def unequal(problem: Problem, seed: int) -> Problem:
     blocks = [Block(block.name, block.kind, block.devices, block.duration * draw.randint(80, 120), block.memory,
                     block.workspace, block.after) for block in problem.blocks]
     return Problem(problem.name, problem.devices, tuple(blocks))
-
-
-def judged(found: Periodic) -> None:
-    problem, count = found.instance.problem, found.depth + 3
-    validate(Schedule(problem, count, time_orders(problem, count, repeat(found, count)), 0.0))
 
 
 @pytest.mark.parametrize(("devices", "memory"), [(v(8), 10), (loop(8), 12), (v(12), 12)])
