@@ -26,7 +26,7 @@ from solver.instance import Arc, Instance
 
 __all__ = ["Lanes", "Level", "Static"]
 
-#: Lanes from which on the patterns of their offsets are too many; and of how many small parts weights are made up.
+#: More lanes than that have too many patterns of offsets; and of how many small parts weights are made up at most.
 _MOST_LANES, _PARTS_OF_WEIGHT = 4, 64
 
 

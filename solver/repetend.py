@@ -43,7 +43,7 @@ _BEAMS, _NEARBY, _CLOSE = 0.006, 0.002, Fraction(101, 100)
 _WIDTHS = (50, 100)
 #: Shares of the devices that are asked to refute periods on their own; how far apart these are at first and at last.
 _PARTS, _RISE, _LAST_RISE = (1 / 8, 1 / 4, 1 / 2, 1), 1 / 512, 1 / 1024
-#: More blocks than that at once are not refuted in reasonable time.
+#: More blocks than that at once are not refuted, nor moved in neighbourhoods, in reasonable time.
 _MOST_BLOCKS = 256
 #: Periods that stay open lie no closer than this share at first; with every pass they lie so many times closer, and
 #: tries take so many times longer.
@@ -123,8 +123,8 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
 
     Periods near the optimum are the hardest to decide: solves are cut short at first, which finds good schedules and
     narrows the gap from both sides, and what stayed open is tried again, more closely and for longer. Of many blocks,
-    few whole periods are ever decided but the bound: parts of the devices raise it, beams and neighbourhoods find
-    better schedules.
+    few whole periods are ever decided but the bound: waits on lanes and parts of the devices raise it, beams and
+    neighbourhoods find better schedules.
     """
     search.bound = max(search.bound, Fraction(low - 1))
     on_change(search)
