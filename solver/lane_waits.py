@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations, pairwise
-from math import inf
+from math import floor, inf
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class LanePatterns:
         self.count = len(lanes.along)
         self.shape = (cells,) * (self.count - 1)
         #: What waits may come to, in cells times weight.
-        self.limit = lanes.room(period) * cells // period + _rounding(lanes)
+        self.limit = floor(lanes.room(period) * cells / period) + _rounding(lanes)
         heaviest = max(weight for weights in lanes.weights for weight in weights)
         most = 2 * (self.limit + 1) + heaviest * cells
         self._dtype: type[np.signedinteger[Any]] = np.int16 if most < np.iinfo(np.int16).max else np.int32

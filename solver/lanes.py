@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from math import floor, gcd
+from math import gcd
 
 from solver.closure import Lags, least_lifetimes
 from solver.instance import Arc, Instance
@@ -105,9 +105,9 @@ class Lanes:
             return None
         return _weighed(instance, tuple(devices), tuple(rows), tuple(along), between, held, lags)
 
-    def room(self, period: int) -> int:
+    def room(self, period: int) -> Fraction:
         """What all waits may come to in a steady state of ``period`` ticks, in ticks times weight."""
-        return floor((self.capacity * period - self.least) * self.scale)
+        return (self.capacity * period - self.least) * self.scale
 
 
 def _chained(instance: Instance) -> set[int]:
