@@ -6,18 +6,18 @@ import numpy as np
 
 from solver.instance import Instance
 
-__all__ = ["both_ways", "outward"]
+__all__ = ["both_ways"]
 
 
 def both_ways(instance: Instance) -> list[list[int]]:
     """The devices from the one where micro-batches come in on, and from the one furthest from it."""
     first = next(device for device, on in enumerate(instance.blocks_on)
                  if instance.problem.topological_order[0] in on)
-    forth = outward(instance, first)
-    return [forth, outward(instance, forth[-1])]
+    forth = _outward(instance, first)
+    return [forth, _outward(instance, forth[-1])]
 
 
-def outward(instance: Instance, first: int) -> list[int]:
+def _outward(instance: Instance, first: int) -> list[int]:
     """All devices from ``first`` on, always the one that exchanges most with those before it."""
     count = len(instance.capacity)
     runs_on = [block.devices for block in instance.problem.blocks]
