@@ -12,6 +12,7 @@ from solver.device_order import both_ways
 from solver.instance import Instance
 from solver.lane_waits import LanePatterns
 from solver.lanes import Lanes
+from solver.tracks import Tracks
 
 __all__ = ["LaneBound"]
 
@@ -42,8 +43,10 @@ class LaneBound:
         lags = closure(instance, period)
         if lags is None:
             raise AssertionError("the closure refutes a period that was achieved")
-        order = both_ways(instance)[0]
-        held = [lanes for count in _HELD if (lanes := Lanes.of(instance, order, order[:count], lags)) is not None]
+        tracks = Tracks.of(instance, both_ways(instance)[0])
+        if tracks is None:
+            return None
+        held = [lanes for count in _HELD if (lanes := Lanes.of(tracks, count, lags)) is not None]
         return cls(held) if held else None
 
     def refutes(self, period: int, cells: int, budget: Budget) -> bool:

@@ -29,7 +29,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from solver.lanes import Lanes, Level, Static
+from solver.lanes import Lanes, Static
+from solver.tracks import Level
 
 __all__ = ["Costs", "LanePatterns"]
 

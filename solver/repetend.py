@@ -21,6 +21,7 @@ from solver.contraction import Contraction
 from solver.cpsat import Budget, run
 from solver.cyclic import Periodic, retime
 from solver.fixed_period import MANY_BLOCKS, OPEN, REFUTED, Allowance, decide, refuted_in_parts, size
+from solver.fold_bound import FoldBound
 from solver.instance import Instance
 from solver.lane_bound import LaneBound
 from solver.modulo import ModuloModel
@@ -131,14 +132,15 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
     each, spacing = _FIRST_TRY * size(instance), _FIRST_SPACING
     many = len(instance.durations) >= MANY_BLOCKS
     first = 0 if many else low  # the closure's bound often is the optimum
+    fold = FoldBound.of(instance, low) if many else None
     if many:
-        _raise_bound(instance, search, replace(allowed, each=min(each / 2, allowed.each)), on_change)
+        _raise_bound(instance, search, fold, replace(allowed, each=min(each / 2, allowed.each)), on_change)
         least = int(search.bound) + 1
         if least < search.best.period and not allowed.spent:
             _try(instance, search, least, replace(allowed, each=min(each / 4, allowed.each)), on_change, parts=False)
     draw = np.random.default_rng(allowed.budget.seed)
     improved = None  # up to where the best has been improved in neighbourhoods
-    by_beams = many and suits_beam(instance)
+    by_beams, parts_help = many and suits_beam(instance), True
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
         now = replace(allowed, each=min(each, allowed.each))
         if by_beams:
@@ -147,8 +149,13 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
         if many and search.best.period != improved and (len(instance.durations) <= _MOST_BLOCKS or not by_beams):
             _improve(search, allowed, on_change)
             improved = search.best.period
+        if fold is not None:
+            _refine(search, fold, now, on_change)
         if by_beams:  # which find the schedules: models are for the bound
-            _refute_parts(instance, search, now, on_change)
+            if parts_help or fold is None or fold.exhausted:
+                known = search.bound
+                _refute_parts(instance, search, now, on_change)
+                parts_help = search.bound > known
         else:
             _close_in(instance, search, first, spacing, now, on_change)
         if each >= allowed.each:
@@ -156,16 +163,28 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
         first, each, spacing = 0, _LONGER * each, spacing / _LONGER
 
 
-def _raise_bound(instance: Instance, search: PeriodSearch, allowed: Allowance,
+def _raise_bound(instance: Instance, search: PeriodSearch, fold: FoldBound | None, allowed: Allowance,
                  on_change: Callable[[PeriodSearch], None]) -> None:
-    """Refute periods by the waits on lanes, where the blocks are lanes, then by parts of the devices."""
-    lanes = LaneBound.of(instance, ceil(search.best.period))
-    if lanes is not None:
+    """Refute periods as a ``fold``, or by the waits on lanes, where the blocks are these, then by parts of the devices.
+    """
+    if fold is not None:
+        _refine(search, fold, allowed, on_change)
+    elif (lanes := LaneBound.of(instance, ceil(search.best.period))) is not None:
         for cells in lanes.cells:
             _climb(search, partial(lanes.refutes, cells=cells, budget=allowed.budget), allowed, on_change)
             if not lanes.near:
                 break
     _refute_parts(instance, search, allowed, on_change)
+
+
+def _refine(search: PeriodSearch, fold: FoldBound, allowed: Allowance,
+            on_change: Callable[[PeriodSearch], None]) -> None:
+    """Refute periods as a fold, in finer cells than before."""
+    def refuted(period: int) -> None:
+        search.bound = max(search.bound, Fraction(period))
+        on_change(search)
+
+    fold.refine(int(search.bound), ceil(search.best.period), allowed, refuted)
 
 
 def _refute_parts(instance: Instance, search: PeriodSearch, allowed: Allowance,

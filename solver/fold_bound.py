@@ -1,0 +1,89 @@
+"""Periods of a fold refuted in finer and finer cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from math import ceil
+
+from solver.cpsat import Budget
+from solver.fixed_period import Allowance
+from solver.fold import Fold
+from solver.fold_patterns import FoldPatterns
+from solver.instance import Instance
+
+__all__ = ["FoldBound"]
+
+#: Cells of a period at first, and at most; how long they are the next time, as a share.
+_FIRST_CELLS, _MOST_CELLS, _SHORTER = 32, 256, 0.7
+#: How far apart the first periods that are tried lie, and those that are still told apart, as a share of the period.
+_RISE, _CLOSEST = 1 / 512, 1 / 4096
+#: How many times longer than a model a period may take: what is not refuted this time is by finer cells.
+_PATIENCE = 8
+#: Patterns that count as a second of deterministic time.
+_SECOND = 250e6
+
+
+class FoldBound:
+    """Refutes periods of ``fold``; what :meth:`refine` has tried once it tries in finer cells the next time."""
+
+    def __init__(self, fold: Fold, period: int) -> None:
+        self.fold = fold
+        self._period = period
+        self._length = -(-period // _FIRST_CELLS)  # of a cell, in ticks: whole ones blur least
+        self._cost = 0.0  # of a period in these cells: a guess, in deterministic seconds
+
+    @classmethod
+    def of(cls, instance: Instance, period: int) -> FoldBound | None:
+        """None if the blocks are no fold. ``period`` is about what is looked for, in ticks."""
+        fold = Fold.of(instance)
+        return None if fold is None else cls(fold, period)
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there are no finer cells."""
+        return self._length < 1 or self._period > _MOST_CELLS * self._length
+
+    def refine(self, low: int, high: int, allowed: Allowance, on_refuted: Callable[[int], None]) -> None:
+        """Refute periods between ``low`` and ``high``, in ticks, in cells as fine as ``allowed`` for each.
+
+        ``on_refuted`` hears of each that is. All up to ``low`` are refuted.
+        """
+        while not self.exhausted and self._cost <= _PATIENCE * allowed.left and not allowed.spent and low < high - 1:
+            known, low = low, self._climb(low, high, allowed, on_refuted)
+            dear = self._cost > allowed.left
+            shorter = min(self._length - 1, ceil(self._length * _SHORTER))
+            self._cost *= (self._length / max(1, shorter)) ** 3
+            self._length = shorter
+            if dear and low == known:
+                return
+
+    def _climb(self, low: int, high: int, allowed: Allowance, on_refuted: Callable[[int], None]) -> int:
+        """The greatest period that these cells refute: by growing steps, then by dividing what is left in three."""
+        step, open_known = max(1, int(low * _RISE)), False
+        while low + max(1, int(low * _CLOSEST)) < high and not allowed.spent:
+            if open_known:
+                step = max(1, (high - low) // 3)
+            periods = sorted({min(low + step, high - 1), min(low + 2 * step, high - 1)})
+            refuted = self._refuted(periods, allowed.budget)
+            if refuted:
+                low = max(refuted)
+                on_refuted(low)
+            if still_open := [period for period in periods if period > low]:
+                high, open_known = min(still_open), True
+            step *= 4
+        return low
+
+    def _refuted(self, periods: Sequence[int], budget: Budget) -> list[int]:
+        """Those of ``periods`` that these cells refute."""
+        patterns = [FoldPatterns(self.fold, period, -(-period // self._length)) for period in periods]
+        with ThreadPoolExecutor(budget.workers) as threads:
+            try:
+                refuted = list(threads.map(lambda one: one.refuted(budget), patterns))
+            except KeyboardInterrupt:
+                budget.interrupted = True
+                return []
+        costs = [one.states / _SECOND for one in patterns]
+        self._cost = max(costs)
+        budget.deterministic_used += sum(costs)
+        return [period for period, impossible in zip(periods, refuted, strict=True) if impossible]
