@@ -7,7 +7,8 @@ candidate, kept closed under longest paths. Two blocks i, j of a device never ov
 the two would like to be, and what it has decided moves the others. Then starts are fixed block after block.
 
 A block would like to be as early as it can be where a block before it is placed already, as late where one after it
-is: either way the least is lost of what the blocks in between can still wait.
+is: either way the least is lost of what the blocks in between can still wait. Some may stray from there: a pattern that
+costs a wait now may save more on devices to come.
 """
 
 from __future__ import annotations
@@ -29,19 +30,22 @@ EARLY, LATE, FREE = 0, 1, 2
 
 #: Free blocks are put up to so many periods after the begin of their windows: on the first device, on others.
 _FIRST_REACH, _REACH = 6, 1
+#: How many blocks stray, if they may, and how far, as a share of the period.
+_STRAY, _ASTRAY = 0.3, 0.3
 #: Of two blocks that would like to overlap, the further way out is taken at least so often.
 _UNLIKELY = 0.15
 
 
 def place(instance: Instance, period: int, lags: Lags, blocks: Sequence[int], wishes: Sequence[int],
-          earliest: Starts, latest: Starts, draw: np.random.Generator) -> tuple[npt.NDArray[np.intp], Starts]:
+          earliest: Starts, latest: Starts, draw: np.random.Generator, *,
+          stray: bool = False) -> tuple[npt.NDArray[np.intp], Starts]:
     """Starts of ``blocks``, all of one device, in the windows of each row of ``earliest`` and ``latest`` (ticks).
 
     ``lags`` is the closure at ``period``, of all blocks; ``wishes`` says for each of ``blocks`` where it would like to
-    be. Rows may be equal: each gets random choices of its own. Returns the rows in which the choices left room for all
-    blocks, and for each the starts (rows x blocks); memory is not looked at.
+    be, from where some of them ``stray``. Rows may be equal: each gets random choices of its own. Returns the rows in
+    which the choices left room for all blocks, and for each the starts (rows x blocks); memory is not looked at.
     """
-    candidates = _Candidates(lags[np.ix_(blocks, blocks)], earliest, latest, wishes, period, draw)
+    candidates = _Candidates(lags[np.ix_(blocks, blocks)], earliest, latest, wishes, period, draw, stray)
     durations = [instance.durations[i] for i in blocks]
     pairs = [(i, j) for i in range(len(blocks)) for j in range(i + 1, len(blocks))]
     draw.shuffle(pairs)
@@ -73,7 +77,7 @@ class _Candidates:
     """``gaps[i, j, c]``: what lies at least between the starts of i and j in candidate c; last comes the origin."""
 
     def __init__(self, lags: Lags, earliest: Starts, latest: Starts, wishes: Sequence[int], period: int,
-                 draw: np.random.Generator) -> None:
+                 draw: np.random.Generator, stray: bool) -> None:
         count, blocks = earliest.shape
         self.period = period
         self.rows = np.arange(count)
@@ -86,6 +90,12 @@ class _Candidates:
         # Mostly near, because memory waits; far where nothing says yet where anything is.
         reach = _FIRST_REACH if min(wishes) == FREE else _REACH
         self._reach = (np.maximum(1.5 * draw.random((blocks, count)) - 0.5, 0) ** 2 * (reach * period)).astype(np.int64)
+        if stray:
+            strays = np.array(wishes)[:, None] != FREE
+            far = (draw.random((blocks, count)) < _STRAY) * draw.random((blocks, count)) * (_ASTRAY * period)
+            self._reach = np.where(strays, far.astype(np.int64), self._reach)
+        else:
+            self._reach[np.array(wishes) != FREE] = 0
 
     def part(self, i: int, j: int, first: int, second: int) -> None:
         """Decide which instances of i (``first`` ticks long) lie between which of j (``second``)."""
@@ -122,11 +132,8 @@ class _Candidates:
     def _wished(self, i: int) -> Starts:
         low: Starts = self.gaps[-1, i]
         high: Starts = -self.gaps[i, -1]
-        if self._wishes[i] == EARLY:
-            return low
-        if self._wishes[i] == LATE:
-            return high
-        wished: Starts = low + np.minimum(self._reach[i], np.maximum(high - low, 0))
+        away = np.minimum(self._reach[i], np.maximum(high - low, 0))
+        wished: Starts = high - away if self._wishes[i] == LATE else low + away
         return wished
 
     def _learn(self, i: int, j: int, gap: Starts) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from solver.device_order import both_ways
 from solver.instance import Instance
@@ -83,7 +84,7 @@ def _times(instance: Instance, rows: Sequence[Sequence[int]], tracks: Tracks) ->
     inwards = range(len(rows))
     chain = [rows[row][lane] for lane in range(4) for row in (inwards if lane % 2 == 0 else reversed(inwards))]
     starts = {chain[0]: 0}
-    for i, j in zip(chain, chain[1:], strict=False):
+    for i, j in pairwise(chain):
         arc = tracks.between.get((i, j))
         if arc is None:
             return None

@@ -15,7 +15,7 @@ from solver.instance import Instance
 __all__ = ["FoldBound"]
 
 #: Cells of a period at first, and at most; how long they are the next time, as a share.
-_FIRST_CELLS, _MOST_CELLS, _SHORTER = 32, 256, 0.7
+_FIRST_CELLS, _MOST_CELLS, _SHORTER = 32, 240, 0.7
 #: How far apart the first periods that are tried lie, and those that are still told apart, as a share of the period.
 _RISE, _CLOSEST = 1 / 512, 1 / 4096
 #: How many times longer than a model a period may take: what is not refuted this time is by finer cells.
@@ -25,10 +25,14 @@ _SECOND = 250e6
 
 
 class FoldBound:
-    """Refutes periods of ``fold``; what :meth:`refine` has tried once it tries in finer cells the next time."""
+    """Refutes periods of ``fold``; what :meth:`refine` has tried once it tries in finer cells the next time.
+
+    ``helped`` says whether any has been refuted.
+    """
 
     def __init__(self, fold: Fold, period: int) -> None:
         self.fold = fold
+        self.helped = False
         self._period = period
         self._length = -(-period // _FIRST_CELLS)  # of a cell, in ticks: whole ones blur least
         self._cost = 0.0  # of a period in these cells: a guess, in deterministic seconds
@@ -67,7 +71,7 @@ class FoldBound:
             periods = sorted({min(low + step, high - 1), min(low + 2 * step, high - 1)})
             refuted = self._refuted(periods, allowed.budget)
             if refuted:
-                low = max(refuted)
+                low, self.helped = max(refuted), True
                 on_refuted(low)
             if still_open := [period for period in periods if period > low]:
                 high, open_known = min(still_open), True

@@ -9,8 +9,9 @@ t1 - t0 and t3 - t2 modulo the period T and the same t2 - t1, one with the least
 dynamic programme goes from the innermost device outwards and keeps these least sums; if no state is left on some
 device, no steady state has this period.
 
-Starts are counted in cells of T / n ticks from where they would be without any wait: a start t, in whole ticks (there is
-a steady state in whole ticks if there is any), lies in cell floor(n (t - r) / T). This keeps the bound valid:
+Starts are counted in cells of T / n ticks from where they would be without any wait: a start t, in whole ticks (in
+which there is a steady state if there is any), lies in cell floor(n (t - r) / T). With T cells nothing is lost; with
+fewer the bound stays valid:
 
 * Cells never decrease along the chain, as times without waits do not.
 * The difference of two starts whose cells are c apart is more than (c - 1) T / n and less than (c + 1) T / n, in whole
@@ -39,7 +40,7 @@ __all__ = ["FoldPatterns", "Turns"]
 
 #: By cells from t1 to t2, from t0 to t1 and from t2 to t3, the latter two modulo the period: how many whole periods lie
 #: between t0 and t1 and between t2 and t3 in addition, at least; or at most.
-Turns = npt.NDArray[np.signedinteger[Any]]
+Turns = npt.NDArray[np.unsignedinteger[Any]]
 
 #: Memory units by pattern.
 Memory = npt.NDArray[np.signedinteger[Any]]
@@ -54,8 +55,8 @@ class FoldPatterns:
         self.fold, self.period, self.cells = fold, period, cells
         self.states = 0
         most = max(capacity // level.kept for capacity, level in zip(fold.capacities, fold.levels, strict=True))
-        self._dtype: type[np.signedinteger[Any]] = np.int8 if most < np.iinfo(np.int8).max - 1 else np.int16
-        self._none = np.iinfo(self._dtype).max - 1  # one turn more must not overflow
+        self._dtype: type[np.unsignedinteger[Any]] = np.uint8 if most < np.iinfo(np.uint8).max - 1 else np.uint16
+        self._none = self._dtype(np.iinfo(self._dtype).max - 1)  # one turn more must not overflow
         cell = np.arange(3 * cells)
         #: What the difference of starts is at least, and at most, by that of their cells.
         self._low = (cell - 1) * period // cells + 1
@@ -106,16 +107,18 @@ class FoldPatterns:
         level, count = self.fold.levels[row], self.cells
         spare, rise = self._spare(row, min(count, len(turns))), level.kept + level.inner
         np.maximum(spare, -1, out=spare)
-        at_first = (spare // spare.dtype.type(level.kept)).astype(self._dtype)
+        fewer = (spare // spare.dtype.type(level.kept) + 1).astype(self._dtype)  # turns must be fewer at least
         for turn in range(-(-len(turns) // count)):
             part = turns[turn * count:(turn + 1) * count]
             if rise % level.kept:
-                most = ((spare[:len(part)].astype(np.int64) - turn * rise) // level.kept).astype(self._dtype)
+                left = np.maximum(spare[:len(part)].astype(np.int64) - turn * rise, -1)
+                here = (left // level.kept + 1).astype(self._dtype)
             else:
-                most = at_first[:len(part)] - self._dtype(turn * (rise // level.kept))
-            np.copyto(part, self._none, where=part > most)
-        left = (turns < self._none).any(axis=(1, 2)).nonzero()[0]
-        return turns[:left[-1] + 1] if len(left) else turns[:0]
+                less = self._dtype(turn * (rise // level.kept))
+                here = np.maximum(fewer[:len(part)], less) - less
+            np.maximum(part, (part >= here) * self._none, out=part)
+        left_over = np.flatnonzero((turns < self._none).any(axis=(1, 2)))
+        return turns[:left_over[-1] + 1] if len(left_over) else turns[:0]
 
     def _spare(self, row: int, height: int) -> Memory:
         """What memory is free if no turns are added; less than 0 where blocks overlap."""

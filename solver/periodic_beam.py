@@ -31,8 +31,8 @@ from solver.instance import Instance
 
 __all__ = ["AtPeriod", "Beam", "improve_by_beam", "suits_beam"]
 
-#: Candidates for the next device, for each partial schedule.
-_BRANCHES = 30
+#: Candidates for the next device, for each partial schedule; and if some of their blocks stray.
+_BRANCHES, _STRAYING = 30, 100
 #: Waits longer than so many periods are as good as these.
 _LONG = 10
 #: Offsets are different patterns if they lie in different ones of so many parts of the period.
@@ -41,8 +41,8 @@ _PARTS = 16
 _SAMPLE = 32
 #: No lag says anything that is further below zero, in ticks: windows are sums of them.
 _FAR = 2**60
-#: Blocks of a device from which on its candidates would take too long.
-_CROWDED = 16
+#: Blocks of a device from which on its candidates would take too long; and how many may be on several devices.
+_CROWDED, _SHARED = 16, 2
 
 #: Where between bound and best a period is looked for at first, as a share of the gap; and how close to the best, as a
 #: share of the period, it is not worth another attempt.
@@ -56,21 +56,22 @@ _SECOND = 25e6
 
 
 def suits_beam(instance: Instance) -> bool:
-    """Whether beams find schedules well: few blocks a device, each on one, and no links, whose order is not looked at.
+    """Whether beams find schedules well: few blocks a device, hardly any on several, no links, whose order is not known.
 
     A block on several devices holds them together: those placed first know little of what the others will ask of it.
     """
     return (max(map(len, instance.blocks_on)) < _CROWDED and all(arc.link is None for arc in instance.arcs)
-            and all(len(block.devices) == 1 for block in instance.problem.blocks))
+            and sum(len(block.devices) > 1 for block in instance.problem.blocks) <= _SHARED)
 
 
 def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callable[[Periodic], None],
-                    draw: np.random.Generator, *, deterministic: float, width: int) -> None:
+                    draw: np.random.Generator, *, deterministic: float, width: int, stray: bool = False) -> None:
     """Look for periods from ``low`` ticks to that of ``start``, and say so to ``on_better`` whenever one is found.
 
     Beams of ``width`` partial schedules run from both ends of the pipeline, mostly from the one that was better last,
     ``budget.workers`` at a time. A period that none of them reaches is followed by a longer one, until that is close to
-    the best; within ``budget`` and about ``deterministic`` seconds of it.
+    the best; within ``budget`` and about ``deterministic`` seconds of it. With ``stray``, blocks stray when a period is
+    tried again.
     """
     instance, best = start.instance, start
     ends = both_ways(instance)
@@ -83,7 +84,7 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
         if lags is None:
             return
         at = AtPeriod.of(instance, target, lags)
-        tries = [Beam(at, end, width, generator) for end, generator in zip(
+        tries = [Beam(at, end, width, generator, stray=stray and failed > 0) for end, generator in zip(
             ends if better_end is None or draw.random() < _OTHER_END else [better_end] * len(ends),
             draw.spawn(len(ends)), strict=True)]
         found = _run(tries, budget)
@@ -141,14 +142,17 @@ class AtPeriod:
 class Beam:
     """Builds a steady state in the order of ``devices``, from ``width`` partial schedules at a time.
 
-    These have placed the same blocks: ``starts`` (schedules x blocks), and windows of the rest. ``work`` counts
-    schedules x blocks, over all devices.
+    These have placed the same blocks: ``starts`` (schedules x blocks), and windows of the rest. With ``stray``, some
+    blocks are further than they need be from where they would like to be. ``work`` counts schedules x blocks, over all
+    devices, more if there are more candidates.
     """
 
-    def __init__(self, at: AtPeriod, devices: Sequence[int], width: int, draw: np.random.Generator) -> None:
+    def __init__(self, at: AtPeriod, devices: Sequence[int], width: int, draw: np.random.Generator, *,
+                 stray: bool = False) -> None:
         count = len(at.instance.durations)
         self.at, self.devices, self.width, self.draw = at, devices, width, draw
         self.work = 0
+        self._stray, self._branches = stray, _STRAYING if stray else _BRANCHES
         self.placed = np.zeros(count, dtype=np.bool_)
         self.starts = np.zeros((1, count), dtype=np.int64)
         self.earliest = np.full((1, count), -_FAR)
@@ -159,7 +163,7 @@ class Beam:
         for device in self.devices:
             if budget.spent or not self._add(device):
                 return None
-            self.work += self.width * len(self.placed)
+            self.work += self.width * len(self.placed) * self._branches // _BRANCHES
         return retime(self.at.instance, self.at.ticks, self.starts[0].tolist())
 
     def _add(self, device: int) -> bool:
@@ -170,10 +174,10 @@ class Beam:
         if not self.placed.any():  # a steady state has no begin: some block may start at 0
             self.earliest = np.maximum(self.earliest, self.at.lags[blocks[0]])
             self.latest = np.minimum(self.latest, -self.at.back[blocks[0]])
-        parents = np.resize(np.arange(len(self.starts)), self.width * _BRANCHES)
+        parents = np.resize(np.arange(len(self.starts)), self.width * self._branches)
         windows = np.ix_(parents, np.array(blocks))
         rows, starts = place(self.at.instance, self.at.ticks, self.at.lags, blocks, [self._wish(i) for i in blocks],
-                             self.earliest[windows], self.latest[windows], self.draw)
+                             self.earliest[windows], self.latest[windows], self.draw, stray=self._stray)
         held = fits(self.at.instance, self.at.ticks, device, blocks, starts)
         parents, starts = parents[rows[held]], starts[held]
         _, different = np.unique(np.column_stack([parents, starts]), axis=0, return_index=True)

@@ -37,8 +37,8 @@ PROOF_TOLERANCE = 1e-6
 #: Deterministic seconds of the first try at a period; every later try may take four times as long.
 _FIRST_TRY = 0.25
 
-#: Of many blocks: deterministic seconds for beams, and for neighbourhoods, per block; and the gap, as best over bound,
-#: from which on the latter pay.
+#: Of many blocks: deterministic seconds for beams (in folds half of them) and for neighbourhoods, per block; and the
+#: gap, as best over bound, from which on the latter pay.
 _BEAMS, _NEARBY, _CLOSE = 0.006, 0.002, Fraction(101, 100)
 #: Partial schedules in a beam: more find little more, other random choices do.
 _WIDTHS = (50, 100)
@@ -133,43 +133,41 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
     many = len(instance.durations) >= MANY_BLOCKS
     first = 0 if many else low  # the closure's bound often is the optimum
     fold = FoldBound.of(instance, low) if many else None
-    if many:
-        _raise_bound(instance, search, fold, replace(allowed, each=min(each / 2, allowed.each)), on_change)
+    if fold is not None:
+        _refine(search, fold, replace(allowed, each=min(each / 8, allowed.each)), on_change)
+        fold = fold if fold.helped else None
+    if many and fold is None:
+        _raise_bound(instance, search, replace(allowed, each=min(each / 2, allowed.each)), on_change)
         least = int(search.bound) + 1
         if least < search.best.period and not allowed.spent:
             _try(instance, search, least, replace(allowed, each=min(each / 4, allowed.each)), on_change, parts=False)
     draw = np.random.default_rng(allowed.budget.seed)
     improved = None  # up to where the best has been improved in neighbourhoods
-    by_beams, parts_help = many and suits_beam(instance), True
+    by_beams = many and suits_beam(instance)
     while not allowed.spent and search.bound < ceil(search.best.period) - 1:
         now = replace(allowed, each=min(each, allowed.each))
         if by_beams:
             for width in _WIDTHS:
-                _beam(search, width, allowed, on_change, draw)
+                _beam(search, width, allowed, on_change, draw, fold is not None)
         if many and search.best.period != improved and (len(instance.durations) <= _MOST_BLOCKS or not by_beams):
             _improve(search, allowed, on_change)
             improved = search.best.period
         if fold is not None:
             _refine(search, fold, now, on_change)
-        if by_beams:  # which find the schedules: models are for the bound
-            if parts_help or fold is None or fold.exhausted:
-                known = search.bound
-                _refute_parts(instance, search, now, on_change)
-                parts_help = search.bound > known
-        else:
+        if not by_beams:
             _close_in(instance, search, first, spacing, now, on_change)
+        elif fold is None or fold.exhausted:  # beams find the schedules: models are for the bound
+            _refute_parts(instance, search, now, on_change)
         if each >= allowed.each:
             return
         first, each, spacing = 0, _LONGER * each, spacing / _LONGER
 
 
-def _raise_bound(instance: Instance, search: PeriodSearch, fold: FoldBound | None, allowed: Allowance,
+def _raise_bound(instance: Instance, search: PeriodSearch, allowed: Allowance,
                  on_change: Callable[[PeriodSearch], None]) -> None:
-    """Refute periods as a ``fold``, or by the waits on lanes, where the blocks are these, then by parts of the devices.
-    """
-    if fold is not None:
-        _refine(search, fold, allowed, on_change)
-    elif (lanes := LaneBound.of(instance, ceil(search.best.period))) is not None:
+    """Refute periods by the waits on lanes, where the blocks are lanes, then by parts of the devices."""
+    lanes = LaneBound.of(instance, ceil(search.best.period))
+    if lanes is not None:
         for cells in lanes.cells:
             _climb(search, partial(lanes.refutes, cells=cells, budget=allowed.budget), allowed, on_change)
             if not lanes.near:
@@ -213,10 +211,11 @@ def _climb(search: PeriodSearch, refuted: Callable[[int], bool], allowed: Allowa
 
 
 def _beam(search: PeriodSearch, width: int, allowed: Allowance, on_change: Callable[[PeriodSearch], None],
-          draw: np.random.Generator) -> None:
-    """Improve the best by beams of ``width`` partial schedules."""
+          draw: np.random.Generator, folded: bool) -> None:
+    """Improve the best by beams of ``width`` partial schedules; in folds blocks may stray."""
+    seconds = len(search.best.starts) * (_BEAMS / 2 if folded else _BEAMS)
     improve_by_beam(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change), draw,
-                    width=width, deterministic=min(allowed.left / 2, len(search.best.starts) * _BEAMS))
+                    width=width, deterministic=min(allowed.left / 2, seconds), stray=folded)
 
 
 def _improve(search: PeriodSearch, allowed: Allowance, on_change: Callable[[PeriodSearch], None]) -> None:

@@ -13,7 +13,8 @@ from solver.schedule import Schedule
 from solver.timing import time_orders
 from solver.validate import validate
 
-__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "judged", "loop", "pipeline", "together_spec", "v", "waves"]
+__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "judged", "loop", "pipeline", "together_spec", "uneven", "v",
+           "waves"]
 
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """
@@ -84,6 +85,15 @@ def pipeline(devices: Sequence[int], *, forward: Number = 1, backward: Number | 
             before = (Dependency(f"b{s}"),)
         blocks.append(Block(f"w{s}", BlockKind.WEIGHT_GRAD, (device,), split[1], (-activation,), (), before))
     return Problem("uniform", tuple(Device(f"gpu{d}", memory) for d in sorted(set(devices))), tuple(blocks))
+
+
+def uneven(problem: Problem, chance: random.Random, most: int = 9, lags: int = 0) -> Problem:
+    """``problem`` with durations from 1 to ``most``, and transfers of up to ``lags`` between devices."""
+    return replace(problem, blocks=tuple(
+        replace(block, duration=chance.randint(1, most), after=tuple(
+            replace(item, lag=0 if problem.blocks[problem.index[item.block]].devices == block.devices
+                    else chance.randint(0, lags)) for item in block.after))
+        for block in problem.blocks))
 
 
 def both_ways(p: int, *, forward: Number = 1, backward: Number | None = 2,

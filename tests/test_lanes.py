@@ -21,25 +21,17 @@ from solver.lanes import Lanes
 from solver.problem import Dependency, Device, Problem
 from solver.repetend import find_repetend
 from solver.seeds import one_at_a_time
+from solver.tracks import Tracks
 from tests.brute import least_whole_period
-from tests.builders import chain, loop, pipeline, v, waves
-
-
-def uneven(problem: Problem, chance: random.Random, most: int = 9, lags: int = 0) -> Problem:
-    """``problem`` with durations from 1 to ``most``, and transfers of up to ``lags`` between devices."""
-    return replace(problem, blocks=tuple(
-        replace(block, duration=chance.randint(1, most), after=tuple(
-            replace(item, lag=0 if problem.blocks[problem.index[item.block]].devices == block.devices
-                    else chance.randint(0, lags)) for item in block.after))
-        for block in problem.blocks))
+from tests.builders import chain, loop, pipeline, uneven, v, waves
 
 
 def lanes_of(problem: Problem, held: int = 1) -> Lanes | None:
     instance = Instance.of(problem)
     lags = closure(instance, sum(instance.durations) + sum(arc.lag for arc in instance.arcs))
     assert lags is not None
-    order = both_ways(instance)[0]
-    return Lanes.of(instance, order, order[:held], lags)
+    tracks = Tracks.of(instance, both_ways(instance)[0])
+    return None if tracks is None else Lanes.of(tracks, held, lags)
 
 
 def names(problem: Problem, row: tuple[int, ...]) -> list[str]:
