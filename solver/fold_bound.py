@@ -20,8 +20,9 @@ _FIRST_CELLS, _MOST_CELLS, _SHORTER = 32, 240, 0.7
 _RISE, _CLOSEST = 1 / 512, 1 / 4096
 #: How many times longer than a model a period may take: what is not refuted this time is by finer cells.
 _PATIENCE = 8
-#: Patterns that count as a second of deterministic time.
-_SECOND = 250e6
+#: Patterns that count as a second of deterministic time; and of one device that do not take too much memory (a byte or
+#: two each, and as much again for each of two periods at a time).
+_SECOND, _MOST_STATES = 250e6, 2**28
 
 
 class FoldBound:
@@ -35,7 +36,7 @@ class FoldBound:
         self.helped = False
         self._period = period
         self._length = -(-period // _FIRST_CELLS)  # of a cell, in ticks: whole ones blur least
-        self._cost = 0.0  # of a period in these cells: a guess, in deterministic seconds
+        self._states = self._most_states = 0.0  # of a period in these cells, and of one device: a guess
 
     @classmethod
     def of(cls, instance: Instance, period: int) -> FoldBound | None:
@@ -45,8 +46,13 @@ class FoldBound:
 
     @property
     def exhausted(self) -> bool:
-        """Whether there are no finer cells."""
-        return self._length < 1 or self._period > _MOST_CELLS * self._length
+        """Whether there are no finer cells, or too many states of them."""
+        return (self._length < 1 or self._period > _MOST_CELLS * self._length
+                or self._most_states > _MOST_STATES)
+
+    @property
+    def _cost(self) -> float:
+        return self._states / _SECOND
 
     def refine(self, low: int, high: int, allowed: Allowance, on_refuted: Callable[[int], None]) -> None:
         """Refute periods between ``low`` and ``high``, in ticks, in cells as fine as ``allowed`` for each.
@@ -57,8 +63,8 @@ class FoldBound:
             known, low = low, self._climb(low, high, allowed, on_refuted)
             dear = self._cost > allowed.left
             shorter = min(self._length - 1, ceil(self._length * _SHORTER))
-            self._cost *= (self._length / max(1, shorter)) ** 3
-            self._length = shorter
+            more = (self._length / max(1, shorter)) ** 3
+            self._length, self._states, self._most_states = shorter, more * self._states, more * self._most_states
             if dear and low == known:
                 return
 
@@ -87,7 +93,7 @@ class FoldBound:
             except KeyboardInterrupt:
                 budget.interrupted = True
                 return []
-        costs = [one.states / _SECOND for one in patterns]
-        self._cost = max(costs)
-        budget.deterministic_used += sum(costs)
+        self._states = max(one.states for one in patterns)
+        self._most_states = max(one.most_states for one in patterns)
+        budget.deterministic_used += sum(one.states for one in patterns) / _SECOND
         return [period for period, impossible in zip(periods, refuted, strict=True) if impossible]

@@ -49,11 +49,14 @@ _PAIRS = tuple(combinations(range(4), 2))
 
 
 class FoldPatterns:
-    """The patterns of ``fold`` at ``period`` ticks, in ``cells`` cells. ``states`` counts those looked at."""
+    """The patterns of ``fold`` at ``period`` ticks, in ``cells`` cells.
+
+    ``states`` counts those looked at, ``most_states`` those of a single device.
+    """
 
     def __init__(self, fold: Fold, period: int, cells: int) -> None:
         self.fold, self.period, self.cells = fold, period, cells
-        self.states = 0
+        self.states = self.most_states = 0
         most = max(capacity // level.kept for capacity, level in zip(fold.capacities, fold.levels, strict=True))
         self._dtype: type[np.unsignedinteger[Any]] = np.uint8 if most < np.iinfo(np.uint8).max - 1 else np.uint16
         self._none = self._dtype(np.iinfo(self._dtype).max - 1)  # one turn more must not overflow
@@ -76,7 +79,7 @@ class FoldPatterns:
         turns: Turns | None = None
         for row in reversed(range(len(self.fold.rows))):
             turns = self._first(row) if turns is None else self._waited(turns)
-            self.states += turns.size
+            self.states, self.most_states = self.states + turns.size, max(self.most_states, turns.size)
             turns = self._held(row, turns)
             if not len(turns):
                 return
@@ -156,10 +159,12 @@ class FoldPatterns:
         width = self._high - self._low
         allowed = np.zeros((1, 1, 1), dtype=np.bool_)
         for rest in permutations(range(1, 4)):
-            begins = dict(zip((0, *rest), accumulate([durations[i] for i in (0, *rest)], initial=0), strict=False))
+            order = (0, *rest)
+            begins = dict(zip(order, accumulate((durations[i] for i in order[:-1]), initial=0), strict=True))
             fits = {}
             for (i, j), low in lows.items():
-                between = (begins[j] - begins[i]) % total  # from the start of i to that of j at least
+                # From the start of i to that of j at least, and at most: the other way round it is the rest.
+                between = begins[j] - begins[i] + (0 if order.index(i) < order.index(j) else total)
                 high, most = low + width, turn - (total - between)
                 fits[i, j] = (low <= most) & (high >= between) | (high >= turn + between)
             allowed = allowed | self._spread(fits, np.logical_and, height)

@@ -56,7 +56,7 @@ _SECOND = 25e6
 
 
 def suits_beam(instance: Instance) -> bool:
-    """Whether beams find schedules well: few blocks a device, hardly any on several, no links, whose order is not known.
+    """Whether beams find schedules well: few blocks a device, hardly any on several, no links, which it ignores.
 
     A block on several devices holds them together: those placed first know little of what the others will ask of it.
     """

@@ -37,8 +37,8 @@ PROOF_TOLERANCE = 1e-6
 #: Deterministic seconds of the first try at a period; every later try may take four times as long.
 _FIRST_TRY = 0.25
 
-#: Of many blocks: deterministic seconds for beams (in folds half of them) and for neighbourhoods, per block; and the
-#: gap, as best over bound, from which on the latter pay.
+#: Of many blocks: deterministic seconds for beams, and for neighbourhoods, per block; and the gap, as best over bound,
+#: from which on the latter pay.
 _BEAMS, _NEARBY, _CLOSE = 0.006, 0.002, Fraction(101, 100)
 #: Partial schedules in a beam: more find little more, other random choices do.
 _WIDTHS = (50, 100)
@@ -213,9 +213,8 @@ def _climb(search: PeriodSearch, refuted: Callable[[int], bool], allowed: Allowa
 def _beam(search: PeriodSearch, width: int, allowed: Allowance, on_change: Callable[[PeriodSearch], None],
           draw: np.random.Generator, folded: bool) -> None:
     """Improve the best by beams of ``width`` partial schedules; in folds blocks may stray."""
-    seconds = len(search.best.starts) * (_BEAMS / 2 if folded else _BEAMS)
-    improve_by_beam(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change), draw,
-                    width=width, deterministic=min(allowed.left / 2, seconds), stray=folded)
+    improve_by_beam(search.best, int(search.bound) + 1, allowed.budget, _better(search, on_change), draw, width=width,
+                    deterministic=min(allowed.left / 2, len(search.best.starts) * _BEAMS), stray=folded)
 
 
 def _improve(search: PeriodSearch, allowed: Allowance, on_change: Callable[[PeriodSearch], None]) -> None:
