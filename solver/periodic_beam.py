@@ -41,8 +41,8 @@ _PARTS = 16
 _SAMPLE = 32
 #: No lag says anything that is further below zero, in ticks: windows are sums of them.
 _FAR = 2**60
-#: Blocks of a device from which on its candidates would take too long; and how many may be on several devices.
-_CROWDED, _SHARED = 16, 2
+#: Blocks of a device from which on its candidates would take too long.
+_CROWDED = 16
 
 #: Where between bound and best a period is looked for at first, as a share of the gap; and how close to the best, as a
 #: share of the period, it is not worth another attempt.
@@ -56,12 +56,12 @@ _SECOND = 25e6
 
 
 def suits_beam(instance: Instance) -> bool:
-    """Whether beams find schedules well: few blocks a device, hardly any on several, no links, which it ignores.
+    """Whether beams find schedules well: few blocks a device, each on one, and no links, whose order is not looked at.
 
     A block on several devices holds them together: those placed first know little of what the others will ask of it.
     """
     return (max(map(len, instance.blocks_on)) < _CROWDED and all(arc.link is None for arc in instance.arcs)
-            and sum(len(block.devices) > 1 for block in instance.problem.blocks) <= _SHARED)
+            and all(len(block.devices) == 1 for block in instance.problem.blocks))
 
 
 def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callable[[Periodic], None],

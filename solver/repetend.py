@@ -136,8 +136,12 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
     if fold is not None:
         _refine(search, fold, replace(allowed, each=min(each / 8, allowed.each)), on_change)
         fold = fold if fold.helped else None
-    if many and fold is None:
-        _raise_bound(instance, search, replace(allowed, each=min(each / 2, allowed.each)), on_change)
+    by_models = fold is None or len(instance.durations) < _MOST_BLOCKS  # which say little of a large fold
+    if many and by_models:
+        brief = replace(allowed, each=min(each / 2, allowed.each))
+        if fold is None:
+            _raise_by_lanes(instance, search, brief, on_change)
+        _refute_parts(instance, search, brief, on_change)
         least = int(search.bound) + 1
         if least < search.best.period and not allowed.spent:
             _try(instance, search, least, replace(allowed, each=min(each / 4, allowed.each)), on_change, parts=False)
@@ -156,23 +160,22 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
             _refine(search, fold, now, on_change)
         if not by_beams:
             _close_in(instance, search, first, spacing, now, on_change)
-        elif fold is None or fold.exhausted:  # beams find the schedules: models are for the bound
+        elif by_models or (fold is not None and fold.exhausted):  # beams find the schedules: models are for the bound
             _refute_parts(instance, search, now, on_change)
         if each >= allowed.each:
             return
         first, each, spacing = 0, _LONGER * each, spacing / _LONGER
 
 
-def _raise_bound(instance: Instance, search: PeriodSearch, allowed: Allowance,
-                 on_change: Callable[[PeriodSearch], None]) -> None:
-    """Refute periods by the waits on lanes, where the blocks are lanes, then by parts of the devices."""
+def _raise_by_lanes(instance: Instance, search: PeriodSearch, allowed: Allowance,
+                    on_change: Callable[[PeriodSearch], None]) -> None:
+    """Refute periods by the waits on lanes, where the blocks are lanes."""
     lanes = LaneBound.of(instance, ceil(search.best.period))
     if lanes is not None:
         for cells in lanes.cells:
             _climb(search, partial(lanes.refutes, cells=cells, budget=allowed.budget), allowed, on_change)
             if not lanes.near:
                 break
-    _refute_parts(instance, search, allowed, on_change)
 
 
 def _refine(search: PeriodSearch, fold: FoldBound, allowed: Allowance,
