@@ -32,6 +32,13 @@ def refuted(fold: Fold, period: int, cells: int) -> bool:
     return FoldPatterns(fold, period, cells).refuted(Budget())
 
 
+def with_amounts(problem: Problem, capacity: int, amounts: dict[str, int], workspace: int) -> Problem:
+    """``problem`` with ``amounts`` of memory that forwards take and backwards give back, and workspace for each."""
+    return replace(problem, devices=tuple(Device(device.name, capacity) for device in problem.devices), blocks=tuple(
+        replace(block, memory=(amounts[block.name] if block.name[0] == "f" else -amounts["f" + block.name[1:]],),
+                workspace=(workspace,)) for block in problem.blocks))
+
+
 def test_a_v_of_two_chunks_is_a_fold() -> None:
     """Device d has the stages d and 5 - d; in and out twice, the last ends a forward and a backward of all later."""
     problem = pipeline(v(3), memory=8)
@@ -64,10 +71,13 @@ def test_what_is_no_fold(problem: Problem) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(2, 3), st.integers(0, 9999), st.integers(2, 6), st.integers(0, 2))
+@given(st.integers(2, 3), st.integers(0, 9999), st.integers(2, 9), st.integers(0, 2))
 def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: int, memory: int, lags: int) -> None:
-    """CP-SAT decides the whole period, block by block."""
-    problem = uneven(pipeline(v(devices), memory=memory), random.Random(seed), most=4, lags=lags)
+    """CP-SAT decides the whole period, block by block; amounts differ, and some blocks need workspace."""
+    chance = random.Random(seed)
+    problem = uneven(pipeline(v(devices), memory=memory), chance, most=4, lags=lags)
+    amounts = {f"f{s}": chance.randint(1, 2) for s in range(2 * devices)}
+    problem = with_amounts(problem, memory, amounts, chance.randint(0, 1))
     instance, fold = Instance.of(problem), fold_of(problem)
     assert fold is not None
     low = instance.heaviest_load
@@ -90,18 +100,11 @@ def test_no_period_that_works_is_refuted(devices: int, split: bool, seed: int, c
     assert not refuted(fold, ceil(found.period), cells)
 
 
-def large(devices: int, capacity: int, amounts: dict[str, int], workspace: int) -> Problem:
-    """A V of two chunks with memory in bytes."""
-    problem = uneven(pipeline(v(devices), memory=8), random.Random(3), most=900)
-    return replace(problem, devices=tuple(Device(device.name, capacity) for device in problem.devices), blocks=tuple(
-        replace(block, memory=(amounts[block.name] if block.name[0] == "f" else -amounts["f" + block.name[1:]],),
-                workspace=(workspace,)) for block in problem.blocks))
-
-
 def test_amounts_that_differ_and_are_large() -> None:
     """Bytes as they come from profiles, workspace included: nothing that works is refuted, but much that does not."""
     chance = random.Random(5)
-    problem = large(4, 16 * 10**9, {f"f{s}": chance.randint(10**9, 3 * 10**9) for s in range(8)}, 10**8 + 1)
+    problem = with_amounts(uneven(pipeline(v(4), memory=8), random.Random(3), most=900), 16 * 10**9,
+                           {f"f{s}": chance.randint(10**9, 3 * 10**9) for s in range(8)}, 10**8 + 1)
     instance, fold = Instance.of(problem), fold_of(problem)
     assert fold is not None
     search = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=20.0)
@@ -113,7 +116,8 @@ def test_amounts_that_differ_and_are_large() -> None:
 
 def test_a_great_many_turns() -> None:
     """Room for more micro-batches than fit into a byte."""
-    problem = large(2, 300 * 10**9, dict.fromkeys(("f0", "f1", "f2", "f3"), 10**9), 0)
+    problem = with_amounts(uneven(pipeline(v(2), memory=8), random.Random(3), most=900), 300 * 10**9,
+                           dict.fromkeys(("f0", "f1", "f2", "f3"), 10**9), 0)
     instance, fold = Instance.of(problem), fold_of(problem)
     assert fold is not None
     assert not refuted(fold, instance.heaviest_load, 9)
