@@ -25,8 +25,9 @@ def in_copies(instance: Instance, copies: int) -> Instance:
     def row(amounts: dict[int, int]) -> dict[int, int]:
         return {c * n + i: amount for c in range(copies) for i, amount in amounts.items()}
 
+    # Arc by arc: transfers of one block's output run in the order of their arcs, in every copy the same.
     waits = [Arc((c - arc.distance) % copies * n + arc.source, c * n + arc.target, arc.lag,
-                 -((c - arc.distance) // copies), arc.link) for c in range(copies) for arc in instance.arcs]
+                 -((c - arc.distance) // copies), arc.link) for arc in instance.arcs for c in range(copies)]
     in_turn = [Arc(c * n + i, (c + 1) % copies * n + i, 0, (c + 1) // copies, None)
                for c in range(copies) for i in range(n)]
     return replace(instance, problem=_copied(instance.problem, copies), durations=instance.durations * copies,

@@ -13,7 +13,7 @@ from solver.copies import in_copies, repeat_copies
 from solver.cpsat import Budget
 from solver.cyclic import retime
 from solver.instance import Instance
-from solver.problem import Block, BlockKind, Dependency, Device, Problem
+from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.repetend import find_repetend
 from solver.schedule import Schedule
 from solver.search import solve
@@ -66,6 +66,20 @@ def test_waits_for_micro_batches_before_keep_their_distance() -> None:
     problem = Problem("p", (Device("gpu"),), (block,))
     arcs = {(arc.source, arc.target, arc.distance) for arc in in_copies(Instance.of(problem), 3).arcs if arc.lag == 5}
     assert arcs == {(1, 0, 1), (2, 1, 1), (0, 2, 0)}
+
+
+def test_an_output_is_sent_in_the_same_order_in_every_copy() -> None:
+    """b's output goes to c first, which has no time to lose, then to a of the next micro-batch, which has."""
+    blocks = (Block("c", BlockKind.OTHER, (0,), 1, after=(Dependency("b", 0, "link"),)),
+              Block("a", BlockKind.OTHER, (0,), 1, after=(Dependency("b", 1, "link", 1),)),
+              Block("b", BlockKind.OTHER, (1,), 1, after=(Dependency("a"),)),
+              Block("d", BlockKind.OTHER, (0,), 1, after=(Dependency("c"),)))
+    problem = Problem("p", (Device("gpu0"), Device("gpu1")), blocks, (Link("link", 1, 0),))
+    instance = Instance.of(problem)
+    single = one_at_a_time(instance)
+    many = repeat_copies(single, in_copies(instance, 2), 2)
+    assert single.rate == 4
+    assert retime(many.instance, many.period, many.starts, 2).rate == 4
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW_DATA)
