@@ -124,7 +124,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
 
     Periods near the optimum are the hardest to decide: solves are cut short at first, which finds good schedules and
     narrows the gap from both sides, and what stayed open is tried again, more closely and for longer. Of many blocks,
-    few whole periods are ever decided but the bound: waits on lanes and parts of the devices raise it, beams and
+    few whole periods are ever decided but the bound: folds, waits on lanes and parts of the devices raise it, beams and
     neighbourhoods find better schedules.
     """
     search.bound = max(search.bound, Fraction(low - 1))

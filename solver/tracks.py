@@ -34,7 +34,7 @@ class Tracks:
 
     ``rows[e][k]`` is the block of lane k on the e-th device of ``devices``. ``along[k]`` says whether lane k runs
     towards later rows. ``between`` has the dependency from one block to another of the same micro-batch, the longest of
-    several.
+    several; ``parents``, for the blocks that are an end on their device, the one on the only block before them.
     """
 
     instance: Instance
@@ -42,11 +42,14 @@ class Tracks:
     rows: tuple[tuple[int, ...], ...]
     along: tuple[bool, ...]
     between: Mapping[tuple[int, int], Arc]
+    parents: Mapping[int, Arc]
 
     @classmethod
     def of(cls, instance: Instance, devices: Sequence[int]) -> Tracks | None:
         """The lanes over ``devices`` in that order; None if the blocks are no lanes."""
-        chained = _chained(instance)
+        parents = _parents(instance)
+        chained = {i for i in instance.blocks
+                   if len(instance.problem.blocks[i].devices) == 1 and i not in parents}
         rows = [tuple(i for i in instance.blocks_on[device] if i in chained) for device in devices]
         if any(len(row) != len(rows[0]) for row in rows):
             return None
@@ -63,24 +66,23 @@ class Tracks:
                 along = directions
             if directions != along:
                 return None
-        return None if along is None else cls(instance, tuple(devices), tuple(rows), tuple(along), between)
+        return None if along is None else cls(instance, tuple(devices), tuple(rows), tuple(along), between, parents)
 
     def level(self, row: int) -> Level | None:
         """The memory of a device; None if some of its blocks are neither in a lane nor at an end."""
         device = self.devices[row]
         lane = {i: k for k, i in enumerate(self.rows[row])}
         take, change = self.instance.take[device], self.instance.change[device]
-        parents = _parents(self.instance)
         changes = []
         for i, amount in change.items():
             ended = self.instance.durations[i] if amount < 0 else 0
             if i in lane:
                 changes.append((lane[i], ended, amount))
-            elif i in parents and parents[i].source in lane and amount <= 0:
+            elif i in self.parents and self.parents[i].source in lane and amount <= 0:
                 # If it waits, what it gives back is held longer by as much as the level falls later, or by a period
                 # more.
-                parent = parents[i].source
-                changes.append((lane[parent], self.instance.durations[parent] + parents[i].lag + ended, amount))
+                parent = self.parents[i].source
+                changes.append((lane[parent], self.instance.durations[parent] + self.parents[i].lag + ended, amount))
             elif amount:
                 return None
         takers = tuple((lane[i], take[i] - max(change[i], 0)) for i in take if take[i] and i in lane)
@@ -88,14 +90,8 @@ class Tracks:
         return Level(takers, tuple(one for one in changes if one[2]), workspace)
 
 
-def _chained(instance: Instance) -> set[int]:
-    """The blocks on one device that are more than an end on it: not after one block of it and before none."""
-    parents = _parents(instance)
-    return {i for i in instance.blocks if len(instance.problem.blocks[i].devices) == 1 and i not in parents}
-
-
 def _parents(instance: Instance) -> dict[int, Arc]:
-    """For the blocks that are an end on their device, the dependency on the only block before them."""
+    """Of the blocks that are an end on their device, after one block of it and before none, the dependency on that."""
     runs_on = [block.devices for block in instance.problem.blocks]
     into: dict[int, list[Arc]] = {}
     for arc in instance.arcs:

@@ -13,8 +13,8 @@ from solver.schedule import Schedule
 from solver.timing import time_orders
 from solver.validate import validate
 
-__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "judged", "loop", "pipeline", "together_spec", "uneven", "v",
-           "waves"]
+__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "judged", "loop", "pipeline", "tight_v", "together_spec",
+           "uneven", "v", "waves"]
 
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """
@@ -93,6 +93,16 @@ def uneven(problem: Problem, chance: random.Random, most: int = 9, lags: int = 0
         replace(block, duration=chance.randint(1, most), after=tuple(
             replace(item, lag=0 if problem.blocks[problem.index[item.block]].devices == block.devices
                     else chance.randint(0, lags)) for item in block.after))
+        for block in problem.blocks))
+
+
+def tight_v() -> Problem:
+    """A V of two chunks on eight devices with memory for four activations each: the closure's bound is 14 % off."""
+    chance = random.Random(0)
+    forward = [chance.randint(40, 60) for _ in range(16)]
+    problem = pipeline(v(8), memory=4)
+    return replace(problem, blocks=tuple(
+        replace(block, duration=forward[int(block.name[1:])] * (1 if block.name[0] == "f" else 2))
         for block in problem.blocks))
 
 

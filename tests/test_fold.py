@@ -21,7 +21,7 @@ from solver.instance import Instance
 from solver.problem import Device, Problem
 from solver.repetend import find_repetend
 from solver.seeds import one_at_a_time
-from tests.builders import chain, loop, pipeline, uneven, v, waves
+from tests.builders import chain, loop, pipeline, tight_v, uneven, v, waves
 
 
 def fold_of(problem: Problem) -> Fold | None:
@@ -125,13 +125,7 @@ def test_a_great_many_turns() -> None:
 
 def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
     """Of a V of two chunks with memory for four activations on each of eight devices, where the closure is 14 % off."""
-    chance = random.Random(0)
-    forward = [chance.randint(40, 60) for _ in range(16)]
-    problem = pipeline(v(8), memory=4)
-    problem = replace(problem, blocks=tuple(
-        replace(block, duration=forward[int(block.name[1:])] * (1 if block.name[0] == "f" else 2))
-        for block in problem.blocks))
-    instance = Instance.of(problem)
+    instance = Instance.of(tight_v())
     start = one_at_a_time(instance)
     search = find_repetend(instance, start, Budget(), deterministic=60.0)
     assert search.proven

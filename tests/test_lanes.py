@@ -23,7 +23,7 @@ from solver.repetend import find_repetend
 from solver.seeds import one_at_a_time
 from solver.tracks import Tracks
 from tests.brute import least_whole_period
-from tests.builders import chain, loop, pipeline, uneven, v, waves
+from tests.builders import chain, loop, pipeline, tight_v, uneven, v, waves
 
 
 def lanes_of(problem: Problem, held: int = 1) -> Lanes | None:
@@ -138,13 +138,7 @@ def test_amounts_that_differ_and_are_large() -> None:
 
 def test_waits_refute_what_the_closure_does_not() -> None:
     """A V of two chunks with memory for four activations on each of eight devices."""
-    chance = random.Random(0)
-    forward = [chance.randint(40, 60) for _ in range(16)]
-    problem = pipeline(v(8), memory=4)
-    problem = replace(problem, blocks=tuple(
-        replace(block, duration=forward[int(block.name[1:])] * (1 if block.name[0] == "f" else 2))
-        for block in problem.blocks))
-    instance = Instance.of(problem)
+    instance = Instance.of(tight_v())
     start = one_at_a_time(instance)
     search = find_repetend(instance, start, Budget(), deterministic=30.0)
     assert search.proven
