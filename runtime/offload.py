@@ -163,11 +163,11 @@ class Shelf:
         """Take ``tensor``; what comes back is for :meth:`take`."""
         memory = tensor.untyped_storage()
         if memory.data_ptr() in self._stays or memory.nbytes() == 0:
-            return tensor
+            return tensor.detach()  # an operation that saves its own result would hold itself until its backward
         if memory.data_ptr() not in self._number:
             if not self._moves():
                 self.leave((tensor,))  # whoever keeps it, it is here
-                return tensor
+                return tensor.detach()
             self._number[memory.data_ptr()] = len(self._memories)
             self._memories.append(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory))
         return _Place(self._number[memory.data_ptr()], tensor.dtype, tensor.shape, tensor.stride(),

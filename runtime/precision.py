@@ -8,7 +8,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ class MasterWeights:
             if parameter.requires_grad and parameter not in self._masters:
                 own = parameter.dtype == dtype
                 self._masters[parameter] = parameter if own else nn.Parameter(value.detach().to(dtype, copy=True))
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._fold)  # type: ignore[no-untyped-call]
+        self._hooks = [parameter.register_post_accumulate_grad_hook(_folding(master))  # type: ignore[no-untyped-call]
                        for parameter, master in self._masters.items() if master is not parameter]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -50,11 +50,7 @@ class MasterWeights:
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """Add ``gradient`` of ``parameter`` to its master's."""
-        master = self._masters[parameter]
-        if master.grad is None:
-            master.grad = gradient.to(master.dtype, copy=True)
-        else:
-            master.grad += gradient
+        _add(self._masters[parameter], gradient)
 
     def write_back(self) -> None:
         """Round the masters into the parameters, after the optimizer's step."""
@@ -74,7 +70,20 @@ class MasterWeights:
             if master is not parameter:
                 master.data = master.data.to(device)
 
-    def _fold(self, parameter: Tensor) -> None:
+
+def _add(master: Tensor, gradient: Tensor) -> None:
+    if master.grad is None:
+        master.grad = gradient.to(master.dtype, copy=True)
+    else:
+        master.grad += gradient
+
+
+def _folding(master: Tensor) -> Callable[[Tensor], None]:
+    """What moves a parameter's gradient to ``master``. It must not hold the parameter: autograd keeps the hook out of
+    the garbage collector's sight, so the cycle of the two would keep the weights in memory for ever."""
+    def fold(parameter: Tensor) -> None:
         if parameter.grad is not None:  # it is None where a split backward has deferred it
-            self.add(parameter, parameter.grad)
+            _add(master, parameter.grad)
             parameter.grad = None
+
+    return fold

@@ -173,7 +173,7 @@ def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -
     def keep(tensor: Tensor) -> Tensor:
         place = tensor.untyped_storage()
         kept[place._cdata] = place.nbytes()
-        return tensor
+        return tensor.detach()  # an operation that saves its own result would hold itself, and the weights, for ever
 
     with FakeTensorMode(allow_non_fake_inputs=True), saved_tensors_hooks(keep, lambda tensor: tensor):
         ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))

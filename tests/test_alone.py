@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import math
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from runtime.alone import RankCost, alone, measure_rank
 from runtime.launch import launch_local
 from runtime.measure_stages import measure_stages
 from runtime.plan import Plan, plan_of, save_plan
+from runtime.precision import MasterWeights
 from runtime.prediction import predict
 from runtime.session import SessionError
 from runtime.stage_costs import measured_problem, static_bytes
@@ -84,6 +87,36 @@ def test_the_peak_of_a_rank_alone_is_the_planned_one(backward: str) -> None:
             found.append(measure_rank(plan, session, part, repeats=1))
     for row in predict(plan, found, "here", 1.0).rows:
         assert row.planned_peak is not None and row.peak == pytest.approx(row.planned_peak, rel=0.05)
+
+
+@pytest.mark.parametrize("backward", ["full", "split"])
+def test_weights_go_when_a_rank_has_been_measured(backward: str) -> None:
+    """The next rank alone needs their place: a hook or a saved result that holds a weight would hold it for ever."""
+    weights: list[weakref.ref[Tensor]] = []
+
+    def built() -> nn.Module:
+        module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).to(torch.bfloat16)
+        weights.extend(weakref.ref(p) for p in module.parameters())
+        return module
+
+    def stage(rank: int, every: int) -> Training:
+        modules = {s: built() for s in range(every)} if every > 1 else {rank: built()}
+        masters = MasterWeights(p for module in modules.values() for p in module.parameters())
+        weights.extend(weakref.ref(p) for p in masters.parameters())
+
+        def data(step: int, micro_batch: int) -> Tensor:
+            return torch.ones(2, WIDTH, dtype=torch.bfloat16)
+
+        return Training(modules, [Boundary((2, WIDTH), torch.bfloat16)], data, data, nn.functional.mse_loss,
+                        masters=masters, optimizer=torch.optim.Adam(masters.parameters()))
+
+    costs = measure_stages(stage(0, 2), device=CPU, repeats=1)
+    plan = plan_of(baseline("1f1b", measured_problem(costs, backward=backward), 2))
+    for rank in (0, 1):
+        with alone(plan, rank, CPU) as session:
+            measure_rank(plan, session, stage(rank, 1), 1)
+    gc.collect()
+    assert len(weights) == 32 and all(weight() is None for weight in weights)
 
 
 def test_a_rank_that_is_not_there_is_refused() -> None:
