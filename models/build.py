@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from models.cluster import ClusterModel, Link, model_cluster
+from models.cluster import ClusterModel, Network, model_cluster
 from models.costs import LayerCost, accumulated, explicit_layers
 from models.family_costs import family_costs, uses_measured_gpt
 from models.sections import ExplicitModel, Spec, Training
@@ -198,7 +198,7 @@ def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight
                  static_bytes([stage], per_parameter), 0 if backward == "none" else stage.activation)
         for s, (stage, device) in enumerate(zip(split.stages, split.devices, strict=True)))
     problem = Problem(f"{spec.name} ({_title(split.shape, backward)})", devices,
-                      tuple(_blocks(split, backward, cluster.link)), time_unit="s", memory_unit="B")
+                      tuple(_blocks(split, backward, cluster.network)), time_unit="s", memory_unit="B")
     return Candidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows,
                      freed=_freed(spec, split))
 
@@ -220,10 +220,10 @@ def _title(shape: Shape, backward: Backward) -> str:
 # -- blocks ------------------------------------------------------------------------------------------------------
 
 
-def _blocks(split: Split, backward: Backward, link: Link) -> Iterator[Block]:
+def _blocks(split: Split, backward: Backward, network: Network) -> Iterator[Block]:
     """All forwards, first stage to last, then all backwards, last stage to first, each with its weight gradient."""
     stages, devices = split.stages, split.devices
-    lags = [link.seconds(stage.output) if device != following else 0.0
+    lags = [network.seconds(stage.output, (device,), (following,))
             for stage, (device, following) in zip(stages, pairwise(devices), strict=False)]  # from stage s to s + 1
     for s, stage in enumerate(stages):
         after = (Dependency(f"F{s - 1}", lags[s - 1]),) if s else ()

@@ -1,6 +1,7 @@
 """The GPUs of a spec: their memory, and how long a tensor travels between two of them.
 
-Every pair of GPUs is alike here. A transfer takes its time beside the computation (it is a lag, it occupies no GPU).
+Pairs of GPUs of one machine are alike, and so are pairs of two machines. A transfer takes its time beside the
+computation (it is a lag, it occupies no GPU).
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
+from models.devices import DEVICES
 from models.profiles import load_p2p_curve
 from models.sections import Cluster
 
-__all__ = ["AffineLink", "ClusterModel", "Link", "MeasuredLink", "model_cluster"]
+__all__ = ["AffineLink", "ClusterModel", "Link", "MeasuredLink", "Network", "model_cluster"]
 
 #: Names a spec may give under ``cluster.links``, and the measured curve of each.
 _CURVES = {"nvlink-v100": "p2p_intra_node.csv", "network-v100": "p2p_inter_node.csv"}
@@ -61,12 +63,38 @@ class MeasuredLink:
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """What joins the GPUs: ``near`` those of one machine of ``size`` GPUs, ``far`` those of two machines.
+
+    GPU g stands in machine g // size.
+    """
+
+    near: Link
+    far: Link
+    size: int
+
+    def seconds(self, amount: int, source: Sequence[int], target: Sequence[int]) -> float:
+        """Time until every GPU of ``target`` has a tensor of ``amount`` bytes that lies whole on all of ``source``.
+
+        Each GPU of the source sends to one of the target. A larger target shares it out: it is sent in parts that
+        the receivers pass on to each other, which takes the time of the tensor once more. What is there already takes
+        no time; where any two of the GPUs stand in two machines, the link between machines sets the pace.
+        """
+        if not amount or set(target) <= set(source):
+            return 0.0
+        machines = {gpu // self.size for gpu in (*source, *target)}
+        link = self.near if len(machines) == 1 else self.far
+        rounds = 1 if len(target) <= len(source) else 2
+        return round(rounds * link.seconds(amount), 9)
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterModel:
-    """``memory``: bytes of each GPU. ``reserve``: bytes of each that are the framework's. ``link``: between any two."""
+    """``memory``: bytes of each GPU. ``reserve``: bytes of each that are the framework's. ``network``: between them."""
 
     memory: tuple[int, ...]
     reserve: int
-    link: Link
+    network: Network
 
     @property
     def available(self) -> tuple[int, ...]:
@@ -76,10 +104,31 @@ class ClusterModel:
 
 def model_cluster(cluster: Cluster) -> ClusterModel:
     """The cluster of a spec."""
-    link: Link
-    if cluster.links is not None:
-        link = MeasuredLink(load_p2p_curve(_CURVES[cluster.links]))
-    else:  # a single GPU may leave the bandwidth out: it sends nothing
-        link = AffineLink(cluster.latency, cluster.bandwidth or float("inf"))
+    near = _near(cluster)
+    far = near if cluster.machines == 1 else _far(cluster)
     memory = cluster.memory if len(cluster.memory) == cluster.gpus else cluster.memory * cluster.gpus
-    return ClusterModel(memory, cluster.reserve, link)
+    return ClusterModel(memory, cluster.reserve, Network(near, far, cluster.gpus_per_machine or cluster.gpus))
+
+
+def _near(cluster: Cluster) -> Link:
+    """The link of two GPUs of one machine; a single GPU may have none: it sends nothing."""
+    if cluster.links is not None:
+        return MeasuredLink(load_p2p_curve(_CURVES[cluster.links]))
+    if cluster.bandwidth is not None:
+        return AffineLink(cluster.latency or 0.0, cluster.bandwidth)
+    if cluster.device is None:
+        return AffineLink(0.0, float("inf"))
+    device = DEVICES[cluster.device]
+    return AffineLink(device.link_latency if cluster.latency is None else cluster.latency, device.link)
+
+
+def _far(cluster: Cluster) -> Link:
+    """The link of GPUs of two machines."""
+    if cluster.machine_bandwidth is not None:
+        return AffineLink(cluster.machine_latency or 0.0, cluster.machine_bandwidth)
+    if cluster.links is not None:
+        return MeasuredLink(load_p2p_curve(_CURVES["network-v100"]))
+    assert cluster.device is not None  # the section's validator
+    device = DEVICES[cluster.device]
+    return AffineLink(device.network_latency if cluster.machine_latency is None else cluster.machine_latency,
+                      device.network)

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Literal, TypeAlias
 
-from models.cluster import MeasuredLink
+from models.cluster import AffineLink, Link, MeasuredLink
 from models.devices import DeviceType
 from models.operator_times import Origin
 
@@ -48,8 +49,11 @@ class CollectiveTime:
 
 
 def collective_time(kind: Collective, size: int, devices: int, device: DeviceType, *,
-                    machines: int = 1) -> CollectiveTime:
+                    machines: int = 1, network: Link | None = None) -> CollectiveTime:
     """The time of one collective of ``size`` bytes on each of ``devices`` that stand in ``machines`` of equal number.
+
+    ``network``: what joins the machines, by default the device's. A measured one sends each part of the ring in the
+    time that was measured for it.
 
     Raises ``ValueError`` if the machines do not divide the devices.
     """
@@ -64,16 +68,26 @@ def collective_time(kind: Collective, size: int, devices: int, device: DeviceTyp
         within = points[0][0] <= size <= points[-1][0]
         origin = Origin.MEASURED if exact else Origin.INTERPOLATED if within else Origin.MODELLED
         return CollectiveTime(MeasuredLink(points).seconds(size), origin)
-    return CollectiveTime(round(ring_seconds(kind, size, devices, *_link(device, machines),
-                                             REACHED[kind][max(n for n in REACHED[kind] if n <= devices)]), 9),
-                          Origin.MODELLED)
+    reached = REACHED[kind][max(n for n in REACHED[kind] if n <= devices)]
+    if machines > 1 and isinstance(network, MeasuredLink):
+        parts, part = _ring(kind, size, devices)
+        seconds = parts * network.seconds(math.ceil(part))
+    elif machines > 1 and isinstance(network, AffineLink):
+        seconds = ring_seconds(kind, size, devices, network.bandwidth, network.latency, reached)
+    else:
+        seconds = ring_seconds(kind, size, devices, *_link(device, machines), reached)
+    return CollectiveTime(round(seconds, 9), Origin.MODELLED)
+
+
+def _ring(kind: Collective, size: int, devices: int) -> tuple[int, float]:
+    """How many parts each device passes on, one after another, and the bytes of one."""
+    return (devices - 1) * (2 if kind == "all_reduce" else 1), size if kind == "all_gather" else size / devices
 
 
 def ring_seconds(kind: Collective, size: int, devices: int, bandwidth: float, latency: float, reached: float) -> float:
     """The ring algorithm's time over links of ``bandwidth`` bytes a second, of which ``reached`` is used."""
-    part = size if kind == "all_gather" else size / devices
-    steps = (devices - 1) * (2 if kind == "all_reduce" else 1)
-    return latency + steps * part / (bandwidth * reached)
+    parts, part = _ring(kind, size, devices)
+    return latency + parts * part / (bandwidth * reached)
 
 
 def point_to_point(size: int, device: DeviceType, *, between_machines: bool = False) -> CollectiveTime:

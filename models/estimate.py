@@ -135,7 +135,15 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
         tuple(_stages(spec, split, in_flight, layers, family, cluster)),
         tuple(_devices(spec, split, in_flight, backward, cluster)),
         "given" if isinstance(spec.model, ExplicitModel) else "modelled" if family else "measured",
-        "measured" if spec.cluster.links else "given", tuple(notes))
+        _transfer_origin(spec), tuple(notes))
+
+
+def _transfer_origin(spec: Spec) -> str:
+    cluster = spec.cluster
+    if cluster.links is not None and (cluster.machines == 1 or cluster.machine_bandwidth is None):
+        return "measured"
+    near = cluster.links is not None or cluster.bandwidth is not None or cluster.gpus == 1
+    return "given" if near and (cluster.machines == 1 or cluster.machine_bandwidth is not None) else "modelled"
 
 
 def _split(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[LayerCost], cluster: ClusterModel,
@@ -166,14 +174,13 @@ def _stages(spec: Spec, split: Split, in_flight: Sequence[int], layers: Sequence
     rows = []
     for s, (stage, (first, last)) in enumerate(zip(split.stages, pairwise(split.cuts), strict=True)):
         device = split.devices[s]
-        leaves = s + 1 < len(split.stages) and split.devices[s + 1] != device
         sent = stage.output if s + 1 < len(split.stages) else 0
         workspace = (max(stage.workspace_forward, stage.workspace_backward) if training else stage.working_set)
         rows.append(StageEstimate(
             s, device, tuple(layer.name for layer in layers[first:last]), stage.parameters,
             stage.parameters * weights, stage.parameters * gradients + stage.held_gradients,
             stage.parameters * optimizer, stage.activation if training else 0, in_flight[s], workspace, sent,
-            cluster.link.seconds(sent) if leaves else 0.0, round(stage.forward * 1e-9, 9),
+            cluster.network.seconds(sent, (device,), split.devices[s + 1:s + 2]), round(stage.forward * 1e-9, 9),
             round(stage.backward * 1e-9, 9), _time_origin(spec, layers[first:last], family)))
     return rows
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from models.build import Candidate, StageRow, bytes_per_parameter, candidates
-from models.cluster import ClusterModel, Link, model_cluster
+from models.cluster import ClusterModel, Network, model_cluster
 from models.costs import LayerCost, explicit_layers
 from models.family_costs import family_costs, uses_measured_gpt
 from models.memory_chains import graph_chain
@@ -125,10 +125,12 @@ class _Chain:
     def problem(self, modes: frozenset[Mode], ahead: int, copies: int) -> MemoryProblem:
         """The question to the planner, with ``modes`` allowed beside keeping, and this room."""
         largest = max(op.output for op in self.operators) or 1
+        network = self.cluster.network  # the planner knows one link: of the two the faster, so that its bound holds
+        fastest = min(network.near.seconds(largest), network.far.seconds(largest))
         return MemoryProblem(
             self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
             copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,
-            link_bandwidth=largest / max(1e-12, self.cluster.link.seconds(largest)), modes=modes,
+            link_bandwidth=largest / max(1e-12, fastest), modes=modes,
             micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copies, ahead=ahead)
 
     def candidate(self, plan: MemoryPlan) -> Candidate:
@@ -143,7 +145,7 @@ class _Chain:
                         for s, (capacity, held) in enumerate(zip(self.cluster.available, static, strict=True)))
         offloads = "offload" in plan.modes
         problem = Problem(f"{self.spec.name} (chain, memory decided{' with offload' if offloads else ''})", devices,
-                          tuple(_blocks(plan, self.passing, self.cluster.link)), time_unit="s", memory_unit="B")
+                          tuple(_blocks(plan, self.passing, self.cluster.network)), time_unit="s", memory_unit="B")
         problem = with_offloads(problem, (
             Offload(f"F{s}", f"B{s}", stage.offloaded, _one_way(stage.offloaded, plan.problem.copy_bandwidth))
             for s, stage in enumerate(stages) if stage.offloaded), _MOMENT)
@@ -196,11 +198,12 @@ def _listed(layers: Sequence[LayerCost], per_parameter: int) -> list[ChainOperat
     return chain
 
 
-def _blocks(plan: MemoryPlan, passing: int, link: Link) -> Iterator[Block]:
+def _blocks(plan: MemoryPlan, passing: int, network: Network) -> Iterator[Block]:
     ops, stages = plan.problem.operators, plan.stages
     # Every block takes time: a nanosecond where a stage takes none, being only what one layer gives to the next.
     forward = [max(1, sum(op.forward for op in ops[stage.first:stage.last])) for stage in stages]
-    lags = [link.seconds(ops[stage.first - 1].output) if s else 0.0 for s, stage in enumerate(stages)]
+    lags = [network.seconds(ops[stage.first - 1].output, (s - 1,), (s,)) if s else 0.0
+            for s, stage in enumerate(stages)]
     held = [_taken(plan, s) for s in range(len(stages))]
     for s in range(len(stages)):
         after = (Dependency(f"F{s - 1}", lags[s]),) if s else ()

@@ -1,7 +1,9 @@
 """Placement problems of a spec, and of an operator graph on devices that are named.
 
 Both cost operators as a spec's ``costs`` do, or by the roofline of the devices; :mod:`models.placing` says what a part
-holds. Every pair of devices is joined by the same link: the cluster's, or the NVLink of the first kind named.
+holds. A placement does not say which stages share a machine, so every pair of devices is joined by the same link: of a
+spec's cluster of several machines the slower of the two, which is on the safe side; of devices that are named, the
+NVLink of the first kind.
 """
 
 from __future__ import annotations
@@ -44,18 +46,19 @@ def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = Fal
                         "or an operator graph, or cut the row with `weft solve`")
     costs = family_costs(spec)
     cluster = model_cluster(spec.cluster)
+    network = cluster.network
     kinds = Counter(zip(cluster.memory, cluster.available, strict=True))
     hardware = [Hardware("gpu" if len(kinds) == 1 else f"gpu {format_bytes(memory)}", count, available, costs.times)
                 for (memory, available), count in kinds.items()]
     training = isinstance(spec.run, Training)
     gradient = spec.run.gradient_bytes if isinstance(spec.run, Training) else 0
     return replace(placement_problem(
-        costs.graph, hardware, cluster.link.seconds,
+        costs.graph, hardware, lambda size: max(network.near.seconds(size), network.far.seconds(size)),
         parts=by_layer(costs.graph) if whole_layers else by_operator(costs.graph),
         state_per_parameter=bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient_per_parameter=gradient,
         micro_batches=spec.micro_batches, training=training,
         replicas=_replicas(spec, costs.graph.parameter_count() * gradient, len(kinds)) if replicate else ()),
-        name=spec.name)
+        name=spec.name + (", every transfer as between machines" if spec.cluster.machines > 1 else ""))
 
 
 def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
@@ -83,10 +86,11 @@ def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
 
 def _all_reduce(spec: Spec, size: int, devices: int, machines: int) -> float:
     """Seconds to add up ``size`` bytes: as the spec's device does, or a ring's over the cluster's link."""
-    name = device_of(spec)
+    name, network = device_of(spec), model_cluster(spec.cluster).network
     if name is not None:
-        return collective_time("all_reduce", size, devices, DEVICES[name], machines=machines).seconds
-    return 2 * (devices - 1) / devices * model_cluster(spec.cluster).link.seconds(size)
+        return collective_time("all_reduce", size, devices, DEVICES[name], machines=machines,
+                               network=network.far).seconds
+    return 2 * (devices - 1) / devices * (network.near if machines == 1 else network.far).seconds(size)
 
 
 def graph_problem(graph: OperatorGraph, devices: Mapping[str, tuple[int, float | None]], *,

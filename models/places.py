@@ -10,13 +10,12 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from models.limits import MAX_DEPTH, MAX_ENTRIES
+
 __all__ = ["Path", "PlacedYaml", "YamlError", "show_path"]
 
 #: Keys and indices from the top of the file to an entry.
 Path: TypeAlias = Sequence[str | int]
-
-#: More entries than any spec has; aliases can make a small file expand to billions.
-MAX_ENTRIES = 100_000
 
 
 class YamlError(ValueError):
@@ -99,8 +98,8 @@ def show_path(path: Path) -> str:
 def _check(node: yaml.Node, path: tuple[str | int, ...], count: list[int]) -> None:
     """Refuse duplicate keys, keys that are no text, and files that expand without end."""
     count[0] += 1
-    if count[0] > MAX_ENTRIES or len(path) > 100:
-        raise YamlError(f"expands to more than {MAX_ENTRIES} entries or 100 levels", node.start_mark.line + 1)
+    if count[0] > MAX_ENTRIES or len(path) > MAX_DEPTH:
+        raise YamlError(f"expands to more than {MAX_ENTRIES} entries or {MAX_DEPTH} levels", node.start_mark.line + 1)
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             _check(item, (*path, i), count)

@@ -1,64 +1,203 @@
 """Numbers with units, as people write them: ``32 GiB``, ``1.5 ms``, ``36 GB/s``; and back, for messages.
 
 Decimal prefixes are powers of 1000 (GB), binary ones of 1024 (GiB). A plain number is in the base unit: bytes,
-seconds, bytes per second.
+seconds, bytes per second. Each :class:`Quantity` is the one definition of what may be written, for the reader and for
+the JSON Schema alike: sizes are limited by the digits that each unit may have, which a pattern can say.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-__all__ = ["format_bytes", "parse_bandwidth", "parse_bytes", "parse_seconds"]
+__all__ = ["BANDWIDTH", "BYTES", "LARGEST", "LONGEST", "SECONDS", "SOME_BYTES", "SOME_SECONDS", "Quantity",
+           "format_bytes", "parse_bandwidth", "parse_bytes", "parse_seconds"]
 
-_BYTES = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4,
-          "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3, "TIB": 1024**4}
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
-
-#: Above this no number here means anything (and integers would no longer be exact as floats).
+#: Bytes, and bytes a second, above which no number here means anything (nor is exact as a float). Texts stay below by
+#: their digits: 15 of bytes, 12 of KB ...
 LARGEST = 2**53
+#: Seconds, 32 years: in nanoseconds still a 64-bit integer. Texts have 9 digits of seconds at most, 12 of ms ...
+LONGEST = 1e9
+#: No quantity takes more letters.
+_LETTERS = 64
 
-BYTES_ALLOWED = "a whole number of bytes, or text like '32 GiB', '512 MiB', '16 GB'"
-SECONDS_ALLOWED = "a number of seconds, or text like '5 ms', '120 us'"
-BANDWIDTH_ALLOWED = "a number of bytes per second, or text like '36 GB/s', '25 GiB/s', '100 Gbit/s'"
+_SPACE = r"[ \t\r\n\u00a0]*"
+#: Digits before the point of a number with an exponent.
+_MANTISSA = 3
+
+
+class _Unit(NamedTuple):
+    """How a unit is written (a pattern), how much it is, and the digits that a number of it may have."""
+
+    pattern: str
+    scale: float
+    digits: int
+
+    def number(self, finest: int, *, some: bool, whole: bool = False) -> str:
+        """The pattern of a number of this unit.
+
+        ``finest``: digits that the smallest unit has; ``some``: at least one of that; ``whole``: without a fraction.
+        """
+        plain = rf"{_digits(self.digits)}(?:\.0*)?" if whole else rf"{_digits(self.digits)}(?:\.[0-9]*)?|\.[0-9]+"
+        raised = rf"(?:[0-9]{{1,{_MANTISSA}}}(?:\.[0-9]*)?|\.[0-9]+)[eE]"
+        up = rf"{raised}\+?0*{_up_to(self.digits - _MANTISSA)}"
+        if whole:
+            down = ""
+        elif some:
+            down = rf"|(?=[0_]*[1-9]){raised}-0*{_up_to(finest - self.digits)}"
+        else:
+            down = rf"|{raised}-0*[0-9]{{1,2}}"
+        return rf"\+?(?:{self._some(finest) if some else ''}(?:{up}|{plain}){down})"
+
+    def _some(self, finest: int) -> str:
+        """Looks ahead for a digit that is not 0 where it is worth one of the smallest unit or more."""
+        places = finest - self.digits
+        return r"(?=[0_]*[1-9]" + (rf"|[0_]*\.0{{0,{places - 1}}}[1-9]" if places else "") + ")"
+
+
+def _digits(most: int) -> str:
+    return f"[0-9](?:_?[0-9]){{0,{most - 1}}}"
+
+
+def _up_to(most: int) -> str:
+    """One of the numbers 0 to ``most``, which is below 20."""
+    return f"[0-{most}]" if most < 10 else f"(?:[0-9]|1[0-{most - 10}])"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What may be written for an amount of something.
+
+    ``allowed``: in words, for messages. ``units``: the first is that of a plain number, whose limits are ``least`` and
+    ``most``. ``some``: 0 is not allowed. ``whole``: a plain number has no fraction, and amounts are rounded to whole
+    ones. ``hint``: what to say of a unit that could mean two things. Text without a unit is in that of plain numbers.
+    """
+
+    allowed: str
+    units: Sequence[_Unit]
+    least: float
+    most: float
+    some: bool = False
+    whole: bool = False
+    hint: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        finest = max(unit.digits for unit in self.units)
+        numbers: dict[str, list[str]] = {}
+        texts = []
+        for unit in self.units:
+            number = unit.number(finest, some=self.some)
+            numbers.setdefault(number, []).append(unit.pattern)
+            texts.append((re.compile(f"{_SPACE}(?:{number}){_SPACE}{unit.pattern}{_SPACE}"), unit.scale))
+        bare = self.units[0].number(finest, some=self.some, whole=self.whole)
+        texts.append((re.compile(f"{_SPACE}(?:{bare}){_SPACE}"), 1.0))
+        written = [f"{number}{_SPACE}(?:{'|'.join(patterns)})" for number, patterns in numbers.items()]
+        object.__setattr__(self, "_texts", texts)
+        pattern = f"^{_SPACE}(?:{'|'.join([*written, bare])}){_SPACE}$"
+        object.__setattr__(self, "schema", {"anyOf": [
+            {"type": "integer" if self.whole else "number", "minimum": self.least, "maximum": self.most},
+            {"type": "string", "maxLength": _LETTERS, "pattern": pattern}]})
+
+    #: The JSON Schema of what :meth:`parse` accepts.
+    schema: dict[str, Any] = field(init=False, repr=False)
+    _texts: Sequence[tuple[re.Pattern[str], float]] = field(init=False, repr=False)
+
+    def parse(self, value: object) -> float:
+        """The amount in base units. Raises ``ValueError`` that says what is allowed."""
+        if isinstance(value, str):
+            return self._of_text(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"it must be {self.allowed}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"it must be finite: {self.allowed}")
+        if value < self.least:
+            raise ValueError(self._too_small(value))
+        if value > self.most:
+            raise ValueError(f"it is too large: it must be {self.allowed}")
+        if self.whole and value != int(value):
+            raise ValueError(f"it must be {self.allowed}")
+        return value
+
+    def _of_text(self, text: str) -> float:
+        if len(text) > _LETTERS:
+            raise ValueError(f"it is longer than {_LETTERS} letters: it must be {self.allowed}")
+        for pattern, scale in self._texts:
+            if pattern.fullmatch(text):
+                return float(_parts(text)[0].replace("_", "")) * scale
+        raise ValueError(self._why_not(*_parts(text)))
+
+    def _why_not(self, number: str, unit: str) -> str:
+        """What to say of a text that is not allowed."""
+        known = next((some for some in self.units if re.fullmatch(some.pattern, unit)), None if unit else self.units[0])
+        if known is None or not re.fullmatch(r"[+-]?[0-9_.]+(?:[eE][+-]?[0-9]+)?", number):
+            return (f"{self.hint[unit]}, " if unit in self.hint else "") + f"it must be {self.allowed}"
+        if number.startswith("-") or not re.search("[1-9]", re.split("[eE]", number)[0]):
+            return self._too_small(-1 if number.startswith("-") else 0)
+        if len(re.split("[.eE]", number)[0].replace("_", "")) > known.digits:
+            return f"it is too large: it must be {self.allowed}"
+        return f"it must be {self.allowed}" + (
+            ", and before an exponent 1 to 3 digits without leading 0" if "e" in number.lower() else "")
+
+    def _too_small(self, value: float) -> str:
+        if value < 0:
+            return f"it must not be negative: {self.allowed}"
+        return f"it must be greater than 0: {self.allowed}"
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """The number at the start of ``text`` and the unit behind it."""
+    found = re.fullmatch(r"(.*?)([^0-9.\s]*)", text.strip(), re.DOTALL)
+    assert found is not None  # each part may be empty
+    return found[1].strip(), found[2]
+
+
+def _sizes(behind: str, digits: int) -> list[_Unit]:
+    """Units of size, from bytes up: three more zeros are three digits less. ``behind``: what follows the prefix."""
+    units = [_Unit(behind, 1, digits)]
+    for power, prefix in enumerate("kmgt", start=1):
+        letters = f"[{prefix}{prefix.upper()}]"
+        units += [_Unit(f"{letters}{behind}", 1000**power, digits - 3 * power),
+                  _Unit(f"{letters}[iI]{behind}", 1024**power, digits - 3 * power)]
+    return units
+
+
+_AMBIGUOUS = {prefix: f"write {prefix.upper()}B (powers of 1000) or {prefix.upper()}iB (of 1024)"
+              for prefix in "KMGTkmgt"}
+_BITS = {f"{prefix}b{per}": f"write {prefix.upper()}B/s (bytes) or {prefix.upper()}bit/s (bits)"
+         for prefix in ("", *"KMGTkmgt") for per in ("/s", "ps")}
+
+#: Sizes, 0 or more.
+BYTES = Quantity("a whole number of bytes, or text like '32 GiB', '512 MiB', '16 GB'", _sizes("[bB]", 15), 0, LARGEST,
+                 whole=True, hint=_AMBIGUOUS)
+#: Sizes of at least a byte.
+SOME_BYTES = Quantity(BYTES.allowed, BYTES.units, 1, LARGEST, some=True, whole=True, hint=_AMBIGUOUS)
+_SECOND_UNITS = (_Unit("s", 1.0, 9), _Unit("ms", 1e-3, 12), _Unit(r"[u\u00b5\u03bc]s", 1e-6, 15), _Unit("ns", 1e-9, 18))
+#: Times, 0 or more.
+SECONDS = Quantity("a number of seconds, or text like '5 ms', '120 us'", _SECOND_UNITS, 0, LONGEST)
+#: Times of at least a nanosecond, the clock's tick.
+SOME_SECONDS = Quantity(f"{SECONDS.allowed}, at least 1 ns", _SECOND_UNITS, 1e-9, LONGEST, some=True)
+#: Bytes per second, at least one bit.
+BANDWIDTH = Quantity("a number of bytes per second, or text like '36 GB/s', '25 GiB/s', '100 Gbit/s'", [
+    *_sizes("B/s", 15), *(unit._replace(scale=unit.scale / 8) for unit in _sizes("[bB][iI][tT]/s", 15))],
+    0.125, LARGEST, some=True, hint=_BITS)
 
 
 def parse_bytes(value: object) -> int:
     """Bytes in ``value``, 0 or more, rounded to a whole byte. Raises ``ValueError`` that says what is allowed."""
-    number, unit = _split(value, BYTES_ALLOWED)
-    if unit.upper() not in _BYTES and unit:
-        raise ValueError(f"it must be {BYTES_ALLOWED}")
-    if not unit and number != int(number):
-        raise ValueError(f"it must be {BYTES_ALLOWED}")
-    amount = round(_positive(number, BYTES_ALLOWED) * _BYTES[unit.upper() or "B"])
-    if amount > LARGEST:
-        raise ValueError(f"it is too large: it must be {BYTES_ALLOWED}")
-    return amount
+    return round(BYTES.parse(value))
 
 
 def parse_seconds(value: object) -> float:
     """Seconds in ``value``, 0 or more. Raises ``ValueError`` that says what is allowed."""
-    number, unit = _split(value, SECONDS_ALLOWED)
-    if unit and unit not in _SECONDS:
-        raise ValueError(f"it must be {SECONDS_ALLOWED}")
-    return _positive(number, SECONDS_ALLOWED) * _SECONDS[unit or "s"]
+    return SECONDS.parse(value)
 
 
 def parse_bandwidth(value: object) -> float:
     """Bytes per second in ``value``, greater than 0. Raises ``ValueError`` that says what is allowed."""
-    number, unit = _split(value, BANDWIDTH_ALLOWED)
-    scale = 1.0
-    if unit:
-        size, slash, per = unit.partition("/")
-        is_bits = size.lower().endswith("bit")
-        prefix = (size[:-3] + "B" if is_bits else size).upper()
-        if slash != "/" or per != "s" or prefix not in _BYTES:
-            raise ValueError(f"it must be {BANDWIDTH_ALLOWED}")
-        scale = _BYTES[prefix] / (8 if is_bits else 1)
-    if _positive(number, BANDWIDTH_ALLOWED) == 0:
-        raise ValueError(f"it must be greater than 0: {BANDWIDTH_ALLOWED}")
-    return number * scale
+    return BANDWIDTH.parse(value)
 
 
 def format_bytes(amount: int | float) -> str:
@@ -70,26 +209,3 @@ def format_bytes(amount: int | float) -> str:
         if abs(amount) >= scale:
             return f"{math.ceil(amount / scale * 100 - 1e-9) / 100:g} {unit}"
     return f"{amount:g} B"
-
-
-def _split(value: object, allowed: str) -> tuple[float, str]:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"it must be {allowed}")
-    if isinstance(value, str):
-        match = _NUMBER.fullmatch(value)
-        if not match:
-            raise ValueError(f"it must be {allowed}")
-        number, unit = float(match[1].replace("_", "")), match[2]
-    else:
-        number, unit = value, ""
-    if isinstance(number, float) and not math.isfinite(number):
-        raise ValueError(f"it must be finite: {allowed}")
-    if abs(number) > LARGEST:
-        raise ValueError(f"it is too large: it must be {allowed}")
-    return number, unit
-
-
-def _positive(number: float, allowed: str) -> float:
-    if number < 0:
-        raise ValueError(f"it must not be negative: {allowed}")
-    return number

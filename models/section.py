@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["MAX_LAYERS", "Section", "refuse"]
-
-#: A limit that keeps a typing error (a layer count of 10^9) from taking the machine down.
-MAX_LAYERS = 1_024
+__all__ = ["Section", "refuse"]
 
 
 class Section(BaseModel):
-    """Unknown keys are refused, types are not guessed, nothing changes after reading."""
+    """Unknown keys are refused, types are not guessed, nothing changes after reading.
+
+    Numbers without a fraction are whole ones, as JSON Schema has it: ``16.0`` is 16.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        counts = {name for name, field in cls.model_fields.items() if int in _kinds(field.annotation)}
+        return {name: _whole(value) if name in counts else value for name, value in values.items()}
 
 
 def refuse(message: str) -> NoReturn:
     """A finding about several keys of one section; :mod:`models.spec` puts file, line and section before it."""
     raise PydanticCustomError("section", "{message}", {"message": message})
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types in an annotation."""
+    return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]

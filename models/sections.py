@@ -23,50 +23,54 @@ from pydantic import (
 
 from models.devices import DEVICES
 from models.families import FAMILIES, FamilyModel, GptModel
-from models.quantities import parse_bandwidth, parse_bytes, parse_seconds
-from models.section import MAX_LAYERS, Section, refuse
+from models.limits import MAX_BATCH, MAX_GPUS, MAX_LAYERS, MAX_MICRO_BATCHES, MAX_NAME, MAX_SEQUENCE, PRINTABLE
+from models.quantities import (
+    BANDWIDTH,
+    BYTES,
+    LARGEST,
+    SECONDS,
+    SOME_BYTES,
+    SOME_SECONDS,
+    parse_bandwidth,
+    parse_bytes,
+    parse_seconds,
+)
+from models.section import Section, refuse
 
 __all__ = [
-    "CONFIG", "EXPLICIT", "FAMILY", "GRAPH", "MAX_GPUS", "MAX_LAYERS", "MAX_MICRO_BATCHES", "Cluster", "ConfigModel",
-    "ExplicitModel", "GptModel", "GraphModel", "Inference", "LayerSpec", "Placement", "Spec", "Training",
+    "CONFIG", "EXPLICIT", "FAMILY", "GRAPH", "Cluster", "ConfigModel", "ExplicitModel", "GptModel", "GraphModel",
+    "Inference", "LayerSpec", "Placement", "Spec", "Training",
 ]
-
-#: More micro-batches in one step than any training run uses; a schedule holds an entry for every one of them.
-MAX_MICRO_BATCHES = 65_536
-#: A limit that keeps a typing error from taking the machine down.
-MAX_GPUS = 1_024
 
 #: The kinds of ``model`` section; pydantic puts these tags into error locations.
 FAMILY, EXPLICIT, CONFIG, GRAPH = "family:", "layers:", "config:", "graph:"
 
-_QUANTITY = r"^\s*[+]?[0-9.]+([eE][+-]?[0-9]+)?\s*"
-_BYTES_SCHEMA = {"anyOf": [{"type": "integer", "minimum": 0},
-                           {"type": "string", "pattern": _QUANTITY + "([KMGT]i?)?B?$"}]}
-Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=200)]
-Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(_BYTES_SCHEMA)]
-Seconds: TypeAlias = Annotated[float, BeforeValidator(parse_seconds), WithJsonSchema(
-    {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _QUANTITY + "(ns|us|ms|s)?$"}]})]
-Bandwidth: TypeAlias = Annotated[float, BeforeValidator(parse_bandwidth), WithJsonSchema(
-    {"anyOf": [{"type": "number", "exclusiveMinimum": 0},
-               {"type": "string", "pattern": _QUANTITY + "([KMGT]i?)?(B|bit)/s$"}]})]
+Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
+Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
+Seconds: TypeAlias = Annotated[float, BeforeValidator(parse_seconds), WithJsonSchema(SECONDS.schema)]
+SomeSeconds: TypeAlias = Annotated[float, BeforeValidator(SOME_SECONDS.parse), WithJsonSchema(SOME_SECONDS.schema)]
+Bandwidth: TypeAlias = Annotated[float, BeforeValidator(parse_bandwidth), WithJsonSchema(BANDWIDTH.schema)]
 Shape: TypeAlias = Literal["chain", "v", "loop", "groups", "tensor", "m", "nn", "k", "x"]
 BackwardMode: TypeAlias = Literal["full", "split"]
 
 
 def _bytes_each(value: object) -> tuple[int, ...]:
     if not isinstance(value, list):
-        return (parse_bytes(value),)
+        return (round(SOME_BYTES.parse(value)),)
+    if not 1 <= len(value) <= MAX_GPUS:
+        refuse(f"lists {len(value)} amounts, it must be one amount, or a list of 1 to {MAX_GPUS}")
     amounts = []
     for i, item in enumerate(value):
         try:
-            amounts.append(parse_bytes(item))
+            amounts.append(round(SOME_BYTES.parse(item)))
         except ValueError as error:
-            refuse(f"entry {i} is {item!r}, {error}")
+            refuse(f"entry {i} is {item!r:.60}, {error}")
     return tuple(amounts)
 
 
 BytesEach: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_bytes_each), WithJsonSchema(
-    {"anyOf": [*_BYTES_SCHEMA["anyOf"], {"type": "array", "minItems": 1, "items": _BYTES_SCHEMA}]})]
+    {"anyOf": [*SOME_BYTES.schema["anyOf"],
+               {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": SOME_BYTES.schema}]})]
 
 
 class LayerSpec(Section):
@@ -74,11 +78,11 @@ class LayerSpec(Section):
 
     name: Name = Field(description="Name of the layer; with repeat, '.0', '.1', ... are added.", examples=["block"])
     repeat: int = Field(default=1, ge=1, le=MAX_LAYERS, description="How many of these follow each other.")
-    forward: Seconds = Field(description="Time of the forward (seconds, or text with a unit); more than 0.",
+    forward: SomeSeconds = Field(description="Time of the forward (seconds, or text with a unit); at least 1 ns.",
                              examples=["4.1 ms"])
-    backward: Seconds | None = Field(
-        default=None, description="Time of the whole backward. Training needs this, or both input_grad and "
-        "weight_grad.", examples=["8.2 ms"])
+    backward: SomeSeconds | None = Field(
+        default=None, description="Time of the whole backward, at least 1 ns. Training needs this, or both input_grad "
+        "and weight_grad.", examples=["8.2 ms"])
     input_grad: Seconds | None = Field(default=None, description="Time of the input-gradient part of the backward.",
                                        examples=["4.3 ms"])
     weight_grad: Seconds | None = Field(default=None, description="Time of the weight-gradient part of the backward.",
@@ -93,20 +97,17 @@ class LayerSpec(Section):
         default=0, description="Needed only while a block of this layer runs.", examples=["512 MiB"])
     weights: Bytes | None = Field(
         default=None, description="Size of the parameters. Give this or parameters; default none.", examples=["96 MiB"])
-    parameters: int | None = Field(default=None, ge=0, description="Number of parameters.", examples=[50331648])
+    parameters: int | None = Field(default=None, ge=0, le=LARGEST, description="Number of parameters.",
+                                   examples=[50331648])
     output: Bytes = Field(
         default=0, description="What the next layer gets, and the size of its gradient.", examples=["8 MiB"])
 
     @model_validator(mode="after")
     def _check(self) -> LayerSpec:
-        if round(self.forward, 9) <= 0:
-            refuse("forward must be greater than 0 (at least 1 ns)")
         if (self.input_grad is None) != (self.weight_grad is None):
             refuse("input_grad and weight_grad come together, one of them is missing")
         if self.backward is not None and self.input_grad is not None:
             refuse("give either backward, or input_grad and weight_grad, not both")
-        if self.backward is not None and round(self.backward, 9) <= 0:
-            refuse("backward must be greater than 0 (at least 1 ns)")
         if self.input_grad is not None and round(self.input_grad + (self.weight_grad or 0), 9) <= 0:
             refuse("input_grad and weight_grad must be greater than 0 together (at least 1 ns)")
         if self.weights is not None and self.parameters is not None:
@@ -136,8 +137,8 @@ class ConfigModel(Section):
 
     config: Name = Field(description="Path of the config.json, relative to this file; its model_type says the family.",
                          examples=["models/gpt2/config.json"])
-    sequence: int | None = Field(default=None, ge=1, description="Tokens in a sequence (for an encoder and decoder, of "
-                                 "each). Default: the most that the model was made for.")
+    sequence: int | None = Field(default=None, ge=1, le=MAX_SEQUENCE, description="Tokens in a sequence (for an "
+                                 "encoder and decoder, of each). Default: the most that the model was made for.")
 
 
 class GraphModel(Section):
@@ -175,30 +176,31 @@ class Cluster(Section):
         "fragmentation. Default 1 GiB.", examples=["1 GiB"])
     links: Literal["nvlink-v100", "network-v100"] | None = Field(
         default=None, description="Measured transfer times by size: nvlink-v100 (two V100 of one machine) or "
-        "network-v100 (V100 of two machines). Several GPUs need this or bandwidth.")
+        "network-v100 (V100 of two machines). Several GPUs need this, bandwidth or device.")
     bandwidth: Bandwidth | None = Field(
-        default=None, description="Bandwidth between any two GPUs (bytes per second, or text with a unit).",
-        examples=["36 GB/s"])
+        default=None, description="Bandwidth between any two GPUs of a machine (bytes per second, or text with a "
+        "unit). Default: what device has by its data sheet.", examples=["36 GB/s"])
+    latency: Seconds | None = Field(
+        default=None, description="Time that a transfer of any size takes at least, within a machine. Default: 0 with "
+        "bandwidth, else what device has.", examples=["10 us"])
     device: Name | None = Field(
-        default=None, description=f"What the GPUs are, for modelled costs: {', '.join(DEVICES)}.",
+        default=None, description=f"What the GPUs are, for modelled costs and links: {', '.join(DEVICES)}.",
         examples=["a100-80gb"])
     gpus_per_machine: int | None = Field(
-        default=None, ge=1, description="GPUs in one machine. Between machines, tensors and collectives of GPUs that "
-        "compute together travel at the device's network rate. Default: all GPUs are in one.", examples=[8])
-    latency: Seconds = Field(
-        default=0.0, description="Time that a transfer of any size takes at least; with bandwidth only. Default 0.",
-        examples=["10 us"])
+        default=None, ge=1, le=MAX_GPUS, description="GPUs in one machine: GPU 0 and so many from there on stand in "
+        "the first, and so on. Transfers and collectives between machines go over the network. Default: all GPUs are "
+        "in one.", examples=[8])
+    machine_bandwidth: Bandwidth | None = Field(
+        default=None, description="Bandwidth between GPUs of two machines (bytes per second, or text with a unit). "
+        "Default: the measured times of network-v100 where links is given, else what device has.",
+        examples=["100 Gbit/s"])
+    machine_latency: Seconds | None = Field(
+        default=None, description="Time that a transfer of any size between machines takes at least. Default: 0 with "
+        "machine_bandwidth, else what device has.", examples=["30 us"])
     host_bandwidth: Bandwidth | None = Field(
         default=None, description="Bandwidth of copies between each GPU and the host's memory, both ways at once "
         "(bytes per second, or text with a unit). With it, placement.memory: decide may offload activations.",
         examples=["12 GB/s"])
-
-    @field_validator("memory")
-    @classmethod
-    def _some_memory(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or min(value) <= 0:
-            raise ValueError("it must be greater than 0")
-        return value
 
     @field_validator("device")
     @classmethod
@@ -211,18 +213,38 @@ class Cluster(Section):
     def _check(self) -> Cluster:
         if len(self.memory) not in (1, self.gpus):
             refuse(f"memory lists {len(self.memory)} GPUs, but gpus is {self.gpus}")
-        if self.links is not None and (self.bandwidth is not None or self.latency):
+        if self.links is not None and (self.bandwidth is not None or self.latency is not None):
             refuse("give either links (measured) or bandwidth and latency, not both")
-        if self.latency and self.bandwidth is None:
-            refuse("latency needs bandwidth beside it")
-        if self.gpus > 1 and self.links is None and self.bandwidth is None:
-            refuse("with several GPUs, give links (such as nvlink-v100) or bandwidth (such as 36 GB/s)")
+        if self.latency is not None and self.bandwidth is None and self.device is None:
+            refuse("latency needs bandwidth or device beside it")
+        if self.gpus > 1 and self.links is None and self.bandwidth is None and self.device is None:
+            refuse("with several GPUs, give links (such as nvlink-v100), bandwidth (such as 36 GB/s) or a device "
+                   "whose bandwidth is known (such as h100)")
+        self._check_machines()
         return self
+
+    def _check_machines(self) -> None:
+        given = next((name for name in ("machine_bandwidth", "machine_latency") if getattr(self, name) is not None), "")
+        if given and self.gpus_per_machine is None:
+            refuse(f"{given} is between machines; say how many GPUs one has (gpus_per_machine)")
+        if self.machine_latency is not None and self.machine_bandwidth is None and (
+                self.links is not None or self.device is None):
+            refuse("machine_latency needs machine_bandwidth beside it")
+        if (self.machines > 1 and self.machine_bandwidth is None and self.links is None
+                and self.device is None):
+            refuse(f"{self.gpus} GPUs stand in {self.machines} machines (gpus_per_machine is {self.gpus_per_machine}); "
+                   "give the bandwidth between them (machine_bandwidth, such as 100 Gbit/s) or a device whose network "
+                   "is known (such as h100)")
+
+    @property
+    def machines(self) -> int:
+        """How many machines the GPUs stand in."""
+        return -(-self.gpus // (self.gpus_per_machine or self.gpus))
 
 
 class _Run(Section):
     micro_batches: int = Field(ge=1, le=MAX_MICRO_BATCHES, description="Micro-batches in one step.", examples=[16])
-    micro_batch_size: int = Field(default=1, ge=1, description="Sequences in one micro-batch. Default 1.")
+    micro_batch_size: int = Field(default=1, ge=1, le=MAX_BATCH, description="Sequences in one micro-batch. Default 1.")
     parameter_bytes: int = Field(
         default=2, ge=1, le=16, description="Bytes of one parameter as the layers compute with it. Default 2 (fp16 "
         "or bf16).")

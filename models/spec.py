@@ -15,13 +15,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from models.families import FAMILIES
+from models.limits import MAX_MICRO_BATCHES, MAX_SPEC_BYTES
 from models.places import PlacedYaml, YamlError, show_path
 from models.sections import (
     CONFIG,
     EXPLICIT,
     FAMILY,
     GRAPH,
-    MAX_MICRO_BATCHES,
     Cluster,
     ConfigModel,
     ExplicitModel,
@@ -40,9 +40,6 @@ __all__ = [
     "SpecError", "Training", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema",
 ]
 
-#: No spec comes near this; a larger file is something else, given by mistake.
-MAX_FILE_BYTES = 4 * 1024**2
-
 _TYPES = {
     "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
     "a whole number", "list_type": "a list", "model_type": "a mapping", "string_type": "text", "tuple_type": "a list",
@@ -58,11 +55,11 @@ def load_spec(path: str | os.PathLike[str]) -> Spec:
     where = os.fspath(path)
     try:
         with open(path, "rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
+            data = stream.read(MAX_SPEC_BYTES + 1)
     except OSError as error:
         raise SpecError(f"{where}: cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise SpecError(f"{where}: is larger than {MAX_FILE_BYTES // 1024**2} MiB, a spec is a page of YAML")
+    if len(data) > MAX_SPEC_BYTES:
+        raise SpecError(f"{where}: is larger than {MAX_SPEC_BYTES // 1024**2} MiB, a spec is a page of YAML")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:

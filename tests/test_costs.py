@@ -173,7 +173,7 @@ def test_a_measured_link_goes_through_its_points_and_rises_between_them(file: st
 
 
 def test_nvlink_moves_the_hidden_state_at_its_measured_speed() -> None:
-    link = model_cluster(demo_spec().cluster).link
+    link = model_cluster(demo_spec().cluster).network.near
     assert link.seconds(8 * MIB) == pytest.approx(8 / 1024 / 35.88, abs=1e-9)
 
 

@@ -221,8 +221,8 @@ def test_another_machine_is_farther_away() -> None:
     far, found, _ = found_of(spec_of(GPT, cluster=", gpus_per_machine: 2"), ("tensor", "m"))
     assert far.costs[4][1].forward > near.costs[4][1].forward
     assert far.costs[2][1].forward == near.costs[2][1].forward
-    assert far.machine.seconds(10**6, (0,), (3,)) > far.machine.seconds(10**6, (0,), (1,))
-    assert far.machine.seconds(10**6, (0, 1), (1,)) == 0.0
+    assert far.network.seconds(10**6, (0,), (3,)) > far.network.seconds(10**6, (0,), (1,))
+    assert far.network.seconds(10**6, (0, 1), (1,)) == 0.0
     assert found["tensor"] and found["m"]
 
 

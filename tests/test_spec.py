@@ -125,7 +125,7 @@ def test_a_mistake_is_named_with_its_line_and_field(old: str, new: str, line: in
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ("forward: 1 ms", "forward: -1 ms", "line 4: model.layers[0].forward is '-1 ms', it must not be negative"),
-    ("forward: 1 ms", "forward: 0", "model.layers[0]: forward must be greater than 0"),
+    ("forward: 1 ms", "forward: 0", "line 4: model.layers[0].forward is 0, it must be greater than 0"),
     ("forward: 1 ms", "forward: .inf", "model.layers[0].forward is .inf, it must be finite"),
     ("backward: 2 ms, ", "", "model.layers[0].backward is missing: training needs it"),
     ("backward: 2 ms", "bakward: 2 ms", "unknown key 'bakward'; did you mean 'backward'?"),

@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from models.cluster import Link
+from models.cluster import Network
 from models.costs import LayerCost
 from models.stages import Backward, StageCost, Stages
 from models.transform.shard import Sharded
 from solver.operators import OperatorGraph
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Machine", "Part", "on_every_gpu", "part_problem", "stage_cost",
-           "static_memory"]
+__all__ = ["Part", "on_every_gpu", "part_problem", "stage_cost", "static_memory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +42,9 @@ class Part:
         return len(self.gpus)
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """How tensors travel: ``near`` joins GPUs of one machine of ``size`` GPUs, ``far`` those of two."""
-
-    near: Link
-    far: Link
-    size: int
-
-    def seconds(self, amount: int, source: Sequence[int], target: Sequence[int]) -> float:
-        """Time until every GPU of ``target`` has a tensor of ``amount`` bytes that lies whole on all of ``source``.
-
-        Each GPU of the source sends to one of the target. A larger target shares it out: it is sent in parts that
-        the receivers pass on to each other, which takes the time of the tensor once more.
-        """
-        if not amount or set(target) <= set(source):
-            return 0.0
-        machines = {gpu // self.size for gpu in (*source, *target)}
-        link = self.near if len(machines) == 1 else self.far
-        rounds = 1 if len(target) <= len(source) else 2
-        return round(rounds * link.seconds(amount), 9)
-
-
 def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part], capacity: int,
-                 static: Mapping[int, int], backward: Backward, machine: Machine) -> tuple[Problem,
-                                                                                          tuple[tuple[int, ...], ...]]:
+                 static: Mapping[int, int], backward: Backward, network: Network) -> tuple[Problem,
+                                                                                           tuple[tuple[int, ...], ...]]:
     """The problem, and for each of its devices the GPUs that it stands for.
 
     ``layers``: names by index. ``capacity``: bytes of every GPU, ``static``: what each always holds of them.
@@ -79,13 +56,13 @@ def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: 
     blocks: list[Block] = []
     for part in parts:
         where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
-        waits = tuple(Dependency(f"F{source.name}", machine.seconds(size, source.gpus, part.gpus))
+        waits = tuple(Dependency(f"F{source.name}", network.seconds(size, source.gpus, part.gpus))
                       for source, target, size in joined if target is part)
         blocks.append(_forward(part, where, waits, backward))
     if backward != "none":
         for part in reversed(parts):
             where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
-            waits = tuple(Dependency(_gradient_name(target, backward), machine.seconds(size, target.gpus, part.gpus))
+            waits = tuple(Dependency(_gradient_name(target, backward), network.seconds(size, target.gpus, part.gpus))
                           for source, target, size in joined if source is part and target.cost.backward)
             blocks += _backward(part, where, waits or (Dependency(f"F{part.name}"),), backward)
     return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B"), groups

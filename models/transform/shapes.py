@@ -211,7 +211,7 @@ def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[P
     which = shape if chunks is None else f"{shape} {chunks}"
     name = f"{space.name} ({which}, {backward} backward)" if backward != "none" else f"{space.name} ({which})"
     problem, gpus = part_problem(name, space.graph, space.layers, parts, space.capacity, static, backward,
-                                 space.machine)
+                                 space.network)
     return ShapeCandidate(shape, backward, problem, gpus, tuple(static[group[0]] for group in gpus), parts,
                           tuple(tuple(space.layers[i] for i in part.layers) for part in parts), replicas, chunks)
 

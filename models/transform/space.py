@@ -12,7 +12,7 @@ from functools import cached_property, partial
 import networkx as nx
 
 from models.build import bytes_per_parameter, under_optimizer
-from models.cluster import AffineLink, Link, model_cluster
+from models.cluster import Network, model_cluster
 from models.collectives import collective_time
 from models.costs import LayerCost
 from models.devices import DEVICES, DeviceType
@@ -24,7 +24,6 @@ from models.stages import Backward
 from models.transform.co_shard import FAMILIES, co_shard
 from models.transform.layouts import Timer
 from models.transform.part_times import PartTimes
-from models.transform.parts import Machine
 from models.transform.shard import Sharded, shard
 from solver.operators import OperatorGraph
 
@@ -45,7 +44,7 @@ class Space:
     device: DeviceType
     gpus: int
     capacity: int
-    machine: Machine
+    network: Network
     bytes_per_parameter: int
     micro_batches: int
     training: bool
@@ -151,7 +150,8 @@ class Space:
                 for kind, size in ((entry.exchange.forward, entry.exchange.forward_bytes),
                                    (entry.exchange.backward, entry.exchange.backward_bytes)):
                     if kind != "none" and kind != "slice":
-                        found = collective_time(kind, size, degree, self.device, machines=self._machines(degree))
+                        found = collective_time(kind, size, degree, self.device, machines=self._machines(degree),
+                                                network=self.network.far)
                         seconds[found.origin] += found.seconds
         total = sum(seconds.values())
         return {str(origin): round(value / total, 4) for origin, value in sorted(seconds.items()) if total}
@@ -189,14 +189,19 @@ class Space:
         return modes
 
     def _machines(self, degree: int) -> int:
-        """On how many machines ``degree`` GPUs stand; 0 where they do not fill them evenly."""
-        if degree <= self.machine.size:
+        """On how many machines a group of ``degree`` GPUs stands; 0 where groups side by side would not fill machines
+        evenly, so that one might lie across two."""
+        size = self.network.size
+        if size >= self.gpus:
             return 1
-        return 0 if degree % self.machine.size else degree // self.machine.size
+        if degree <= size:
+            return 0 if size % degree else 1
+        return 0 if degree % size else degree // size
 
     def _timer(self, degree: int) -> Timer:
         machines = self._machines(degree)
-        return lambda kind, size: collective_time(kind, size, degree, self.device, machines=machines).seconds
+        return lambda kind, size: collective_time(kind, size, degree, self.device, machines=machines,
+                                                  network=self.network.far).seconds
 
 
 def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
@@ -206,11 +211,9 @@ def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
     cluster = model_cluster(spec.cluster)
     if name is None or len(set(cluster.available)) > 1:
         return None
-    device, size = DEVICES[name], spec.cluster.gpus_per_machine or spec.cluster.gpus
-    far: Link = cluster.link if size >= spec.cluster.gpus else AffineLink(device.network_latency, device.network)
     run = spec.run
-    return Space(spec.name, family, device, spec.cluster.gpus, cluster.available[0],
-                 Machine(cluster.link, far, size), bytes_per_parameter(spec), run.micro_batches,
+    return Space(spec.name, family, DEVICES[name], spec.cluster.gpus, cluster.available[0],
+                 cluster.network, bytes_per_parameter(spec), run.micro_batches,
                  isinstance(run, Training), isinstance(run, Training) and run.recompute,
                  partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)), spec.placement.co_shard)
 

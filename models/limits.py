@@ -1,0 +1,63 @@
+"""Limits on what files may hold, in one place: what keeps a typing error, or a file made to do harm, from taking the
+machine down. Each is far above anything that is in use; beyond it a file is refused in one sentence.
+"""
+
+from __future__ import annotations
+
+__all__ = ["MAX_ARCHIVE_ENTRIES", "MAX_BATCH", "MAX_CONFIG_BYTES", "MAX_DEPTH", "MAX_DEVICES", "MAX_ELEMENTS",
+           "MAX_ENTRIES", "MAX_GPUS", "MAX_GRAPH_NAME", "MAX_LAYERS", "MAX_MICRO_BATCHES", "MAX_NAME",
+           "MAX_OPERATORS", "MAX_PIXELS", "MAX_PROFILE_BYTES", "MAX_PROGRAM_BYTES", "MAX_ROWS", "MAX_SEQUENCE",
+           "MAX_SPEC_BYTES", "MAX_VOCABULARY", "MAX_WIDTH", "PRINTABLE"]
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+#: A spec is a page of YAML; a larger file is something else, given by mistake.
+MAX_SPEC_BYTES = 4 * 1024**2
+#: A config.json has some kilobytes; with labels of 100,000 classes some megabytes.
+MAX_CONFIG_BYTES = 16 * 1024**2
+#: A profile has a row of some 100 bytes an operator.
+MAX_PROFILE_BYTES = 64 * 1024**2
+#: The program in a .pt2 file, unpacked: about 2 KB an operator, so 100,000 operators.
+MAX_PROGRAM_BYTES = 256 * 1024**2
+#: Entries of a .pt2 file: one for each weight.
+MAX_ARCHIVE_ENTRIES = 200_000
+#: Entries of a YAML file when aliases are written out: they can make a small file expand to billions.
+MAX_ENTRIES = 100_000
+#: Levels of a YAML file, one inside the other.
+MAX_DEPTH = 100
+
+# -- names ---------------------------------------------------------------------------------------------------------
+
+#: Letters of a name in a spec: names are shown in tables and pictures.
+MAX_NAME = 200
+#: Letters of a name in an operator graph, where paths of modules are part of them.
+MAX_GRAPH_NAME = 1_000
+#: Names are shown on terminals and in pictures, which control characters and non-characters break.
+PRINTABLE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff]*$"
+
+# -- sizes of models and runs --------------------------------------------------------------------------------------
+
+#: Layers of a model, each repeated one counted.
+MAX_LAYERS = 1_024
+#: Operators of a graph.
+MAX_OPERATORS = 200_000
+#: GPUs of a cluster.
+MAX_GPUS = 1_024
+#: Devices of one kind in an operator graph of another tool.
+MAX_DEVICES = 65_536
+#: Micro-batches in one step; a schedule holds an entry for every one of them.
+MAX_MICRO_BATCHES = 65_536
+#: Sequences, images or samples in one micro-batch.
+MAX_BATCH = 2**20
+#: Widths: of hidden states, heads and feed-forward parts; numbers of heads, experts and classes.
+MAX_WIDTH = 2**20
+#: Tokens of a sequence, and rows of learned positions.
+MAX_SEQUENCE = 2**24
+#: Entries of a vocabulary.
+MAX_VOCABULARY = 2**26
+#: Rows of an embedding table of recommendations.
+MAX_ROWS = 2**40
+#: Height and width of an image.
+MAX_PIXELS = 2**16
+#: Elements of a tensor, and bytes: still exact as a float, and above any cluster's memory.
+MAX_ELEMENTS = 2**53
