@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Literal
 
 from models.cluster import ClusterModel, Network, model_cluster
-from models.costs import LayerCost, accumulated, explicit_layers
+from models.costs import LayerCost, accumulated, explicit_layers, require_possible
 from models.family_costs import family_costs, uses_measured_gpt
 from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
@@ -88,11 +88,14 @@ def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
 def _costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
     if isinstance(spec.model, ExplicitModel):
         run = spec.run
-        return under_optimizer(spec, explicit_layers(
-            spec.model, run.parameter_bytes, training=isinstance(run, Training),
-            recompute=isinstance(run, Training) and run.recompute)), ()
+        listed = explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
+                                 recompute=isinstance(run, Training) and run.recompute)
+        require_possible(listed, spec.where)
+        return under_optimizer(spec, listed), ()
     if uses_measured_gpt(spec):
-        return under_optimizer(spec, gpt_layers(spec)), ()
+        measured = gpt_layers(spec)
+        require_possible(measured, spec.where)
+        return under_optimizer(spec, measured), ()
     family = family_costs(spec)
     return under_optimizer(spec, family.layers), family.notes
 

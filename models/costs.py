@@ -7,11 +7,18 @@ cost what the spec says (:func:`explicit_layers`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from models.limits import MAX_MODEL_BYTES
+from models.quantities import LONGEST
 from models.sections import ExplicitModel, LayerSpec
+from models.spec import SpecError
 
-__all__ = ["LayerCost", "accumulated", "explicit_layers", "recomputed"]
+__all__ = ["LayerCost", "accumulated", "explicit_layers", "recomputed", "require_possible"]
+
+#: Bytes of a parameter with its gradient and optimizer state, at most (a spec's own limits).
+_STATE = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,25 @@ class LayerCost:
     def is_split(self) -> bool:
         """Whether the two parts of its backward are known."""
         return self.input_grad is not None
+
+
+def require_possible(layers: Sequence[LayerCost], where: str) -> None:
+    """Refuse layers that no cluster could hold or run (:class:`~models.spec.SpecError`): sizes that fit one by one
+    can be beyond all measure together."""
+    for what, sizes in (
+            ("parameters", [layer.parameters * _STATE for layer in layers]),
+            ("activations and workspace", [
+                layer.activation_bytes + layer.output_bytes + layer.input_bytes + layer.working_set
+                + max(layer.workspace_forward, layer.workspace_backward, layer.workspace_weight_grad)
+                for layer in layers])):
+        if sum(sizes) > MAX_MODEL_BYTES:
+            largest = layers[max(range(len(layers)), key=sizes.__getitem__)]
+            raise SpecError(f"{where}: the {what} of the model are beyond {MAX_MODEL_BYTES // 1024**4} TiB, most of it "
+                            f"in layer {largest.name!r}; give smaller sizes or a smaller micro_batch_size")
+    seconds = [layer.forward + layer.backward for layer in layers]
+    if sum(seconds) > LONGEST:
+        raise SpecError(f"{where}: one micro-batch takes {sum(seconds):.3g} s, at most {LONGEST:g} s are supported; "
+                        "give smaller sizes or times")
 
 
 def recomputed(layer: LayerCost) -> LayerCost:

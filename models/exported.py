@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["ExportError", "Exported", "Meta", "Named", "Ref", "Source", "Step"]
+from models.limits import MAX_OPERATORS
+from models.reading import bad_name
+
+__all__ = ["ExportError", "Exported", "Meta", "Named", "Ref", "Source", "Step", "require_order"]
 
 
 class ExportError(ValueError):
@@ -59,6 +62,56 @@ class Step:
     module: str
     module_type: str
     grad: bool = True
+
+
+def require_order(sources: Iterable[Source], steps: Sequence[Step], results: Iterable[str],
+                  metas: Mapping[str, Meta]) -> None:
+    """Refuse (:class:`ExportError`) a program in which a call reads what no call before it made, in which a name is
+    made twice, or whose names cannot be shown."""
+    if len(steps) > MAX_OPERATORS:
+        raise ExportError(f"has {len(steps)} calls, at most {MAX_OPERATORS} are supported")
+    known: set[str] = set()
+    for source in sources:
+        _require_name(source.name, "an input")
+        _require_name(source.target, f"the target of {source.name!r}")
+        if source.name in known or source.name not in metas:
+            raise ExportError(f"the input {source.name!r} is listed twice, or nothing says what tensor it is")
+        known.add(source.name)
+    for step in steps:
+        for what, text in (("a call", step.name), ("a call's target", step.target), ("a call's module", step.module),
+                           ("a call's module type", step.module_type)):
+            _require_name(text, what)
+        for name in _read(step):
+            if name not in known:
+                raise ExportError(f"the call {step.name!r} reads {name!r}, which no call before it makes")
+        for made in (name for name in step.outputs if name is not None):
+            _require_name(made, f"a result of {step.name!r}")
+            if made in known or made not in metas:
+                raise ExportError(f"{made!r}, a result of {step.name!r}, is made twice, or nothing says what tensor it "
+                                  "is")
+            known.add(made)
+    for name in results:
+        if name not in known:
+            raise ExportError(f"the result {name!r} is made by no call")
+
+
+def _require_name(text: object, what: str) -> None:
+    wrong = bad_name(text) if isinstance(text, str) else f"is {text!r:.60}, it must be text"
+    if wrong is not None:
+        raise ExportError(f"the name of {what} {wrong}")
+
+
+def _read(step: Step) -> Iterator[str]:
+    """Names of the tensors among the arguments of ``step``."""
+    waiting: list[Any] = [step.arguments, step.keywords]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Ref):
+            yield value.name
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple) and not isinstance(value, Named):
+            waiting += value
 
 
 @dataclass(frozen=True)

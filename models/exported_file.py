@@ -9,18 +9,26 @@ expressions in the text; ``torch.export.load`` hands them to an evaluator, here 
 from __future__ import annotations
 
 import json
+import lzma
+import math
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from models.exported import Exported, ExportError, Meta, Named, Ref, Source, Step
+from models.exported import Exported, ExportError, Meta, Named, Ref, Source, Step, require_order
+from models.limits import MAX_ARCHIVE_ENTRIES, MAX_ELEMENTS, MAX_PROGRAM_BYTES
+from models.reading import bad_name, checked_path
 
 __all__ = ["read_exported"]
 
 SCHEMA_MAJOR = 8
+#: Dimensions of a tensor, at most: what PyTorch's kernels allow.
+_DIMENSIONS = 64
 _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float16", 7: "float32", 8: "float64",
            9: "complex32", 10: "complex64", 11: "complex128", 12: "bool", 13: "bfloat16", 28: "uint16",
            29: "float8_e4m3fn", 30: "float8_e5m2", 31: "float8_e4m3fnuz", 32: "float8_e5m2fnuz", 33: "float8_e8m0fnu",
@@ -28,6 +36,9 @@ _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float1
 _LAYOUTS = {1: "sparse_coo", 2: "sparse_csr", 3: "sparse_csc", 4: "sparse_bsr", 5: "sparse_bsc", 6: "_mkldnn",
             7: "strided"}
 _MEMORY_FORMATS = {1: "contiguous_format", 2: "channels_last", 3: "channels_last_3d", 4: "preserve_format"}
+#: What zipfile and what it unpacks with raise for broken and for encrypted archives.
+_NOT_AN_ARCHIVE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError,
+                   LookupError, NotImplementedError, RuntimeError)
 _INLINED = {"torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast"}
 
 
@@ -38,20 +49,24 @@ def read_exported(path: str | os.PathLike[str]) -> Exported:
     found = program.get("schema_version") if isinstance(program, dict) else None
     major = found.get("major") if isinstance(found, dict) else None
     if major != SCHEMA_MAJOR:
-        raise ExportError(f"{where}: was written by torch {_version(program)} in export schema {major}, this weft "
-                          f"reads schema {SCHEMA_MAJOR}; export the model again with torch 2.8 or newer")
+        raise ExportError(f"{where}: was written by torch {_version(program)} in export schema {major!r:.40}, this "
+                          f"weft reads schema {SCHEMA_MAJOR}; export the model again with torch 2.8 or newer")
     try:
         return _Reader(Path(where).stem, program).read()
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ExportError(f"{where}: models/model.json is not what torch.export.save writes "
-                          f"({type(error).__name__}: {error})") from None
     except ExportError as error:
         raise ExportError(f"{where}: {error}") from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, RuntimeError) as error:
+        raise ExportError(f"{where}: models/model.json is not what torch.export.save writes "
+                          f"({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})") from None
 
 
 def _read_archive(where: str) -> Any:
+    checked_path(where, 2**63, "a .pt2 archive", ExportError)
     try:
         with zipfile.ZipFile(where) as archive:
+            if len(archive.filelist) > MAX_ARCHIVE_ENTRIES:
+                raise ExportError(f"{where}: has {len(archive.filelist)} entries, at most {MAX_ARCHIVE_ENTRIES} are "
+                                  "supported")
             entries = {PurePosixPath(name).parts[1:]: name for name in archive.namelist()}
             top = set(archive.namelist())
             if "serialized_exported_program.json" in top:
@@ -64,18 +79,33 @@ def _read_archive(where: str) -> Any:
                                   "torch.export.save(torch.export.export(module, example_inputs), path)")
             if len(models) > 1:
                 raise ExportError(f"{where}: holds {len(models)} programs, save one per file")
-            return json.loads(archive.read(entries[models[0]]))
+            return json.loads(_unpacked(archive, entries[models[0]], where))
     except OSError as error:
         raise ExportError(f"{where}: cannot be read: {error.strerror or error}") from None
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError) as error:
-        raise ExportError(f"{where}: is no .pt2 archive ({error}); write it with torch.export.save") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+    except RecursionError:
+        raise ExportError(f"{where}: models/model.json in it is nested too deeply") from None
+    except _NOT_AN_ARCHIVE as error:
+        raise ExportError(f"{where}: is no .pt2 archive ({str(error)[:200]}); write it with "
+                          "torch.export.save") from None
+    except ExportError:
+        raise
+    except ValueError:  # no JSON, no UTF-8, a whole number with thousands of digits
         raise ExportError(f"{where}: models/model.json in it is not JSON") from None
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str, where: str) -> bytes:
+    """The entry ``name``, no more of it than a program may have: what it says of its size can be wrong."""
+    with archive.open(name) as stream:
+        data = stream.read(MAX_PROGRAM_BYTES + 1)
+    if len(data) > MAX_PROGRAM_BYTES:
+        raise ExportError(f"{where}: {name} unpacks to more than {MAX_PROGRAM_BYTES // 1024**2} MiB, the program of no "
+                          "model is so large")
+    return data
 
 
 def _version(program: Any) -> str:
     found = program.get("torch_version") if isinstance(program, dict) else None
-    return found if isinstance(found, str) else "(unknown)"
+    return found if isinstance(found, str) and bad_name(found) is None else "(unknown)"
 
 
 class _Reader:
@@ -93,6 +123,7 @@ class _Reader:
         sources = tuple(self._sources())
         steps = tuple(self._steps(graph, scope, grad=True))
         results = tuple(name for spec in self.module["signature"]["output_specs"] for name in self._result(spec))
+        require_order(sources, steps, results, self.metas)
         if self.program.get("range_constraints"):
             self.notes.append("the program has dynamic sizes: all numbers are for those of the example inputs")
         return Exported(self.name, _version(self.program), sources, steps, results, self.metas, tuple(self.notes))
@@ -237,19 +268,38 @@ def _meta(value: Any) -> Meta:
                           "only strided ones")
     if value["dtype"] not in _DTYPES:
         raise ExportError(f"a tensor's type number is {value['dtype']}, which this weft does not know")
-    return Meta(tuple(_number(size) for size in value["sizes"]), tuple(_number(size) for size in value["strides"]),
-                _DTYPES[value["dtype"]], value["device"]["type"], value["requires_grad"])
+    sizes, strides = ([_size(_number(size)) for size in value[field]] for field in ("sizes", "strides"))
+    if len(sizes) != len(strides) or len(sizes) > _DIMENSIONS:
+        raise ExportError(f"a tensor has {len(sizes)} sizes and {len(strides)} strides, it must have as many of both, "
+                          f"and at most {_DIMENSIONS}")
+    reach = 0 if 0 in sizes else 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    if max(math.prod(sizes), reach) > MAX_ELEMENTS // 16:  # of 16 bytes each at most
+        raise ExportError(f"a tensor has the sizes {sizes} and strides {strides}, which is more memory than exists")
+    if not isinstance(value["requires_grad"], bool) or not isinstance(value["device"]["type"], str):
+        raise ExportError("a tensor's requires_grad is neither true nor false, or the type of its device is no text")
+    return Meta(tuple(sizes), tuple(strides), _DTYPES[value["dtype"]], value["device"]["type"], value["requires_grad"])
+
+
+def _size(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_ELEMENTS:
+        raise ExportError(f"a tensor has the size or stride {value!r:.60}, it must be a whole number from 0 to "
+                          f"{MAX_ELEMENTS}")
+    return value
 
 
 def _number(value: Any) -> Any:
+    """A number, or the value that an expression has for the example's sizes."""
     (form, inner), = value.items()
-    if form != "as_expr":
-        return inner
-    hint = inner.get("hint")
-    if not hint:
-        raise ExportError(f"the size {inner['expr_str']!r} depends on the data, so nothing can be counted; export the "
-                          "model with sizes that are known")
-    return next(iter(hint.values()))
+    found = inner
+    if form == "as_expr":
+        hint = inner.get("hint")
+        if not hint:
+            raise ExportError(f"the size {inner['expr_str']!r:.100} depends on the data, so nothing can be counted; "
+                              "export the model with sizes that are known")
+        found = next(iter(hint.values()))
+    if not isinstance(found, int | float):
+        raise ExportError(f"{found!r:.60} stands where a number must stand")
+    return found
 
 
 def _module(stack: str) -> tuple[str, str]:

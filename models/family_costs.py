@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from models.costs import LayerCost
+from models.costs import LayerCost, require_possible
 from models.devices import DEVICES
 from models.families import GptModel
 from models.huggingface import read_config
@@ -104,6 +104,7 @@ def family_costs(spec: Spec) -> FamilyCosts:
     times = _times(spec, source, graph)
     layers = layers_of(graph, times, training=isinstance(run, Training),
                        recompute=isinstance(run, Training) and run.recompute)
+    require_possible(layers, spec.where)
     notes = [*graph.notes, *source.notes(graph)]
     if graph.constants:
         notes.append(f"{format_bytes(graph.constant_bytes())} of buffers that nobody trains are not counted")

@@ -12,10 +12,15 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from solver.entries import Entry, FormatError, read_json
+from models.limits import MAX_DEVICES, MAX_MICRO_BATCHES
+from models.reading import bad_name
+from solver.entries import Entry, FormatError, read_json, show
 from solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 
 __all__ = ["dnn_partitioning_problem", "load_profiled_graph", "piper_problem"]
+
+#: Times and sizes, in any unit that is in use (bytes, ms): above it sums are no longer numbers that mean anything.
+_LARGEST = 1e18
 
 
 def load_profiled_graph(path: str | os.PathLike[str], *, recompute: bool = False) -> PlacementProblem:
@@ -40,8 +45,8 @@ def dnn_partitioning_problem(entry: Entry) -> PlacementProblem:
 
     What a node sends costs each stage it touches the same ``cost`` once, so all its edges must agree on it.
     """
-    kinds = (DeviceKind("accelerator", entry.count("maxFPGAs"), _amount(entry, "maxSizePerFPGA")),
-             DeviceKind("cpu", entry.count("maxCPUs"), None, transfer_factor=0.0))
+    kinds = (DeviceKind("accelerator", _count(entry, "maxFPGAs", MAX_DEVICES), _amount(entry, "maxSizePerFPGA")),
+             DeviceKind("cpu", _count(entry, "maxCPUs", MAX_DEVICES), None, transfer_factor=0.0))
     found: list[tuple[int, str, Node]] = []
     for item in entry.list("nodes"):
         supported = _flag(item, "supportedOnFpga")
@@ -76,8 +81,9 @@ def piper_problem(entry: Entry, *, recompute: bool = False) -> PlacementProblem:
     if bandwidth == 0:
         raise FormatError(f"{entry.where}: bandwidth is 0, it must be greater than 0")
     batch = "mbsInBatch" if entry.has("mbsInBatch") or not entry.has("maxBatchSize") else "maxBatchSize"
-    micro_batches = entry.count(batch, 1)
-    kinds = (DeviceKind("accelerator", entry.count("maxDevices", 1), _amount(entry, "maxMemoryPerDevice")),)
+    micro_batches = _count(entry, batch, MAX_MICRO_BATCHES, 1)
+    devices = _count(entry, "maxDevices", MAX_DEVICES, 1)
+    kinds = (DeviceKind("accelerator", devices, _amount(entry, "maxMemoryPerDevice")),)
     found = []
     for item in entry.list("nodes"):
         choices = [(_amount(choice, "timePerSample"), _amount(choice, "memoryUsageA"), _amount(choice, "memoryUsageB"))
@@ -122,14 +128,24 @@ def _name(item: Entry) -> str:
     name: Any = item.get("name", "")
     if not isinstance(name, str):
         raise FormatError(f"{item.where}: name is {name!r:.40}, it must be text")
+    wrong = bad_name(name)
+    if wrong is not None:
+        raise FormatError(f"{item.where}: name {wrong}")
     return name
 
 
 def _amount(item: Entry, field: str) -> float:
     value = item.number(field)
-    if value < 0:
-        raise FormatError(f"{item.where}: {field} is {value}, it must be 0 or more")
+    if not 0 <= value <= _LARGEST:
+        raise FormatError(f"{item.where}: {field} is {show(value)}, it must be from 0 to {_LARGEST:g}")
     return float(value)
+
+
+def _count(item: Entry, field: str, most: int, least: int = 0) -> int:
+    value = item.count(field, least)
+    if value > most:
+        raise FormatError(f"{item.where}: {field} is {show(value)}, it must be at most {most}")
+    return value
 
 
 def _whole(item: Entry, field: str) -> int:

@@ -14,6 +14,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.families import FlavaModel, GptModel, MoeModel, ResNetModel, SwinModel, T5Model
+from models.limits import MAX_CONFIG_BYTES
+from models.reading import read_text
 from models.section import Section
 
 __all__ = ["ConfigError", "known_types", "model_of_config", "read_config"]
@@ -32,16 +34,11 @@ def known_types() -> tuple[str, ...]:
 
 def read_config(path: Path, *, sequence: int | None = None) -> Section:
     """The model of a ``config.json``. Raises :class:`ConfigError`."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    text = read_text(path, MAX_CONFIG_BYTES, "a config.json", ConfigError)
     try:
         found = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path}: is not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:  # ValueError: a whole number with thousands of digits, too
+        raise ConfigError(f"{path}: is not JSON ({str(error).partition(';')[0]})") from None
     return model_of_config(found, sequence=sequence, where=str(path))
 
 

@@ -5,20 +5,21 @@ machine down. Each is far above anything that is in use; beyond it a file is ref
 from __future__ import annotations
 
 __all__ = ["MAX_ARCHIVE_ENTRIES", "MAX_BATCH", "MAX_CONFIG_BYTES", "MAX_DEPTH", "MAX_DEVICES", "MAX_ELEMENTS",
-           "MAX_ENTRIES", "MAX_GPUS", "MAX_GRAPH_NAME", "MAX_LAYERS", "MAX_MICRO_BATCHES", "MAX_NAME",
-           "MAX_OPERATORS", "MAX_PIXELS", "MAX_PROFILE_BYTES", "MAX_PROGRAM_BYTES", "MAX_ROWS", "MAX_SEQUENCE",
-           "MAX_SPEC_BYTES", "MAX_VOCABULARY", "MAX_WIDTH", "PRINTABLE"]
+           "MAX_ENTRIES", "MAX_FLOPS", "MAX_GPUS", "MAX_GRAPH_NAME", "MAX_LAYERS", "MAX_MICRO_BATCHES",
+           "MAX_MODEL_BYTES", "MAX_NAME", "MAX_OPERATORS", "MAX_PIXELS", "MAX_PROFILE_BYTES",
+           "MAX_PROGRAM_BYTES", "MAX_ROWS", "MAX_SEQUENCE", "MAX_SPEC_BYTES", "MAX_VOCABULARY", "MAX_WIDTH",
+           "PRINTABLE"]
 
 # -- files ---------------------------------------------------------------------------------------------------------
 
-#: A spec is a page of YAML; a larger file is something else, given by mistake.
-MAX_SPEC_BYTES = 4 * 1024**2
+#: A spec is a page of YAML, with a thousand layers some 200 KB; a larger file is something else, given by mistake.
+MAX_SPEC_BYTES = 1024**2
 #: A config.json has some kilobytes; with labels of 100,000 classes some megabytes.
 MAX_CONFIG_BYTES = 16 * 1024**2
 #: A profile has a row of some 100 bytes an operator.
 MAX_PROFILE_BYTES = 64 * 1024**2
-#: The program in a .pt2 file, unpacked: about 2 KB an operator, so 100,000 operators.
-MAX_PROGRAM_BYTES = 256 * 1024**2
+#: The program in a .pt2 file, unpacked: 2 to 3 KB an operator, so some 50,000 operators.
+MAX_PROGRAM_BYTES = 128 * 1024**2
 #: Entries of a .pt2 file: one for each weight.
 MAX_ARCHIVE_ENTRIES = 200_000
 #: Entries of a YAML file when aliases are written out: they can make a small file expand to billions.
@@ -59,5 +60,10 @@ MAX_VOCABULARY = 2**26
 MAX_ROWS = 2**40
 #: Height and width of an image.
 MAX_PIXELS = 2**16
-#: Elements of a tensor, and bytes: still exact as a float, and above any cluster's memory.
+#: Elements of a tensor: still exact as a float.
 MAX_ELEMENTS = 2**53
+#: Floating-point operations of one pass of an operator.
+MAX_FLOPS = 1e30
+#: Bytes of all layers: their parameters with all that a training holds of them, or what a micro-batch needs. 1 PiB is
+#: above any cluster's memory, and thousands of micro-batches of it are still 64-bit integers.
+MAX_MODEL_BYTES = 2**50

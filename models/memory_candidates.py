@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from models.build import Candidate, StageRow, bytes_per_parameter, candidates
 from models.cluster import ClusterModel, Network, model_cluster
-from models.costs import LayerCost, explicit_layers
+from models.costs import LayerCost, explicit_layers, require_possible
 from models.family_costs import family_costs, uses_measured_gpt
 from models.memory_chains import graph_chain
 from models.sections import ExplicitModel, Spec, Training
@@ -177,6 +177,7 @@ def _chain(spec: Spec) -> tuple[list[ChainOperator], list[LayerCost], tuple[str,
         state = bytes_per_parameter(spec) / spec.run.parameter_bytes
         return graph_chain(family.graph, family.times, state=state), list(family.layers), family.notes
     layers = explicit_layers(spec.model, spec.run.parameter_bytes, training=True, recompute=False)
+    require_possible(layers, spec.where)
     return _listed(layers, bytes_per_parameter(spec)), layers, ()
 
 

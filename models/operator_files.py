@@ -43,7 +43,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from models.limits import MAX_FLOPS, MAX_OPERATORS
+from models.quantities import LARGEST
+from models.reading import bad_name
+from solver.entries import Entry, FormatError, read_json, require_format, show, write_atomically
 from solver.operators import Layout, Operator, OperatorError, OperatorGraph, Parameter, Split, Tensor, Work
 
 __all__ = ["OPERATORS_FORMAT", "graph_from_json", "graph_to_json", "load_graph", "save_graph"]
@@ -135,11 +138,15 @@ def graph_from_json(value: Any, where: str = "operators") -> OperatorGraph:
     """
     entry = Entry(value, where)
     require_format(entry, OPERATORS_FORMAT)
+    for field in ("operators", "parameters", "constants", "inputs"):
+        listed = entry.get(field, [])
+        if isinstance(listed, list) and len(listed) > MAX_OPERATORS:
+            raise FormatError(f"{where}: {field} has {len(listed)} entries, at most {MAX_OPERATORS} are supported")
     entry.allow("format", "name", "inputs", "outputs", "parameters", "constants", "notes", "operators")
     try:
         parameters, constants = _parameters(entry, "parameters"), _parameters(entry, "constants")
         return OperatorGraph(
-            entry.text("name"),
+            _text(entry, "name"),
             tuple(_operator(item, parameters, constants) for item in entry.list("operators")),
             tuple(_tensor(item) for item in entry.list("inputs", required=False)),
             _texts(entry, "outputs"),
@@ -153,10 +160,10 @@ def _parameters(entry: Entry, field: str) -> Mapping[str, Parameter]:
     found: dict[str, Parameter] = {}
     for item in entry.list(field, required=False):
         item.allow("name", "count", "bytes", "shape")
-        name = item.text("name")
+        name = _text(item, "name")
         if name in found:
             raise FormatError(f"{item.where}: the name {name!r} is used twice")
-        found[name] = Parameter(name, item.count("count"), item.count("bytes"), _counts(item, "shape"))
+        found[name] = Parameter(name, _amount(item, "count"), _amount(item, "bytes"), _counts(item, "shape"))
     return found
 
 
@@ -164,8 +171,8 @@ def _operator(entry: Entry, parameters: Mapping[str, Parameter], constants: Mapp
     entry.allow("name", "kind", "forward", "input_grad", "weight_grad", "inputs", "outputs", "internal", "parameters",
                 "constants", "keeps", "deferred", "workspace", "layer", "colocate", "devices", "splits")
     return Operator(
-        name=entry.text("name"),
-        kind=entry.text("kind"),
+        name=_text(entry, "name"),
+        kind=_text(entry, "kind"),
         forward=_work(entry, "forward"),
         inputs=_texts(entry, "inputs"),
         outputs=tuple(_tensor(item) for item in entry.list("outputs", required=False)),
@@ -175,10 +182,10 @@ def _operator(entry: Entry, parameters: Mapping[str, Parameter], constants: Mapp
         internal=tuple(_tensor(item) for item in entry.list("internal", required=False)),
         keeps=_texts(entry, "keeps"),
         deferred=_texts(entry, "deferred") if entry.has("deferred") else None,
-        workspace=entry.count("workspace") if entry.has("workspace") else 0,
+        workspace=_amount(entry, "workspace") if entry.has("workspace") else 0,
         splits=tuple(_split(item) for item in entry.list("splits", required=False)),
-        layer=entry.text("layer") if entry.has("layer") else "",
-        colocate=entry.text("colocate") if entry.has("colocate") else None,
+        layer=_text(entry, "layer") if entry.has("layer") else "",
+        colocate=_text(entry, "colocate") if entry.has("colocate") else None,
         devices=frozenset(_texts(entry, "devices")) if entry.has("devices") else None,
         constants=_named(entry, "constants", constants),
     )
@@ -194,9 +201,9 @@ def _named(entry: Entry, field: str, known: Mapping[str, Parameter]) -> tuple[Pa
 
 def _tensor(entry: Entry) -> Tensor:
     entry.allow("name", "bytes", "shape", "dtype", "base")
-    return Tensor(entry.text("name"), entry.count("bytes"), _counts(entry, "shape"),
-                  entry.text("dtype") if entry.has("dtype") else "",
-                  entry.text("base") if entry.has("base") else None)
+    return Tensor(_text(entry, "name"), _amount(entry, "bytes"), _counts(entry, "shape"),
+                  _text(entry, "dtype") if entry.has("dtype") else "",
+                  _text(entry, "base") if entry.has("base") else None)
 
 
 def _work(entry: Entry, field: str) -> Work:
@@ -204,13 +211,16 @@ def _work(entry: Entry, field: str) -> Work:
     if not isinstance(value, list) or len(value) != 3:
         raise FormatError(f"{entry.where}: {field} must be a list of flops, bytes read and bytes written")
     parts = Entry(dict(zip(("flops", "bytes_read", "bytes_written"), value, strict=True)), f"{entry.where}: {field}")
-    return Work(parts.number("flops"), parts.count("bytes_read"), parts.count("bytes_written"))
+    flops = parts.number("flops")
+    if not 0 <= flops <= MAX_FLOPS:
+        raise FormatError(f"{parts.where}: flops is {show(flops)}, it must be from 0 to {MAX_FLOPS:g}")
+    return Work(flops, _amount(parts, "bytes_read"), _amount(parts, "bytes_written"))
 
 
 def _split(entry: Entry) -> Split:
     entry.allow("dimension", "size", "inputs", "outputs", "parameters")
-    return Split(entry.text("dimension"), entry.count("size"), _layouts(entry, "inputs"), _layouts(entry, "outputs"),
-                 frozenset(_texts(entry, "parameters")))
+    return Split(_text(entry, "dimension"), _amount(entry, "size"), _layouts(entry, "inputs"),
+                 _layouts(entry, "outputs"), frozenset(_texts(entry, "parameters")))
 
 
 def _layouts(entry: Entry, field: str) -> Mapping[str, Layout]:
@@ -223,12 +233,35 @@ def _layouts(entry: Entry, field: str) -> Mapping[str, Layout]:
     return layouts.value
 
 
+def _text(entry: Entry, field: str) -> str:
+    text = entry.text(field)
+    wrong = bad_name(text)
+    if wrong is not None:
+        raise FormatError(f"{entry.where}: {field} {wrong}")
+    return text
+
+
+def _amount(entry: Entry, field: str) -> int:
+    amount = entry.count(field)
+    if amount > LARGEST:
+        raise FormatError(f"{entry.where}: {field} is {show(amount)}, it must be at most {LARGEST}")
+    return amount
+
+
 def _texts(entry: Entry, field: str) -> tuple[str, ...]:
-    return tuple(_all(entry, field, str, "texts"))
+    texts = tuple(_all(entry, field, str, "texts"))
+    for i, text in enumerate(texts):
+        wrong = bad_name(text)
+        if wrong is not None:
+            raise FormatError(f"{entry.where}: {field}[{i}] {wrong}")
+    return texts
 
 
 def _counts(entry: Entry, field: str) -> tuple[int, ...]:
-    return tuple(_all(entry, field, int, "whole numbers"))
+    counts = tuple(_all(entry, field, int, "whole numbers"))
+    if any(not 0 <= count <= LARGEST for count in counts):
+        raise FormatError(f"{entry.where}: {field} must be a list of whole numbers from 0 to {LARGEST}")
+    return counts
 
 
 def _all(entry: Entry, field: str, kind: type, what: str) -> Iterable[Any]:

@@ -17,6 +17,10 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from models.limits import MAX_PROFILE_BYTES
+from models.quantities import LARGEST, LONGEST
+from models.reading import read_text
+
 __all__ = ["DEGREES", "PROFILES", "Operator", "ProfileError", "load_p2p_curve", "load_profile",
            "profiles_beside", "shipped_profile"]
 
@@ -93,12 +97,17 @@ def _shipped(file: str) -> Traversable:
 
 
 def _read(source: Path | Traversable, where: str) -> Mapping[str, Operator]:
-    try:
+    if isinstance(source, Path):
+        text = read_text(source, MAX_PROFILE_BYTES, "a profile", ProfileError)
+    else:
         text = source.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ProfileError(f"{where}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ProfileError(f"{where}: is not UTF-8 text") from None
+    try:
+        return _operators(text, where)
+    except csv.Error as error:  # a cell without end, a null character
+        raise ProfileError(f"{where}: is not CSV ({error})") from None
+
+
+def _operators(text: str, where: str) -> Mapping[str, Operator]:
     rows = csv.reader(io.StringIO(text))
     header = tuple(cell.strip() for cell in next(rows, []))
     if header != _COLUMNS:
@@ -113,18 +122,20 @@ def _read(source: Path | Traversable, where: str) -> Mapping[str, Operator]:
             raise ProfileError(f"{here}: has {len(row)} columns, it must have {len(_COLUMNS)}")
         if row[0] in operators:
             raise ProfileError(f"{here}: the operator {row[0]!r} appears twice")
-        forward, backward, *sizes = (_number(cell, f"{here}: {column}")
-                                     for cell, column in zip(row[1:], _COLUMNS[1:], strict=True))
+        forward, backward = (_number(cell, f"{here}: {column}", LONGEST * 1e6)
+                             for cell, column in zip(row[1:3], _COLUMNS[1:3], strict=True))
+        sizes = [_number(cell, f"{here}: {column}", LARGEST / MIB)
+                 for cell, column in zip(row[3:], _COLUMNS[3:], strict=True)]
         operators[row[0]] = Operator(row[0], round(forward * 1e-6, 9), round(backward * 1e-6, 9),
                                      *(round(size * MIB) for size in sizes))
     return operators
 
 
-def _number(cell: str, where: str) -> float:
+def _number(cell: str, where: str, most: float) -> float:
     try:
         value = float(cell)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value >= 0):
-        raise ProfileError(f"{where} is {cell.strip()!r}, it must be a finite number of 0 or more")
+    if not 0 <= value <= most:
+        raise ProfileError(f"{where} is {cell.strip()!r:.60}, it must be a finite number from 0 to {most:g}")
     return value

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from models.families import FAMILIES
 from models.limits import MAX_MICRO_BATCHES, MAX_SPEC_BYTES
 from models.places import PlacedYaml, YamlError, show_path
+from models.reading import read_text
 from models.sections import (
     CONFIG,
     EXPLICIT,
@@ -52,19 +53,8 @@ class SpecError(ValueError):
 
 def load_spec(path: str | os.PathLike[str]) -> Spec:
     """Read a spec file. Raises :class:`SpecError`."""
-    where = os.fspath(path)
-    try:
-        with open(path, "rb") as stream:
-            data = stream.read(MAX_SPEC_BYTES + 1)
-    except OSError as error:
-        raise SpecError(f"{where}: cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_SPEC_BYTES:
-        raise SpecError(f"{where}: is larger than {MAX_SPEC_BYTES // 1024**2} MiB, a spec is a page of YAML")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise SpecError(f"{where}: is not UTF-8 text") from None
-    return parse_spec(text, where, Path(path).parent)
+    text = read_text(path, MAX_SPEC_BYTES, "a spec", SpecError)
+    return parse_spec(text, os.fspath(path), Path(path).parent)
 
 
 def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Spec:
@@ -96,7 +86,11 @@ def path_in(spec: Spec, name: str) -> Path:
 def named_file(spec: Spec, entry: str, name: str) -> Path:
     """The file that ``entry`` of ``spec`` names. Raises :class:`SpecError` if it is not there."""
     path = path_in(spec, name)
-    if not path.is_file():
+    try:
+        there = path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise SpecError(f"{spec.where}: {entry} is {name}: {error.strerror or error}") from None
+    if not there:
         raise SpecError(f"{spec.where}: {entry} is {name}, but there is no file {path}; name "
                         "one from the spec's folder")
     return path

@@ -68,7 +68,7 @@ def test_a_file_goes_round(tmp_path: Path) -> None:
     (["operators", 0, "layr"], "x", r"operators\[0\]: unknown field 'layr'; did you mean 'layer'\?"),
     (["operators", 0, "forward"], [1, 2], r"operators\[0\]: forward must be a list of flops"),
     (["operators", 0, "forward"], [1, -2, 0], r"operators\[0\]: forward: bytes_read is -2"),
-    (["operators", 0, "forward"], [-1, 2, 0], r"g\.json: flops is -1"),
+    (["operators", 0, "forward"], [-1, 2, 0], r"operators\[0\]: forward: flops is -1"),
     (["operators", 0, "inputs"], [3], r"operators\[0\]: inputs must be a list of texts"),
     (["operators", 0, "inputs"], ["ghost"], r"g\.json: operator 'a': reads 'ghost', which nothing produces"),
     (["operators", 0, "parameters"], ["v"], r"operators\[0\]: parameters: 'v' is not listed in the file's parameters"),

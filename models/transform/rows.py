@@ -38,10 +38,13 @@ def layers_together(space: Space, shape: TogetherShape) -> tuple[int, ...]:
     everything = tuple(range(len(space.layers)))
     if space.gpus == 1:
         raise NoShape("it needs more than one GPU")
-    if shape == "tensor":
-        return everything
     if shape in ("groups", "x"):
         return ()
+    if space.gpus not in space.degrees:
+        raise NoShape(f"all GPUs would compute together, but {space.gpus} do not fill machines of {space.network.size} "
+                      "evenly")
+    if shape == "tensor":
+        return everything
     if shape == "k":
         if not space.towers:
             raise NoShape("the model has no towers that run beside each other")

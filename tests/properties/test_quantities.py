@@ -35,16 +35,18 @@ VALIDATOR = jsonschema.Draft202012Validator(spec_schema())
 _SPACES = st.sampled_from(["", "", "", " ", "  ", "\t", "\n", "\u00a0", "\u2003"])
 _NUMBERS = st.one_of(
     st.integers(0, 10**20).map(str), st.floats(0, 1e20).map(repr), st.floats(0, 1e3).map(lambda x: f"{x:.3f}"),
-    st.sampled_from(["0", "00.0", "1_000", "1__0", "_1", "1_", "1.", ".5", ".", "1e3", "1E-3", "1.5e+04", "0e5", "1e400",
-                     "999999999", "1000000000", "9" * 15, "9" * 16, "0.0001", "12.5", "٣", "inf", "nan", "0x10", "007"]),
+    st.sampled_from(["0", "00.0", "1_000", "1__0", "_1", "1_", "1.", ".5", ".", "1e3", "1E-3", "1.5e+04", "0e5",
+                     "1e400", "999999999", "1000000000", "9" * 15, "9" * 16, "0.0001", "12.5", "٣", "inf", "nan",
+                     "0x10", "007"]),
     st.from_regex(r"\A[0-9._]{1,8}(?:[eE][+-]?[0-9]{1,3})?\Z"))
 _UNITS = st.one_of(
-    st.sampled_from(["", "B", "b", "G", "GB", "gib", "Gi", "MiB", "mB", "KiB", "kb", "TiB", "PB", "ns", "us", "µs", "μs",
-                     "ms", "s", "S", "m", "GB/s", "Gb/s", "gB/s", "Gbps", "Gbit/s", "GiB/s", "kbit/s", "bit/s", "B/s",
-                     "MB/ s", "tbit/S"]),
+    st.sampled_from(["", "B", "b", "G", "GB", "gib", "Gi", "MiB", "mB", "KiB", "kb", "TiB", "PB", "ns", "us", "µs",
+                     "μs", "ms", "s", "S", "m", "GB/s", "Gb/s", "gB/s", "Gbps", "Gbit/s", "GiB/s", "kbit/s", "bit/s",
+                     "B/s", "MB/ s", "tbit/S"]),
     st.text("KMGTkmgtiIbBsnu/pt ", max_size=6))
 _TEXTS = st.one_of(
-    st.builds("{}{}{}{}{}{}".format, _SPACES, st.sampled_from(["", "", "", "+", "-"]), _NUMBERS, _SPACES, _UNITS, _SPACES),
+    st.builds("{}{}{}{}{}{}".format, _SPACES, st.sampled_from(["", "", "", "+", "-"]), _NUMBERS, _SPACES, _UNITS,
+              _SPACES),
     st.text(max_size=12), st.from_regex(r"\A[ +0-9._eEKMGTiBbs/]{0,12}\Z"), st.text("0", min_size=60, max_size=70))
 _VALUES = st.one_of(
     _TEXTS, st.integers(-2, 2000), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans(),

@@ -1,0 +1,293 @@
+"""Whatever is in a spec, an operator graph, a config.json, a profile or a captured program: a refusal is one sentence
+of the errors that the front door knows, never anything else."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.capture import capture_file, save_exported
+from models.estimate import estimate_spec
+from models.exported import ExportError
+from models.family_costs import family_costs
+from models.formats import load_profiled_graph
+from models.huggingface import ConfigError, read_config
+from models.memory_candidates import spec_candidates
+from models.operator_files import graph_to_json, load_graph
+from models.placement_sources import graph_problem, spec_problem
+from models.profiles import ProfileError
+from models.sections import ExplicitModel
+from models.spec import SpecError, parse_spec
+from models.split import NoSplit
+from models.transform.shapes import together
+from models.zoo.graphs import model_graph
+from solver.entries import FormatError
+from solver.operators import OperatorError
+from solver.placement.memory_plan import NoMemoryPlan
+from solver.placement.problem import PlacementError
+from tests.exported_models import MODELS
+
+#: What the front door prints: one sentence, exit 1 or 2.
+KNOWN = (SpecError, ConfigError, FormatError, ProfileError, ExportError, PlacementError, OperatorError, NoSplit,
+         NoMemoryPlan)
+EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "25"))
+FEW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
+                                                                           HealthCheck.too_slow])
+Json: TypeAlias = Any
+
+_NASTY: st.SearchStrategy[Json] = st.one_of(
+    st.sampled_from([
+        None, True, False, 0, 1, 2, 3, -1, 10**6, 10**12, 10**22, 2**31, 2**53, 2**63, 2**64 - 1, 10**400, 0.5, -0.5,
+        1e-9, 1e-320, 1e30, 1e308, float("nan"), float("inf"), "", "a", "0", "1e308", "32 G", "5 ms", "1 GiB", "1 GB/s",
+        "\x00", "\x1b[2J", "\ufffe", "\ud800", "x" * 3000, "a/" * 200, "../x", [], {}, [[]], [1], [0], [-1], [2**63],
+        {"a": 1}, ["a", "a"], "gpt", "roofline", "h100", "float32", "torch.ops.aten.mul.Tensor"]),
+    st.integers(-5, 70), st.floats(0, 10), st.text(max_size=3))
+
+
+def _places(value: Json, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in _places(item, (*path, key)))]
+
+
+def _at(value: Any, path: tuple[Any, ...]) -> Json:
+    for step in path:
+        value = value[step]
+    return value
+
+
+@st.composite
+def mutated(draw: st.DrawFn, valid: Json) -> Json:
+    """``valid`` with one to three entries replaced, left out, doubled, renamed or exchanged."""
+    value = copy.deepcopy(valid)
+    for _ in range(draw(st.integers(1, 3))):
+        places = _places(value)[1:]
+        if not places:
+            break
+        path = places[draw(st.integers(0, len(places) - 1))]
+        parent, key = _at(value, path[:-1]), path[-1]
+        what = draw(st.sampled_from(["replace", "replace", "replace", "drop", "double", "rename", "swap"]))
+        if what == "replace":
+            parent[key] = draw(_NASTY)
+        elif what == "drop":
+            del parent[key]
+        elif what == "double" and isinstance(parent, list):
+            parent.insert(draw(st.integers(0, len(parent))), copy.deepcopy(parent[key]))
+        elif what == "rename" and isinstance(parent, dict):
+            parent[draw(st.sampled_from(["name", "a", "layers", "\x00", "\ud800", "x" * 300]))] = parent.pop(key)
+        elif what == "swap":
+            other = places[draw(st.integers(0, len(places) - 1))]
+            parent[key] = copy.deepcopy(_at(value, other))
+    return value
+
+
+def refused_in_words(run: Callable[[], object]) -> bool:
+    """Whether ``run`` refuses its input, which it must do as the front door expects."""
+    try:
+        run()
+    except KNOWN as error:
+        text = str(error)
+        assert text and "\n" not in text and len(text) < 5000, text[:300]
+        assert text.isprintable() or not any(ord(letter) < 32 for letter in text), text[:300]
+        assert type(error).__module__.split(".")[0] in ("models", "solver")
+        return True
+    return False
+
+
+# -- specs ---------------------------------------------------------------------------------------------------------
+
+_CLUSTER = {"gpus": 2, "memory": "2 GiB", "device": "v100", "bandwidth": "10 GB/s", "latency": "1 us",
+            "gpus_per_machine": 1, "machine_bandwidth": "1 GB/s", "machine_latency": "5 us", "reserve": 0,
+            "host_bandwidth": "5 GB/s"}
+_RUN = {"micro_batches": 4, "micro_batch_size": 2, "recompute": False, "optimizer": "adam", "gradient_bytes": 2,
+        "parameter_bytes": 2, "optimizer_bytes_per_parameter": 12}
+_FAMILIES: list[dict[str, Any]] = [
+    {"family": "gpt", "layers": 2, "hidden": 16, "heads": 4, "vocabulary": 32, "sequence": 8, "kv_heads": 2},
+    {"family": "moe", "layers": 2, "hidden": 16, "heads": 4, "vocabulary": 32, "sequence": 8, "experts": 4},
+    {"family": "t5", "encoder_layers": 1, "decoder_layers": 1, "hidden": 16, "heads": 4, "feed_forward": 32,
+     "vocabulary": 32, "sequence": 8},
+    {"family": "flava", "text_layers": 1, "image_layers": 1, "fusion_layers": 1, "hidden": 16, "heads": 4,
+     "image": 32, "patch": 16},
+    {"family": "mmt", "branches": 2, "layers": 1, "hidden": 16, "heads": 4, "feed_forward": 32, "sequence": 8},
+    {"family": "swin", "width": 12, "depths": [1, 1], "heads": [3, 6], "image": 56, "patch": 4, "window": 7},
+    {"family": "evoformer", "blocks": 1, "msa": 16, "pair": 16, "sequences": 4, "residues": 8, "recycles": 1},
+    {"family": "dlrm", "tables": [100, 100], "dimension": 8, "bottom": [16, 8], "top": [16, 1]},
+    {"family": "uno", "features": [16, 16], "tower": [8], "joint": [8]},
+    {"family": "resnet", "depths": [1, 1], "image": 32, "width": 8}]
+_LAYERS = {"layers": [{"name": "a", "repeat": 3, "forward": "1 ms", "backward": "2 ms", "activation_memory": "1 MiB",
+                       "workspace": 5, "weights": "1 MB", "output": "1 KiB"},
+                      {"name": "b", "forward": 0.002, "input_grad": "1 ms", "weight_grad": "1 ms",
+                       "weight_grad_memory": 7, "parameters": 9}]}
+
+
+def _specs() -> list[Json]:
+    rest = {"name": "n", "cluster": _CLUSTER, "training": _RUN}
+    shapes = {"shapes": ["chain", "v", "loop", "groups", "tensor", "m"], "backward": ["full", "split"]}
+    specs = [{**rest, "model": family, "placement": shapes} for family in _FAMILIES]
+    specs += [{**rest, "model": _LAYERS}, {**rest, "model": _LAYERS, "placement": {"memory": "decide"}},
+              {"name": "n", "cluster": _CLUSTER, "model": _LAYERS, "inference": {"micro_batches": 4}},
+              {**rest, "model": {"config": "config.json", "sequence": 4}, "costs": "h100"},
+              {**rest, "model": {"graph": "graph.json"}, "costs": "roofline"},
+              {**rest, "model": _FAMILIES[0], "costs": "gpt-1.3b-v100", "placement": {"co_shard": [2]}}]
+    return specs
+
+
+def _use(text: str, folder: Path) -> None:
+    spec = parse_spec(text, "a.yaml", folder)
+    for use in (estimate_spec, spec_problem, together, spec_candidates):
+        if not (use is spec_problem and isinstance(spec.model, ExplicitModel)):
+            refused_in_words(lambda use=use: use(spec))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("spec", _specs(), ids=lambda spec: next(iter(spec["model"].values()))[:9:1]
+                         if isinstance(next(iter(spec["model"].values())), str) else "layers")
+def test_a_mutated_spec_is_read_or_refused(spec: Json, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[0]))
+    (tmp_path / "graph.json").write_text(json.dumps(GRAPH))
+    assert not refused_in_words(lambda: parse_spec(yaml.safe_dump(spec), "a.yaml", tmp_path))
+
+    @FEW
+    @given(value=mutated(spec))
+    def check(value: Json) -> None:
+        refused_in_words(lambda: _use(yaml.safe_dump(value, allow_unicode=True), tmp_path))
+
+    check()
+
+
+@FEW
+@given(data=st.data())
+def test_mutated_yaml_is_read_or_refused(data: st.DataObject) -> None:
+    text = yaml.safe_dump(data.draw(st.sampled_from(_specs())))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text)))
+        new = data.draw(st.sampled_from(["", "\t", ": ", "- ", "&a ", "*a ", "<<: *a\n", "!!python/none ", "{", "]",
+                                         "'", "2020-01-01", "2001-13-45", "\x00", "\ufffe", "0x1F", "1:30", "? ",
+                                         "---\n", "!!binary x", "!!set {a}", "!!timestamp 9", "%YAML 9.9\n",
+                                         '"\\ud800"', "~"]))
+        text = text[:at] + new + text[at + data.draw(st.integers(0, 3)):]
+    refused_in_words(lambda: parse_spec(text, "a.yaml"))
+
+
+# -- other files ---------------------------------------------------------------------------------------------------
+
+CONFIGS: list[dict[str, Any]] = [
+    {"model_type": "gpt2", "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 8, "vocab_size": 32},
+    {"model_type": "llama", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32,
+     "num_key_value_heads": 2, "intermediate_size": 32, "max_position_embeddings": 8, "head_dim": 4,
+     "hidden_act": "silu"},
+    {"model_type": "mixtral", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 32,
+     "num_key_value_heads": 2, "intermediate_size": 32, "max_position_embeddings": 8, "num_local_experts": 4},
+    {"model_type": "t5", "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 1, "num_heads": 4, "vocab_size": 32},
+    {"model_type": "swin", "embed_dim": 12, "depths": [1, 1], "num_heads": [3, 6], "image_size": 56, "mlp_ratio": 4.0},
+    {"model_type": "flava", "text_config": {"num_hidden_layers": 1}, "image_config": {"image_size": 32},
+     "multimodal_config": {"num_hidden_layers": 1}},
+    {"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [256, 512], "id2label": {"0": "a"}}]
+GRAPH = graph_to_json(model_graph(parse_spec(yaml.safe_dump(_specs()[0])).model, 1, dtype="float16"))
+DNN = {"maxFPGAs": 2, "maxCPUs": 1, "maxSizePerFPGA": 100.0, "nodes": [
+    {"id": i, "name": f"n{i}", "supportedOnFpga": 1, "fpgaLatency": 1.0, "cpuLatency": 2, "size": 10.0,
+     "isBackwardNode": 0, "colorClass": i} for i in range(4)],
+    "edges": [{"sourceId": i, "destId": i + 1, "cost": 0.5} for i in range(3)]}
+PIPER = {"maxDevices": 2, "maxMemoryPerDevice": 100.0, "bandwidth": 5.0, "mbsInBatch": 4, "nodes": [
+    {"id": i, "name": "n", "TMPCs": {"1": [{"timePerSample": 1.0, "memoryUsageA": 1.0, "memoryUsageB": 2}]}}
+    for i in range(4)], "edges": [{"sourceId": i, "destId": i + 1, "communicationCost": 7} for i in range(3)]}
+
+
+def _written(path: Path, value: Json) -> Path:
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["model_type"])
+def test_a_mutated_config_is_read_or_refused(config: Json, tmp_path: Path) -> None:
+    spec = yaml.safe_dump({"name": "n", "cluster": _CLUSTER, "training": {"micro_batches": 2},
+                           "model": {"config": "config.json"}})
+    read_config(_written(tmp_path / "config.json", config))
+
+    @FEW
+    @given(value=mutated(config))
+    def check(value: Json) -> None:
+        path = _written(tmp_path / "config.json", value)
+        if not refused_in_words(lambda: read_config(path)):
+            refused_in_words(lambda: family_costs(parse_spec(spec, "a.yaml", tmp_path)))
+
+    check()
+
+
+def test_a_mutated_operator_graph_is_read_or_refused(tmp_path: Path) -> None:
+    spec = yaml.safe_dump({"name": "n", "cluster": _CLUSTER, "training": {"micro_batches": 2},
+                           "model": {"graph": "graph.json"}})
+
+    @FEW
+    @given(value=mutated(GRAPH))
+    def check(value: Json) -> None:
+        path = _written(tmp_path / "graph.json", value)
+        if not refused_in_words(lambda: load_graph(path)):
+            refused_in_words(lambda: graph_problem(load_graph(path), {"v100": (2, None)}))
+            _use(spec, tmp_path)
+
+    check()
+
+
+@pytest.mark.parametrize("valid", [DNN, PIPER], ids=["dnn-partitioning", "piper"])
+def test_a_mutated_profiled_graph_is_read_or_refused(valid: Json, tmp_path: Path) -> None:
+    load_profiled_graph(_written(tmp_path / "g.json", valid))
+
+    @FEW
+    @given(value=mutated(valid), recompute=st.booleans())
+    def check(value: Json, recompute: bool) -> None:
+        path = _written(tmp_path / "g.json", value)
+        refused_in_words(lambda: load_profiled_graph(path, recompute=recompute))
+
+    check()
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("captured") / "model.pt2"
+    module, inputs = MODELS["attention"]
+    save_exported(module(), inputs(), path)
+    return path.read_bytes()
+
+
+def _repacked(archive: bytes, change: Callable[[Json], Json]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(archive)) as old, zipfile.ZipFile(packed, "w") as new:
+        for name in old.namelist():
+            if name.endswith("models/model.json"):
+                new.writestr(name, json.dumps(change(json.loads(old.read(name)))))
+    return packed.getvalue()
+
+
+def test_a_mutated_program_is_captured_or_refused(captured: bytes, tmp_path: Path) -> None:
+    programs: list[Json] = []
+    _repacked(captured, lambda program: programs.append(program) or program)  # type: ignore[func-returns-value]
+    program = {"schema_version": programs[0]["schema_version"], "torch_version": programs[0]["torch_version"],
+               "graph_module": programs[0]["graph_module"]}
+
+    @FEW
+    @given(value=mutated(program))
+    def check(value: Json) -> None:
+        (tmp_path / "m.pt2").write_bytes(_repacked(captured, lambda _: value))
+        refused_in_words(lambda: capture_file(tmp_path / "m.pt2"))
+
+    check()
+
+
+@FEW
+@given(data=st.data())
+def test_a_broken_archive_is_refused(captured: bytes, tmp_path: Path, data: st.DataObject) -> None:
+    archive = bytearray(_repacked(captured, lambda program: program))
+    for _ in range(data.draw(st.integers(1, 8))):
+        archive[data.draw(st.integers(0, len(archive) - 1))] = data.draw(st.integers(0, 255))
+    (tmp_path / "m.pt2").write_bytes(archive[:data.draw(st.sampled_from([len(archive), len(archive) - 9, 50]))])
+    refused_in_words(lambda: capture_file(tmp_path / "m.pt2"))
