@@ -94,10 +94,13 @@ def _read_archive(where: str) -> Any:
 
 
 def _unpacked(archive: zipfile.ZipFile, name: str, where: str) -> bytes:
-    """The entry ``name``, no more of it than a program may have: what it says of its size can be wrong."""
-    with archive.open(name) as stream:
-        data = stream.read(MAX_PROGRAM_BYTES + 1)
-    if len(data) > MAX_PROGRAM_BYTES:
+    """The entry ``name``. It is not unpacked where it says that it is too large, and never beyond that: what it says
+    can be wrong."""
+    data, declared = b"", archive.getinfo(name).file_size
+    if declared <= MAX_PROGRAM_BYTES:
+        with archive.open(name) as stream:
+            data = stream.read(MAX_PROGRAM_BYTES + 1)
+    if max(declared, len(data)) > MAX_PROGRAM_BYTES:
         raise ExportError(f"{where}: {name} unpacks to more than {MAX_PROGRAM_BYTES // 1024**2} MiB, the program of no "
                           "model is so large")
     return data

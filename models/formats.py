@@ -137,7 +137,8 @@ def _name(item: Entry) -> str:
 def _amount(item: Entry, field: str) -> float:
     value = item.number(field)
     if not 0 <= value <= _LARGEST:
-        raise FormatError(f"{item.where}: {field} is {show(value)}, it must be from 0 to {_LARGEST:g}")
+        raise FormatError(f"{item.where}: {field} is {show(value)}, it must be "
+                          + ("0 or more" if value < 0 else f"at most {_LARGEST:g}"))
     return float(value)
 
 

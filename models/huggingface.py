@@ -14,13 +14,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from models.families import FlavaModel, GptModel, MoeModel, ResNetModel, SwinModel, T5Model
-from models.limits import MAX_CONFIG_BYTES
+from models.limits import MAX_CONFIG_BYTES, MAX_WIDTH
 from models.reading import read_text
 from models.section import Section
+from solver.entries import show
 
 __all__ = ["ConfigError", "known_types", "model_of_config", "read_config"]
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu", "gelu_fast": "gelu", "gelu_pytorch_tanh": "gelu", "relu": "relu"}
+
+
+#: Stages of a model whose resolution falls from one to the next, at most.
+_STAGES = 64
 
 
 class ConfigError(ValueError):
@@ -52,14 +57,17 @@ def model_of_config(config: object, *, sequence: int | None = None, where: str =
         raise ConfigError(f"{where}: is no JSON object, a config.json is one")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _READERS:
-        found = "missing" if kind is None else repr(kind)
+        found = "missing" if kind is None else show(kind)
         raise ConfigError(f"{where}: model_type is {found}, the known ones are {', '.join(known_types())}")
     try:
         return _READERS[kind](_Config(config, where), sequence)
     except ValidationError as error:
         entry = error.errors()[0]
         field = ".".join(str(step) for step in entry["loc"])
-        raise ConfigError(f"{where}: {field + ': ' if field else ''}{entry['msg']}") from None
+        limit = entry.get("ctx", {}).get("le")
+        raise ConfigError(f"{where}: " + (
+            f"{field} is {show(entry['input'])}, it must be at most {limit}" if limit is not None else
+            f"{field + ': ' if field else ''}{entry['msg']}")) from None
 
 
 class _Config:
@@ -75,7 +83,7 @@ class _Config:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"{self.where}: {name} is {json.dumps(value)}, it must be a whole number of at least "
+                raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be a whole number of at least "
                                   "1")
             return value
         if default is None:
@@ -87,29 +95,31 @@ class _Config:
         value = self.values.get(name)
         if value is None:
             return default
-        if not isinstance(value, list) or not value or any(type(entry) is not int for entry in value):
-            raise ConfigError(f"{self.where}: {name} is {json.dumps(value)}, it must be a list of whole numbers")
+        if not isinstance(value, list) or not 1 <= len(value) <= _STAGES or any(
+                type(entry) is not int or not 1 <= entry <= MAX_WIDTH for entry in value):
+            raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be a list of 1 to {_STAGES} whole "
+                              f"numbers from 1 to {MAX_WIDTH}")
         return tuple(value)
 
     def flag(self, name: str, default: bool) -> bool:
         """The truth under ``name``."""
         value = self.values.get(name)
         if value is not None and not isinstance(value, bool):
-            raise ConfigError(f"{self.where}: {name} is {json.dumps(value)}, it must be true or false")
+            raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be true or false")
         return default if value is None else value
 
     def activation(self, name: str, default: str, known: Mapping[str, str] = _ACTIVATIONS) -> Any:
         """Our name of the activation under ``name``."""
         value = self.values.get(name) or default
-        if value not in known:
-            raise ConfigError(f"{self.where}: {name} is {json.dumps(value)}, the known ones are {', '.join(known)}")
+        if not isinstance(value, str) or value not in known:
+            raise ConfigError(f"{self.where}: {name} is {show(value)}, the known ones are {', '.join(known)}")
         return known[value]
 
     def section(self, name: str) -> _Config:
         """The object under ``name``, empty where it is left out."""
         value = self.values.get(name) or {}
         if not isinstance(value, dict):
-            raise ConfigError(f"{self.where}: {name} is {json.dumps(value)}, it must be an object")
+            raise ConfigError(f"{self.where}: {name} is {show(value)}, it must be an object")
         return _Config(value, f"{self.where}: {name}")
 
 
@@ -190,8 +200,8 @@ def _t5_like(c: _Config, sequence: int | None, *, activation: str, tied: bool, v
 def _swin(c: _Config, sequence: int | None) -> Section:
     _no_sequence(c, sequence)
     ratio = c.values.get("mlp_ratio", 4)
-    if not isinstance(ratio, int | float) or ratio != int(ratio):
-        raise ConfigError(f"{c.where}: mlp_ratio is {json.dumps(ratio)}, it must be a whole number")
+    if not isinstance(ratio, int | float) or not 1 <= ratio <= MAX_WIDTH or ratio != int(ratio):
+        raise ConfigError(f"{c.where}: mlp_ratio is {show(ratio)}, it must be a whole number")
     return SwinModel(
         family="swin", width=c.number("embed_dim", default=96), depths=c.numbers("depths", (2, 2, 6, 2)),
         heads=c.numbers("num_heads", (3, 6, 12, 24)), image=c.number("image_size", default=224),
@@ -221,7 +231,7 @@ def _resnet(c: _Config, sequence: int | None) -> Section:
     _no_sequence(c, sequence)
     bottleneck = c.values.get("layer_type", "bottleneck")
     if bottleneck not in ("basic", "bottleneck"):
-        raise ConfigError(f"{c.where}: layer_type is {json.dumps(bottleneck)}, it must be basic or bottleneck")
+        raise ConfigError(f"{c.where}: layer_type is {show(bottleneck)}, it must be basic or bottleneck")
     depths = c.numbers("depths", (3, 4, 6, 3))
     width = c.number("embedding_size", default=64)
     outer = width * (4 if bottleneck == "bottleneck" else 1)

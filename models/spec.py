@@ -160,6 +160,8 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], placed: Plac
         return f"{found}, it must be at most {context['le']}"
     if kind in ("too_short", "string_too_short"):
         return f"{field} is empty"
+    if kind in ("string_pattern_mismatch", "string_unicode"):
+        return f"{field} has characters that cannot be shown (control characters, halves of surrogate pairs)"
     if kind == "string_too_long":
         return f"{field} is longer than {context['max_length']} letters"
     return f"{found}, it must be {_TYPES[kind]}" if kind in _TYPES else f"{found}: {entry['msg']}"

@@ -78,7 +78,7 @@ def mutated(draw: st.DrawFn, valid: Json) -> Json:
         parent, key = _at(value, path[:-1]), path[-1]
         what = draw(st.sampled_from(["replace", "replace", "replace", "drop", "double", "rename", "swap"]))
         if what == "replace":
-            parent[key] = draw(_NASTY)
+            parent[key] = copy.deepcopy(draw(_NASTY))  # it may be changed further
         elif what == "drop":
             del parent[key]
         elif what == "double" and isinstance(parent, list):
