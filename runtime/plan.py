@@ -37,7 +37,7 @@ from runtime.program import (
 )
 from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
 from solver.files import problem_from_json, problem_to_json
-from solver.problem import Problem
+from solver.problem import BlockKind, Problem
 from solver.schedule import Schedule
 
 __all__ = ["PLAN_FORMATS", "Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
@@ -116,13 +116,28 @@ class Plan:
 def plan_of(schedule: Schedule) -> Plan:
     """The proven program of ``schedule``: lowered, then checked (:func:`runtime.check.check_program`).
 
-    Raises :class:`~runtime.program.ProgramError` for a schedule that breaks its problem's dependencies.
+    Raises :class:`~runtime.program.ProgramError` for a schedule that breaks its problem's dependencies, and for a
+    gradient that no forward comes before.
     """
+    _refuse_lone_gradients(schedule.problem)
     program = lower(schedule)
     check_program(program, schedule.problem, schedule.micro_batches)
     vocabulary = Vocabulary(schedule.problem)
     times = {vocabulary.work(o.block, o.micro_batch): (o.start, o.end) for o in schedule.operations}
     return _reduced(Plan(schedule.problem, schedule.micro_batches, program, times, dict(schedule.solver)))
+
+
+def _refuse_lone_gradients(problem: Problem) -> None:
+    """A gradient of nothing is a mistake in the problem, whatever its blocks are otherwise."""
+    is_trained: dict[int, bool] = {}  # whether a forward comes before it, or it is one
+    for block in problem.topological_order:
+        kind = problem.blocks[block].kind
+        is_trained[block] = kind == BlockKind.FORWARD or any(
+            is_trained[problem.index[item.block]] for item in problem.blocks[block].after if item.distance == 0)
+        if kind in (BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD) and not is_trained[block]:
+            raise ProgramError(f"{kind} block {problem.blocks[block].name!r} of problem {problem.name!r} waits for no "
+                               "forward block, directly or through others: there is nothing it is the gradient of; "
+                               "name its forward in `after`, or make it a block of kind other")
 
 
 def _reduced(plan: Plan) -> Plan:

@@ -162,6 +162,7 @@ class _Recognition:
             self._claim("R", block, self._waited_for_by(block, ("B", "I", "W")),
                         "is waited for by the gradient of no stage on its devices that has no other recompute block")
         self._offloads()
+        self._require_all_found()
         return tuple(Passes(self.ranks[forward], passes) for forward, passes in self.found.items())
 
     # -- gradients -----------------------------------------------------------------------------------------------------
@@ -251,6 +252,14 @@ class _Recognition:
             if block not in claimed:
                 raise NotAStageGraph(f"block {self._name(block)} is of kind other, and neither offload nor load of a "
                                      "stage")
+
+    def _require_all_found(self) -> None:
+        """A block of no stage would have no name in a program."""
+        claimed = {block for passes in self.found.values() for block in passes.values()}
+        for block in self.problem.topological_order:
+            if block not in claimed:
+                raise NotAStageGraph(f"{self.blocks[block].kind} block {self._name(block)} belongs to no forward block "
+                                     "on its devices that has no other gradient")
 
     def _claim(self, letter: str, block: int, stages: Iterator[int], otherwise: str) -> None:
         for forward in stages:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,11 @@ from runtime.stage_graph import NotAStageGraph, StageGraph
 from runtime.training import Boundary, Ports, Training
 from runtime.wiring import Wiring
 from solver.baselines import baseline
+from solver.files import load_problem
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from tests.builders import both_ways, chain, pipeline
+from tests.builders import any_order, both_ways, chain, pipeline
+
+DATA = Path(__file__).parent / "data"
 
 F, B, I, W, R, O = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD,  # noqa: E741
                     BlockKind.RECOMPUTE, BlockKind.OTHER)
@@ -117,12 +122,28 @@ def test_every_pass_of_every_shape_is_found(name: str, mode: str) -> None:
     ([("f", F, [0], ""), ("b", B, [0], "")], "do not mirror"),
     ([("f", F, [0, 1], ""), ("i", I, [0, 1], "f")], "no weight_grad block waits for input_grad block 'i'"),
     ([("f", F, [0, 1], ""), ("b", B, [0, 1], "f"), ("w", W, [0, 1], "b")], "weight_grad block 'w' waits for the input"),
+    ([("f", F, [0], ""), ("b", B, [0], "f"), ("b2", B, [1], "f")], "backward block 'b2' belongs to no forward block"),
+    ([("f", F, [0], ""), ("b", B, [0], "f"), ("b2", B, [0], "f")], "backward block 'b2' belongs to no forward block"),
     ([("f", F, [0], ""), ("r", R, [0], "f"), ("b", B, [0], "f")], "recompute block 'r' is waited for by the gradient"),
     ([("f", F, [0], ""), ("o", O, [0], "f"), ("b", B, [0], "f o")], "'o' is of kind other, and neither offload nor"),
 ])
 def test_what_is_no_graph_of_stages_says_why(blocks: list[Any], message: str) -> None:
     with pytest.raises(NotAStageGraph, match=message):
         StageGraph.of(problem(*blocks))
+
+
+def test_a_lone_backward_is_refused_in_words() -> None:
+    """It had no name in a program: ``weft plan`` ended with a KeyError."""
+    made = load_problem(DATA / "lone_backward.json")
+    with pytest.raises(ProgramError, match="backward block 'z1' of problem '.*' waits for no forward block"):
+        plan_of(any_order(made, 2, random.Random(0)))
+
+
+def test_a_second_backward_of_one_forward_can_be_emulated() -> None:
+    """It waits for a forward, so it may mean something; but it is no pass of a stage."""
+    made = problem(("f", F, [0], ""), ("b", B, [0], "f"), ("b2", B, [1], "f"))
+    plan = plan_of(any_order(made, 2, random.Random(0)))
+    assert plan.stage_groups is None and BlockWork("b2", 1) in plan.times
 
 
 def test_offload_must_give_memory_and_load_take_it() -> None:

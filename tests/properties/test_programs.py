@@ -10,6 +10,7 @@ its end with all work done once and all its inputs there.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 
 from hypothesis import assume, event, given, settings
@@ -33,6 +34,7 @@ from solver.offload import Offload, with_offloads
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from tests.builders import any_order
+from tests.properties.strategies import problems
 
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)
@@ -53,6 +55,21 @@ def test_an_inserted_character_is_never_read_as_the_same_instruction(
     changed = text[:at] + character + text[at:]
     with contextlib.suppress(ProgramError):
         assert parse_instruction(changed) != instruction
+
+
+@settings(max_examples=int(os.environ.get("WEFT_PLANS", "150")))
+@given(problems(), st.integers(1, 3), st.integers(0, 2**32))
+def test_blocks_of_any_kind_have_a_plan_or_a_refusal_in_words(problem: Problem, micro_batches: int, seed: int) -> None:
+    """Whatever gradients wait for, and on whatever devices they are."""
+    schedule = any_order(problem, micro_batches, random.Random(seed))
+    try:
+        plan = plan_of(schedule)
+    except ProgramError as error:
+        assert "waits for no forward block" in str(error)
+        event("refused")
+        return
+    event("stages" if plan.stage_groups is not None else "blocks")
+    assert len(plan.times) == micro_batches * len(problem.blocks)
 
 
 @st.composite
