@@ -135,7 +135,7 @@ def test_what_is_no_graph_of_stages_says_why(blocks: list[Any], message: str) ->
 def test_a_lone_backward_is_refused_in_words() -> None:
     """It had no name in a program: ``weft plan`` ended with a KeyError."""
     made = load_problem(DATA / "lone_backward.json")
-    with pytest.raises(ProgramError, match="backward block 'z1' of problem '.*' waits for no forward block"):
+    with pytest.raises(ProgramError, match=r"backward block 'z1' of problem '.*' waits for no forward block"):
         plan_of(any_order(made, 2, random.Random(0)))
 
 
