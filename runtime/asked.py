@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 import shlex
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from runtime.factory import FactoryError, load_factory, takes_session
 from runtime.plan import Plan, load_plan
 from runtime.transports import TransportError, parse_transport
 
@@ -20,8 +17,8 @@ if TYPE_CHECKING:
     from runtime.session import Session
     from runtime.training import Training
 
-__all__ = ["ReplayError", "asked_plan", "device_for", "load_factory", "require_clock", "require_sense",
-           "seconds_in_unit", "training_of"]
+__all__ = ["ReplayError", "asked_plan", "device_for", "require_clock", "require_sense", "seconds_in_unit",
+           "training_of"]
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
@@ -101,33 +98,13 @@ def seconds_in_unit(plan: Plan) -> float | None:
     return SECONDS.get(plan.problem.time_unit)
 
 
-def load_factory(factory: str) -> Callable[..., Any]:
-    """The function that ``"module:function"`` names. Raises :class:`ReplayError`."""
-    module_name, colon, function_name = factory.partition(":")
-    if not colon:
-        raise ReplayError(f"--stages is {factory!r}, it must be MODULE:FUNCTION")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
-    try:
-        function: Callable[..., Any] = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise ReplayError(f"--stages {factory}: {error}") from None
-    return function
-
-
 def training_of(factory: str, plan: Plan, session: Session) -> Training:
     """What the function that ``factory`` names gives for this rank. Raises
     :class:`~runtime.session.SessionError`."""
     from runtime.session import SessionError
-    from runtime.training import Training
 
     try:
         function = load_factory(factory)
-    except ReplayError as error:
-        raise SessionError(str(error)) from None
-    wants_session = "session" in inspect.signature(function).parameters
-    training = function(plan, session.rank, **({"session": session} if wants_session else {}))
-    if not isinstance(training, Training):
-        raise SessionError(f"--stages {factory} gave {type(training).__name__}, it must give a "
-                           "runtime.training.Training")
-    return training
+        return function(plan, session.rank, **({"session": session} if takes_session(function) else {}))
+    except FactoryError as error:
+        raise SessionError(str(error)) from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from runtime.factory import takes_session
 from runtime.plan import Plan
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def signed(plan: Plan, factory: Callable[[Plan, int], Training]) -> Plan:
     Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch; and
     for ties that name what is not there.
     """
-    if "session" in inspect.signature(factory).parameters:
+    if takes_session(factory):
         raise SignatureError("stages whose function takes a session can only be made when the plan runs, so a plan "
                              "cannot be signed for them: leave --stages out")
     from runtime.session import SessionError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -213,37 +212,12 @@ def load_stages(stages: str) -> Training:
 
     Raises :class:`ProfileFault`.
     """
-    import importlib
-    import importlib.util
+    from runtime.factory import FactoryError, load_factory
 
-    from runtime.training import Training
-
-    where, colon, function_name = stages.rpartition(":")
-    if not colon or not where or not function_name:
-        raise ProfileFault(f"--stages is {stages!r}, it must be FILE.py:FUNCTION or MODULE:FUNCTION")
     try:
-        if where.endswith(".py"):
-            found = importlib.util.spec_from_file_location(Path(where).stem, where)
-            if found is None or found.loader is None or not Path(where).is_file():
-                raise ProfileFault(f"--stages {stages}: there is no file {where}")
-            module = importlib.util.module_from_spec(found)
-            sys.modules[found.name] = module
-            found.loader.exec_module(module)
-        else:
-            if "" not in sys.path:
-                sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
-            module = importlib.import_module(where)
-        function = getattr(module, function_name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ProfileFault(f"--stages {stages}: {error}") from None
-    try:
-        training = function()
-    except Exception as error:  # the user's own code
-        raise ProfileFault(f"--stages {stages}: {type(error).__name__}: {error}") from error
-    if not isinstance(training, Training):
-        raise ProfileFault(f"--stages {stages} gave {type(training).__name__}, it must give a "
-                           "runtime.training.Training with all stages")
-    return training
+        return load_factory(stages)()
+    except FactoryError as error:
+        raise ProfileFault(str(error)) from error
 
 
 def _device(name: str | None) -> torch.device:

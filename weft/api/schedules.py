@@ -71,7 +71,8 @@ def draw(
 def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None) -> Any:
     """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
 
-    With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch.
+    With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch. Raises
+    :class:`runtime.factory.FactoryError` for a function that does not give them.
     Blocks may run micro-batches in any order. Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and
     :class:`runtime.check.ProgramError`.
     """
@@ -79,7 +80,7 @@ def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: st
 
     made = plan_of(judged(schedule, in_turn=False))
     if stages is not None:
-        from runtime.asked import load_factory
+        from runtime.factory import load_factory
         from runtime.signature import signed
 
         made = signed(made, load_factory(stages))

@@ -8,7 +8,7 @@ import json
 import weft
 from weft.commands.arguments import add_schedule
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_writable
+from weft.commands.output import require_torch, require_writable
 
 __all__ = ["COMMAND"]
 
@@ -16,12 +16,14 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     add_schedule(command)
     command.add_argument("-o", "--output", metavar="FILE", help="where to (default: standard output)")
-    command.add_argument("--stages", metavar="MODULE:FUNCTION",
-                         help="the stages that `weft replay` will run: it then refuses any others")
+    command.add_argument("--stages", metavar="FILE.py:FUNCTION",
+                         help="the stages that `weft replay` will run (or MODULE:FUNCTION): it then refuses any others")
 
 
 def _run(options: argparse.Namespace) -> int:
     require_writable(options.output)
+    if options.stages is not None:
+        require_torch("plan --stages")
     plan = weft.plan(options.schedule, options.output, options.stages)
     if options.output:
         print(f"written to {options.output}")

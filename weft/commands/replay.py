@@ -16,7 +16,8 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("plan", metavar="PLAN", help="a plan file (weft.plan/2)")
     command.add_argument("--emulate", action="store_true", help="sleep for each block's duration instead of computing")
-    command.add_argument("--stages", metavar="MODULE:FUNCTION", help="where this rank's stages come from")
+    command.add_argument("--stages", metavar="FILE.py:FUNCTION",
+                         help="where this rank's stages come from (or MODULE:FUNCTION)")
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
                          help="stop everything if a rank makes no progress for so long (default: 60)")
     command.add_argument("--rank-alone", metavar="R", help="with --stages, without torchrun: run rank R (or all, one "
