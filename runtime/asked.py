@@ -56,7 +56,7 @@ def asked_plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, 
 
 
 def require_sense(emulate: bool, transport: str | None, checkpoint: str | os.PathLike[str] | None,
-                  checkpoint_every: int, resume: bool) -> None:
+                  checkpoint_every: int, resume: bool, unchecked: bool) -> None:
     """Refuse options that mean nothing, or nothing together."""
     if transport is not None:
         try:
@@ -67,6 +67,8 @@ def require_sense(emulate: bool, transport: str | None, checkpoint: str | os.Pat
         raise ReplayError(f"--checkpoint-every is {checkpoint_every}, it must be a number of batches")
     if checkpoint is None and (checkpoint_every or resume):
         raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
+    if unchecked and not resume:
+        raise ReplayError("--unchecked is for a checkpoint to go on from: it needs --resume")
     if checkpoint is not None and emulate:
         raise ReplayError("--checkpoint is for training: an emulated run has nothing to save")
     if checkpoint is not None and not (checkpoint_every or resume):

@@ -2,8 +2,9 @@
 
 Each is a folder ``step-000000012`` (after 12 batches) that ``torch.distributed.checkpoint`` writes, all ranks together.
 It is written under another name, synced to the disk, marked complete (``complete.json``: what it belongs to, and every
-file with its size), and only then renamed, which is atomic. So at any moment, also when the machine is killed, there
-are whole checkpoints and perhaps a ``.partial`` folder, which the next one clears away.
+file with its size and checksum), and only then renamed, which is atomic. So at any moment, also when the machine is
+killed, there are whole checkpoints and perhaps a ``.partial`` folder, which the next one clears away. A checkpoint that
+is not what was written is never taken up (:mod:`runtime.checkpoint_files`), nor is any code that lies in one.
 
 A rank's part is its modules' parameters and buffers, its optimizer's state (and master weights), and the state of the
 random number generators. Data is asked for by batch and micro-batch, so there is nothing to remember about it.
@@ -16,8 +17,6 @@ them. So nothing has to be assumed about what a module or an optimizer keeps.
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
 import random
 import shutil
@@ -30,11 +29,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from runtime.checkpoint_files import (
+    DamagedCheckpoint,
+    Facts,
+    Marker,
+    SafeReader,
+    checksums,
+    fault_of,
+    marker_of,
+    newest,
+    share_of,
+    whole,
+    write_marker,
+)
+from runtime.checkpoint_state import NotPlain, flat, nested
 from runtime.plan import Plan
 from runtime.session import Session, SessionError
 from runtime.signature import signatures
@@ -42,53 +55,65 @@ from runtime.training import Training
 
 __all__ = ["Checkpoints", "latest"]
 
-CHECKPOINT_FORMAT = "weft.checkpoint/2"
-WITHOUT_REPLICAS = "weft.checkpoint/1"  # each process has all of its own there; for one replica there is no difference
 KEPT = 2  # whole checkpoints that stay
-MARKER = "complete.json"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
     """Where checkpoints go: into ``folder``, after every ``every`` batches and after the last. With ``resume``, the run
-    goes on from the newest whole one there, if there is any."""
+    goes on from the newest there, if there is any; with ``unchecked`` also if it is of an earlier weft, without
+    checksums."""
 
     folder: Path
     every: int = 0
     resume: bool = False
+    unchecked: bool = False
 
     def restore(self, plan: Plan, session: Session, training: Training) -> int:
-        """Bring ``training`` to the newest whole checkpoint: how many batches it has behind it (0 without one). All
-        ranks must call it together.
+        """Bring ``training`` to the newest checkpoint: how many batches it has behind it (0 without one). All ranks
+        must call it together.
 
-        Raises :class:`~runtime.session.SessionError` if that checkpoint is of another plan or another model, or not all
-        ranks see it.
+        Raises :class:`~runtime.session.SessionError` if that checkpoint is damaged, of another plan or another model,
+        or not all ranks see it.
         """
         if not self.resume:
             return 0
-        here = latest(self.folder)
-        seen = session.exchange(None if here is None else here.name, "looking for a checkpoint")
-        if len(set(seen)) > 1:
-            odd = next(rank for rank, name in enumerate(seen) if name != seen[0])
-            raise SessionError(f"{self.folder}: the newest checkpoint is {seen[0]} for rank 0, but {seen[odd]} for "
-                               f"rank {odd}; all ranks must see one folder")
+        here = newest(self.folder)
         if here is None:
+            self._require_one(session, None)
             return 0
-        marker = _marker(here)
-        assert marker is not None
-        if marker.get("replicas", 1) != session.replicas:
-            raise SessionError(f"{here}: the checkpoint is of {marker.get('replicas', 'one or more')} replicas, now "
+        try:
+            marker = marker_of(here, self.unchecked)
+        except DamagedCheckpoint as error:
+            raise SessionError(str(error)) from None
+        self._require_one(session, (here.name, marker.digest))
+        _require_whole(here, marker, session)
+        if (marker.replicas or 1) != session.replicas:
+            raise SessionError(f"{here}: the checkpoint is of {marker.replicas or 'one or more'} replicas, now "
                                f"there are {session.replicas}: their batches differ; go on with as many")
-        for rank, found in marker["signatures"].items():
-            if rank == str(session.rank) and found != dict(signatures(training)):
-                raise SessionError(f"{here}: the checkpoint is of another model: rank {rank} had the stages {found}, "
-                                   f"now {dict(signatures(training))}")
-        if marker["plan"] != plan.digest:
+        now = session.exchange(dict(signatures(training)), "comparing the checkpoint with the model")
+        if len(marker.signatures) != len(now):
+            raise SessionError(f"{here}: the checkpoint is of {len(marker.signatures)} ranks, now there are {len(now)}")
+        for rank, stages in enumerate(now):
+            if marker.signatures.get(str(rank)) != stages:
+                raise SessionError(f"{here}: the checkpoint is of another model: rank {rank} had the stages "
+                                   f"{marker.signatures.get(str(rank))}, now {stages}")
+        if marker.plan != plan.digest:
             raise SessionError(f"{here}: the checkpoint is of another plan; go on with the plan it was made with")
         session.watch.doing(f"reading {here}", range(session.world))
         _load(here, session, training)
         session.barrier("to have read the checkpoint")
-        return int(marker["step"])
+        return marker.step
+
+    def _require_one(self, session: Session, found: tuple[str, str] | None) -> None:
+        """Refuse to go on unless all ranks see one checkpoint, ``found``: its name and digest."""
+        seen = session.everywhere(found, "looking for a checkpoint")
+        for process, other in enumerate(seen):
+            if other != seen[0]:
+                names = [one and one[0] for one in (seen[0], other)]
+                raise SessionError(f"{self.folder}: the newest checkpoint is {names[0]} for rank 0, but "
+                                   + (f"another {names[1]}" if names[0] == names[1] else f"{names[1]}")
+                                   + f" for rank {process}; all ranks must see one folder")
 
     def save(self, plan: Plan, session: Session, training: Training, step: int) -> None:
         """Save ``training`` after batch ``step``, if one is due. All ranks must call it together."""
@@ -110,11 +135,14 @@ class Checkpoints:
         state = _once(session, _state(session, training))
         try:
             save(state, storage_writer=FileSystemWriter(partial, sync_files=True))
+            session.watch.doing(f"making checksums of {partial}")
+            parts = session.everywhere(checksums(partial, session.process(session.rank), session.processes),
+                                       f"saving {target}")
             if first:
-                _commit(partial, target, {"format": CHECKPOINT_FORMAT, "plan": plan.digest, "step": done,
-                                          "replicas": session.replicas,
-                                          "signatures": {str(rank): found for rank, found in enumerate(theirs)}})
-                for old in _whole(self.folder)[KEPT:]:
+                _commit(partial, target, {"plan": plan.digest, "step": done, "replicas": session.replicas,
+                                          "signatures": {str(rank): found for rank, found in enumerate(theirs)}},
+                        {name: facts for part in parts for name, facts in part.items()})
+                for old in whole(self.folder)[KEPT:]:
                     shutil.rmtree(old)
         except (CheckpointException, OSError) as error:
             raise SessionError(f"{partial}: cannot be written: {_reason(error)}") from None
@@ -123,22 +151,16 @@ class Checkpoints:
 
 def latest(folder: Path) -> Path | None:
     """The newest whole checkpoint in ``folder``."""
-    return next(iter(_whole(folder)), None)
+    return next(iter(whole(folder)), None)
 
 
-def _whole(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("step-*"), reverse=True) if _marker(path) is not None]
-
-
-def _marker(path: Path) -> dict[str, Any] | None:
-    """What ``path`` says of itself; ``None`` unless everything it says is there."""
-    try:
-        marker = json.loads((path / MARKER).read_text())
-        whole = marker["format"] in (CHECKPOINT_FORMAT, WITHOUT_REPLICAS) and all(
-            (path / name).stat().st_size == size for name, size in marker["files"].items())
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return marker if whole else None
+def _require_whole(path: Path, marker: Marker, session: Session) -> None:
+    """Refuse ``path`` where a file is not what was written; the ranks share the work of reading them."""
+    mine = share_of(marker.files, session.process(session.rank), session.processes)
+    fault = fault_of(path, marker, mine, lambda name: session.watch.doing(f"checking {path / name}"))
+    for found in session.everywhere(fault, f"checking {path}"):
+        if found is not None:
+            raise SessionError(found)
 
 
 def _reason(error: CheckpointException | OSError) -> str:
@@ -149,12 +171,8 @@ def _reason(error: CheckpointException | OSError) -> str:
     return f"{(str(first) or type(first).__name__).splitlines()[0]} (process {process})"
 
 
-def _commit(partial: Path, target: Path, facts: dict[str, Any]) -> None:
-    files = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
-    with open(partial / MARKER, "w", encoding="utf-8") as marker:
-        json.dump({**facts, "files": files}, marker, indent=1)
-        marker.flush()
-        os.fsync(marker.fileno())
+def _commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping[str, Facts]) -> None:
+    write_marker(partial, facts, files)
     _sync(partial)
     earlier = target.with_name(f".{target.name}.earlier.partial")
     if target.exists():  # a run without --resume comes to a batch that an earlier one has saved
@@ -181,12 +199,12 @@ def _state(session: Session, training: Training) -> dict[str, Tensor]:
         "random": [torch.get_rng_state(), random.getstate(),
                    torch.cuda.get_rng_state(session.device) if session.device.type == "cuda" else None],
     }
-    tensors: dict[str, Tensor] = {}
-    prefix = _prefix(session)
-    rest = io.BytesIO()
-    torch.save(_without_tensors(parts, prefix, tensors), rest)
-    tensors[f"{prefix}/rest"] = torch.frombuffer(bytearray(rest.getvalue()), dtype=torch.uint8)
-    return tensors
+    try:
+        return flat(parts, _prefix(session))
+    except NotPlain as error:
+        raise SessionError(f"rank {session.rank}'s modules or optimizer keep what a checkpoint cannot hold, as reading "
+                           f"it would run code: {error}; keep tensors, numbers, texts, lists and dicts of "
+                           "them") from None
 
 
 def _once(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -208,20 +226,32 @@ def _hash(tensor: Tensor) -> str:
 
 
 def _load(path: Path, session: Session, training: Training) -> None:
-    reader, prefix, own = FileSystemReader(path), _prefix(session) + "/", _own(session)
+    prefix, own = _prefix(session) + "/", _own(session)
     found: dict[str, Any] = {}
-    for name, facts in reader.read_metadata().state_dict_metadata.items():
-        if name.removeprefix(own).startswith(prefix):
-            assert isinstance(facts, TensorStorageMetadata)
-            found[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
     try:
+        reader = SafeReader(path)
+        for name, facts in reader.read_metadata().state_dict_metadata.items():
+            if name.removeprefix(own).startswith(prefix):
+                if not isinstance(facts, TensorStorageMetadata):
+                    raise DamagedCheckpoint(f"{path}/.metadata: {name} is no tensor; the checkpoint is not one of weft")
+                found[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
         load(found, storage_reader=reader)
-    except CheckpointException as error:
+        tensors = {name.removeprefix(own): tensor for name, tensor in found.items()}
+        _give(training, session, nested(tensors, _prefix(session)))
+    except DamagedCheckpoint as error:
+        raise SessionError(str(error)) from None
+    except NotPlain as error:
+        raise SessionError(f"{path}: holds what reading it would run as code: {error}; it is not read") from None
+    except (CheckpointException, OSError) as error:
         raise SessionError(f"{path}: cannot be read: {_reason(error)}; delete this folder to go on from the checkpoint "
                            "before it") from None
-    tensors = {name.removeprefix(own): tensor for name, tensor in found.items()}
-    rest = io.BytesIO(tensors[f"{prefix}rest"].numpy().tobytes())
-    parts = _with_tensors(torch.load(rest, weights_only=False), tensors)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise SessionError(f"{path}: does not fit the model or its optimizer: {type(error).__name__}: "
+                           f"{' '.join(str(error).split()):.300}") from error
+
+
+def _give(training: Training, session: Session, parts: dict[str, Any]) -> None:
+    """Bring ``training`` and the random number generators to the state ``parts``."""
     for stage, module in training.stages.items():
         module.load_state_dict(parts["stages"][str(stage)])
     if training.optimizer is not None:
@@ -243,32 +273,3 @@ def _prefix(session: Session) -> str:
 def _own(session: Session) -> str:
     """What the names begin with of what is this replica's alone."""
     return f"replica {session.replica}/"
-
-
-@dataclass(frozen=True)
-class _Name:
-    """Stands for the tensor of that name."""
-
-    name: str
-
-
-def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """``value`` (dicts, lists, tuples and what they hold) with its tensors moved to ``tensors``."""
-    if isinstance(value, Tensor):
-        tensors[name] = value.detach()
-        return _Name(name)
-    if isinstance(value, Mapping):
-        return {key: _without_tensors(item, f"{name}/{key}", tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_without_tensors(item, f"{name}/{i}", tensors) for i, item in enumerate(value))
-    return value
-
-
-def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if isinstance(value, _Name):
-        return tensors[value.name]
-    if isinstance(value, dict):
-        return {key: _with_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(item, tensors) for item in value)
-    return value

@@ -64,7 +64,7 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
            timeout: float = 60.0, timeline_path: str | os.PathLike[str] | None = None,
            time_scale: float = 1.0, transport: str | None = None, reserve: int | None = None,
            checkpoint: str | os.PathLike[str] | None = None, checkpoint_every: int = 0,
-           resume: bool = False, replicas: int = 1, paced: bool = False) -> Replay | None:
+           resume: bool = False, unchecked: bool = False, replicas: int = 1, paced: bool = False) -> Replay | None:
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
@@ -80,7 +80,8 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     ``transport`` carries the messages: see :mod:`runtime.transports`; by default NCCL on GPUs, else gloo. ``reserve``
     is in bytes: what a device has beyond its capacity in the problem, for messages that arrive early (default: 1 GiB).
     Training is saved to the folder ``checkpoint`` after every ``checkpoint_every`` batches and after the last; with
-    ``resume`` it goes on from the newest checkpoint there.
+    ``resume`` it goes on from the newest checkpoint there, which must be whole by its checksums; with ``unchecked``
+    also from one of an earlier weft, which has none.
 
     Raises :class:`ReplayError` or :class:`~solver.entries.FormatError` on rank 0 for a mistake of the user; the other
     ranks then exit with 2 in silence.
@@ -88,7 +89,7 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     rank = int(os.environ.get("RANK", "0"))
     try:
         plan = asked_plan(plan_path, emulate, stages, timeout, timeline_path, time_scale, replicas)
-        require_sense(emulate, transport, checkpoint, checkpoint_every, resume)
+        require_sense(emulate, transport, checkpoint, checkpoint_every, resume, unchecked)
         if paced and not emulate:
             require_clock(plan, plan_path)
     except ValueError:
@@ -109,7 +110,8 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
             session.watch.doing(f"loading {stages}")
             from runtime.checkpoint import Checkpoints
 
-            saving = None if checkpoint is None else Checkpoints(Path(checkpoint), checkpoint_every, resume)
+            saving = None if checkpoint is None else Checkpoints(Path(checkpoint), checkpoint_every, resume,
+                                                                       unchecked)
             result = run_training(plan, session, training_of(stages, plan, session), saving, paced)
         if result is not None and timeline_path is not None:
             try:

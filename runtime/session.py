@@ -58,6 +58,11 @@ class Session:
         """Seconds on the clock that all ranks share."""
         return time.perf_counter() + self.offset
 
+    @property
+    def processes(self) -> int:
+        """How many processes there are: all ranks of all replicas."""
+        return self.world * self.replicas
+
     def process(self, rank: int) -> int:
         """The number of the process that is ``rank`` of this copy of the plan."""
         return self.replica * self.world + rank
@@ -87,6 +92,10 @@ class Session:
     def exchange(self, value: Value, text: str) -> list[Value]:
         """The values of all ranks of this copy of the plan, on all of them; ``text`` says what for."""
         return self._exchange(value, text)[self.process(0):self.process(self.world)]
+
+    def everywhere(self, value: Value, text: str) -> list[Value]:
+        """The values of all ranks of all replicas, on all of them; ``text`` says what for."""
+        return self._exchange(value, text)
 
     def gather(self, value: Value) -> list[Value] | None:
         """The values of all ranks of all replicas, on process 0; ``None`` elsewhere."""
@@ -149,7 +158,7 @@ class Session:
 
     @property
     def _everyone(self) -> range:
-        return range(self.world * self.replicas)
+        return range(self.processes)
 
 
 @contextlib.contextmanager

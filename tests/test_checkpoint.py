@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystem
 from runtime import checkpoint
 from runtime.alone import alone
 from runtime.checkpoint import Checkpoints, latest
+from runtime.checkpoint_files import checksums
 from runtime.health import RunError, require_finite
 from runtime.launch import Ended
 from runtime.optim import AdamA
@@ -82,7 +83,8 @@ def a_checkpoint(folder: Path, step: int) -> Path:
     partial = folder / f".step-{step:09d}.partial"
     partial.mkdir(parents=True)
     (partial / "data").write_bytes(b"abc")
-    checkpoint._commit(partial, folder / f"step-{step:09d}", {"format": "weft.checkpoint/2", "step": step})
+    facts = {"plan": "p", "step": step, "replicas": 1, "signatures": {}}
+    checkpoint._commit(partial, folder / f"step-{step:09d}", facts, checksums(partial, 0, 1))
     return folder / f"step-{step:09d}"
 
 
@@ -266,16 +268,6 @@ def _assert_saved_once(folder: Path, held: list[dict[str, Tensor]]) -> None:
         assert different and all("running" in name for name in different)
 
 
-def test_a_checkpoint_of_one_process_each_is_one_of_no_replicas(tmp_path: Path) -> None:
-    """Those written before replicas were told apart are read as long as there is one."""
-    first = a_checkpoint(tmp_path, 3)
-    marker = json.loads((first / "complete.json").read_text())
-    (first / "complete.json").write_text(json.dumps({**marker, "format": "weft.checkpoint/1"}))
-    assert latest(tmp_path) == first
-    (first / "complete.json").write_text(json.dumps({**marker, "format": "weft.checkpoint/3"}))
-    assert latest(tmp_path) is None
-
-
 def rank_main() -> None:
     folder, every = Path(sys.argv[1]), int(sys.argv[3]) if "--every" in sys.argv else 0
     kill, calls, dump = os.environ.get("WEFT_KILL"), 0, torch.save
@@ -290,10 +282,10 @@ def rank_main() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return super().write_data(*arguments)
 
-    def commit(partial: Path, target: Path, facts: dict[str, Any]) -> None:
+    def commit(partial: Path, target: Path, *facts: Any) -> None:
         if kill == "renaming" and target.name == "step-000000004":
             os.kill(os.getpid(), signal.SIGKILL)
-        renamed(partial, target, facts)
+        renamed(partial, target, *facts)
 
     last = str(int(os.environ["WORLD_SIZE"]) - 1)
     if kill is not None and (kill == "renaming" or os.environ["RANK"] == last):
@@ -321,6 +313,7 @@ def rank_main() -> None:
     ({"transport": "emulated:1,0"}, "it must be gloo"),
     ({"transport": "emulated:-1,1e9"}, "it must be gloo"),
     ({"resume": True}, "need --checkpoint FOLDER"),
+    ({"unchecked": True, "checkpoint": "x", "checkpoint_every": 1}, "it needs --resume"),
     ({"checkpoint": "x"}, "--checkpoint needs --checkpoint-every N"),
     ({"checkpoint": "x", "checkpoint_every": -1}, "--checkpoint-every is -1"),
     ({"checkpoint": "x", "checkpoint_every": 1, "stages": None, "emulate": True}, "nothing to save"),

@@ -39,6 +39,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--checkpoint-every", type=count, default=0, metavar="N",
                          help="after every N batches, and after the last")
     command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    command.add_argument("--unchecked", action="store_true",
+                         help="with --resume: also from a checkpoint of an earlier weft, which has no checksums")
     command.add_argument("--replicas", type=count, default=1, metavar="R",
                          help="train R copies of the plan together, each on its part of every batch (default: 1)")
 
@@ -52,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
     found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
                         timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
                         reserve=options.reserve, checkpoint=options.checkpoint,
-                        checkpoint_every=options.checkpoint_every, resume=options.resume,
+                        checkpoint_every=options.checkpoint_every, resume=options.resume, unchecked=options.unchecked,
                         replicas=options.replicas, paced=options.paced)
     if found is not None:  # rank 0 has the whole picture
         print(found)
@@ -65,7 +67,8 @@ def _run_alone(options: argparse.Namespace) -> int:
     if options.stages is None or options.emulate:
         raise ValueError("--rank-alone runs real stages: give --stages MODULE:FUNCTION, without --emulate")
     together = {"--timeline": options.timeline, "--transport": options.transport, "--checkpoint": options.checkpoint,
-                "--resume": options.resume, "--replicas": options.replicas > 1, "--paced": options.paced}
+                "--resume": options.resume, "--unchecked": options.unchecked, "--replicas": options.replicas > 1,
+                "--paced": options.paced}
     for option, given in together.items():
         if given:
             raise ValueError(f"{option} is for ranks that run together; --rank-alone runs each by itself")
