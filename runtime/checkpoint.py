@@ -100,7 +100,7 @@ class Checkpoints:
                                    f"{marker.signatures.get(str(rank))}, now {stages}")
         if marker.plan != plan.digest:
             raise SessionError(f"{here}: the checkpoint is of another plan; go on with the plan it was made with")
-        session.watch.doing(f"reading {here}", range(session.world))
+        session.watch.doing(f"reading {here}", range(session.processes))
         _load(here, session, training)
         session.barrier("to have read the checkpoint")
         return marker.step
@@ -133,6 +133,7 @@ class Checkpoints:
                 raise SessionError(f"{partial}: cannot be written: {error.strerror}") from None
         session.barrier(f"to save {target}")
         state = _once(session, _state(session, training))
+        session.watch.doing(f"saving {target}", range(session.processes))
         try:
             save(state, storage_writer=FileSystemWriter(partial, sync_files=True))
             session.watch.doing(f"making checksums of {partial}")

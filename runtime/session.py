@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed.distributed_c10d import PrefixStore
 
 from runtime.allocator import keep_freed_memory
 from runtime.health import RunError
+from runtime.joining import NotJoined, find_others
 from runtime.watch import Activity, Watch
 
 __all__ = ["Session", "SessionError", "join"]
@@ -178,19 +178,23 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
     keep_freed_memory()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    wait = datetime.timedelta(seconds=timeout)
-    (main_store, rank, world), (watch_store, _, _) = _rendezvous(wait), _rendezvous(wait)
-    with Watch(PrefixStore("weft watch", watch_store), rank, world, timeout) as watch:
-        # The watch ends a wait before the group's own timeout does, so that there is a sentence.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
-                                store=PrefixStore("weft", main_store), rank=rank, world_size=world,
-                                timeout=2 * wait + datetime.timedelta(seconds=30))
+    try:
+        store, watched, rank, world = find_others(timeout)
+    except NotJoined as error:
+        raise SessionError(str(error)) from None
+    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch:
         try:
-            watch.doing("joining the other ranks")
+            watch.doing("joining the other ranks", range(world))
+            # The watch ends a wait before the group's own timeout does, so that there is a sentence.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
+                                    store=PrefixStore("weft", store), rank=rank, world_size=world,
+                                    timeout=datetime.timedelta(seconds=2 * timeout + 30))
             if world % replicas:
                 raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
             size = world // replicas
-            yield Session(rank % size, size, device, watch, _offset(rank, world),
+            offset = _offset(rank, world)
+            watch.joined()
+            yield Session(rank % size, size, device, watch, offset,
                           transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
             watch.doing("waiting for all ranks to finish", range(world))
             _meet()
@@ -202,21 +206,19 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
             watch.give_up(str(error), code=2)
         except RunError as error:
             watch.give_up(str(error))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            message = (str(error) or "no message").splitlines()[0]
+            if _is_of_the_network(error):
+                watch.give_up(f"{watch.lost(message)} while {watch.text}")
             traceback.print_exc()
-            watch.give_up(f"{type(error).__name__} while {watch.text}: {(str(error) or 'no message').splitlines()[0]}")
+            watch.give_up(f"{type(error).__name__} while {watch.text}: {message}")
 
 
-def _rendezvous(wait: datetime.timedelta) -> tuple[Store, int, int]:
-    """A store that all ranks share, this one's number, and how many there are."""
-    try:
-        store, rank, world = next(iter(rendezvous("env://", timeout=wait)))
-    except RuntimeError as error:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise SessionError(f"rank {os.environ.get('RANK')} did not find rank 0 at {place} within "
-                           f"{wait.total_seconds():g} s ({(str(error) or type(error).__name__).splitlines()[0]:.200}): "
-                           "start all ranks, with one MASTER_ADDR and MASTER_PORT") from None
-    return store, rank, world
+def _is_of_the_network(error: BaseException) -> bool:
+    """Whether a collective says that a peer is gone: torch has types of its own for some of that only."""
+    said = str(error)
+    return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(
+        sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
 
 
 def _share_gpus() -> bool:

@@ -29,7 +29,7 @@ __all__ = ["Activity", "Watch"]
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
 GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have finished a little earlier
-LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model, joining
+LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model
 
 
 class Activity(NamedTuple):
@@ -43,12 +43,12 @@ class Watch:
     """Watches this rank's work, and the others', between ``with`` and its end.
 
     ``store`` is a rendezvous store of this watch alone (its thread blocks on it). ``timeout`` is in seconds, for one
-    instruction or one wait; until :meth:`begin`, it is two minutes if that is more.
+    instruction or one wait; from :meth:`joined` until :meth:`begin`, it is two minutes if that is more.
     """
 
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
-        self._limit = max(timeout, LOADING)
+        self._limit = timeout
         self._now = Activity("starting"), time.monotonic()  # one assignment: the other thread sees both or neither
         self._over = threading.Event()
         self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
@@ -75,6 +75,10 @@ class Watch:
         """All ranks have come to their end: whatever goes away now may go."""
         self._over.set()
 
+    def joined(self) -> None:
+        """All ranks are together, and load what they are to run, which may take longer than a wait."""
+        self._limit = max(self.timeout, LOADING)
+
     def begin(self) -> None:
         """Everything is loaded: from now on the timeout holds."""
         self._limit = self.timeout
@@ -91,6 +95,26 @@ class Watch:
     def text(self) -> str:
         """What this rank does now."""
         return self._now[0].text
+
+    def lost(self, said: str) -> str:
+        """Who is gone, where a library has ``said`` that a connection broke and not whose: those whose word has not
+        changed for :data:`SILENCE` seconds. A rank that gave up in that time is the reason, and this rank ends by it.
+        """
+        try:
+            first = {rank: self._read(f"now/{rank}") for rank in range(self.world) if rank != self.rank}
+            until = time.monotonic() + SILENCE
+            while time.monotonic() < until:
+                if self._given_up() is not None:
+                    self.give_up("")
+                time.sleep(BEAT)
+            gone = [rank for rank, word in first.items() if self._read(f"now/{rank}") == word]
+        except RuntimeError:
+            return "lost rank 0 (and the rendezvous store with it)"
+        if not gone:
+            return f"lost the connection to a rank that still runs ({said:.200})"
+        last = first[gone[0]]
+        return (f"lost rank{'s' * (len(gone) > 1)} {', '.join(map(str, gone))}"
+                + (f", last heard of {last[0]}," if isinstance(last, list) else ", never heard of,"))
 
     def give_up(self, why: str, code: int = 1) -> NoReturn:
         """Tell all ranks ``why``, and end this process with exit code ``code``."""
@@ -136,6 +160,10 @@ class Watch:
     def _blame(self, now: Activity, spent: float) -> str:
         """What this rank was at for too long, and what the rank at the end of the chain of waits is at."""
         sentence = f"gave up after {spent:.1f} s of {now.text}"
+        for culprit in now.waits_for:  # one that is gone may have been at the same
+            last = self._read(f"now/{culprit}")
+            if isinstance(last, list) and time.time() - last[3] > SILENCE:
+                return f"{sentence}; rank {culprit} was last heard of {time.time() - last[3]:.1f} s ago, {last[0]}"
         waiting, seen = now, {self.rank}
         while True:
             for culprit in waiting.waits_for:
