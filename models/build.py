@@ -17,17 +17,21 @@ from typing import Literal
 from models.cluster import ClusterModel, Network, model_cluster
 from models.costs import LayerCost, accumulated, explicit_layers, require_possible
 from models.family_costs import family_costs, uses_measured_gpt
-from models.sections import ExplicitModel, Spec, Training
+from models.sections import ExplicitModel, GraphModel, Spec, Training
 from models.spec import SpecError
 from models.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
 from models.stages import Backward, StageCost, static_bytes
 from models.zoo.gpt import gpt_layers
+from solver.model_facts import ModelFacts, StageFacts, ties_between
 from solver.placement.memory import MemoryPlan
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["Candidate", "InFlight", "StageRow", "bytes_per_parameter", "candidates", "layer_costs",
            "under_optimizer"]
 
+#: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
+#: fifty more or less is twice that.
+LIKENESS = 0.01
 #: For how many micro-batches in flight a split leaves room: one, or as many as 1F1B holds.
 InFlight = Literal["least", "1f1b"]
 
@@ -201,9 +205,26 @@ def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight
                  static_bytes([stage], per_parameter), 0 if backward == "none" else stage.activation)
         for s, (stage, device) in enumerate(zip(split.stages, split.devices, strict=True)))
     problem = Problem(f"{spec.name} ({_title(split.shape, backward)})", devices,
-                      tuple(_blocks(split, backward, cluster.network)), time_unit="s", memory_unit="B")
+                      tuple(_blocks(split, backward, cluster.network)), time_unit="s", memory_unit="B",
+                      model=_model(spec, split, layers))
     return Candidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows,
                      freed=_freed(spec, split))
+
+
+def _model(spec: Spec, split: Split, layers: list[LayerCost]) -> ModelFacts:
+    """What the stages are made of, for the modules that will run to be held against.
+
+    A captured graph is the very model; one of a family is like many, down to which layers have biases. Of listed layers
+    the names are known, their sizes are somebody's estimates.
+    """
+    stages, ties = [], {}
+    is_known = not isinstance(spec.model, ExplicitModel)
+    for s, (stage, (first, last)) in enumerate(zip(split.stages, pairwise(split.cuts), strict=True)):
+        own = layers[first:last]
+        stages.append(StageFacts(f"F{s}", tuple(layer.name for layer in own), stage.parameters if is_known else None,
+                                 output_bytes=stage.output if is_known and s < len(split.stages) - 1 else None))
+        ties[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
+    return ModelFacts(tuple(stages), ties_between(ties), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
 
 
 def _freed(spec: Spec, split: Split) -> tuple[int, ...]:

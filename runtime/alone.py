@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from runtime.agreement import Allowed, require_agreement
 from runtime.buffers import BufferTable, Landing, Staging
 from runtime.executor import Executor, Worker
 from runtime.measure import Timer, memory_of, single_threaded
@@ -149,26 +150,29 @@ def _own_table(plan: Plan, session: Session, worker: Worker,
     return [rank_table(plan, session.rank, worker, reads)] * session.world
 
 
-def measure_rank(plan: Plan, session: Session, training: Training, repeats: int = 3) -> RankCost:
+def measure_rank(plan: Plan, session: Session, training: Training, repeats: int = 3,
+                 allowed: Allowed | None = None) -> RankCost:
     """Run the row of ``session.rank`` alone and measure it; ``session`` is that of :func:`alone`.
 
-    Raises :class:`~runtime.session.SessionError` if ``training`` does not fit the plan, or the device is too small.
+    Raises :class:`~runtime.session.SessionError` if ``training`` does not fit the plan, and that is not ``allowed``, or
+    the device is too small.
     """
     try:
-        return _Run(plan, session, training).measured(repeats)
+        return _Run(plan, session, training, allowed or Allowed()).measured(repeats)
     except torch.OutOfMemoryError as error:
         raise SessionError(f"rank {session.rank} ran out of memory on {session.device} while {session.watch.text}: "
                            f"{str(error).splitlines()[0]}") from None
 
 
 class _Run:
-    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+    def __init__(self, plan: Plan, session: Session, training: Training, allowed: Allowed) -> None:
         try:
             require_signature(plan, training)
         except SignatureError as error:
             raise SessionError(str(error)) from None
         self.session, self.training = session, training
         self.worker = Stages(plan, session, training)
+        require_agreement(plan, session, training, allowed)
         self.gradients = Reduction(plan, session, training, self.worker.folding)
         self.executor = Executor(self.gradients.plan, session, self.worker, _Neighbours, _own_table,
                                  self.gradients.start)

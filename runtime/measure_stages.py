@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from runtime.measure import Sample, Timer, available_bytes, memory_of, single_threaded
-from runtime.stage import StageRunner
+from runtime.stage import StageRunner, deferrable
 from runtime.stage_costs import MODES, PassCost, StageCosts
 from runtime.stage_feeds import Feed, feeds_of
 from runtime.training import Training
 
-__all__ = ["measure_stages"]
+__all__ = ["measure_stages", "measured_ties"]
 
 #: Share of the free memory that a stage may be expected to need before it is skipped.
 SAFE = 0.8
@@ -55,9 +55,31 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
             first = likenesses.setdefault(repr((_likeness(module), feed.likeness)), s)
             cost = (_measure_stage(feed, module, where, repeats, held) if first == s
                     else replace(found[first], same_as=first))
-            found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes)
+            found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
+                               parameters=sum(p.numel() for p in module.parameters()), deferred=_deferred(module))
             del module, feed
     return [found[s] for s in range(count)]
+
+
+def _deferred(module: nn.Module) -> int:
+    """Of how many parameters the weight gradient waits for W."""
+    return sum(p.numel() for p in {p for layer in deferrable(module) for p in layer.parameters(recurse=False)
+                                   if p.requires_grad})
+
+
+def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The parameters that stages of ``training``, which holds all, have together: of each its name in the first of its
+    stages, and these."""
+    tied = [(tie[min(tie)], tuple(sorted(tie))) for tie in training.ties]
+    if not isinstance(training.stages, dict):  # each module is made when it is asked for
+        return tuple(tied)
+    named = [{training.stages[s].get_parameter(name) for s, name in tie.items()} for tie in training.ties]
+    holders: dict[nn.Parameter, dict[int, str]] = {}
+    for stage, module in sorted(training.stages.items()):
+        for name, parameter in module.named_parameters():
+            holders.setdefault(parameter, {})[stage] = name
+    return (*tied, *((stages[min(stages)], tuple(stages)) for parameter, stages in holders.items()
+                     if len(stages) > 1 and parameter.requires_grad and not any(parameter in some for some in named)))
 
 
 def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int) -> StageCosts:

@@ -23,6 +23,7 @@ from runtime.plan import Plan, load_plan
 from runtime.timeline import Comparison, Measured, Timeline, compare, save_timeline
 
 if TYPE_CHECKING:
+    from runtime.agreement import Allowed
     from runtime.checkpoint import Checkpoints
     from runtime.executor import Executor, Worker
     from runtime.prediction import Prediction
@@ -64,7 +65,8 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
            timeout: float = 60.0, timeline_path: str | os.PathLike[str] | None = None,
            time_scale: float = 1.0, transport: str | None = None, reserve: int | None = None,
            checkpoint: str | os.PathLike[str] | None = None, checkpoint_every: int = 0,
-           resume: bool = False, unchecked: bool = False, replicas: int = 1, paced: bool = False) -> Replay | None:
+           resume: bool = False, unchecked: bool = False, replicas: int = 1, paced: bool = False,
+           allow_unsplit: bool = False, allow_other_model: bool = False) -> Replay | None:
     """Run the plan in ``plan_path`` as one of the ranks that ``torchrun`` started; the result is on rank 0.
 
     With ``emulate``, blocks sleep for their predicted durations. Otherwise ``stages`` is ``"module:function"``, and
@@ -82,6 +84,10 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     Training is saved to the folder ``checkpoint`` after every ``checkpoint_every`` batches and after the last; with
     ``resume`` it goes on from the newest checkpoint there, which must be whole by its checksums; with ``unchecked``
     also from one of an earlier weft, which has none.
+
+    Stages that are not those of the plan are refused: unless ``allow_unsplit``, those of which the executor cannot
+    split the backward that the plan splits; unless ``allow_other_model``, those with other parameters, ties or values
+    between them than the plan's problem tells of (:mod:`runtime.agreement`).
 
     Raises :class:`ReplayError` or :class:`~solver.entries.FormatError` on rank 0 for a mistake of the user; the other
     ranks then exit with 2 in silence.
@@ -108,11 +114,13 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
         else:
             assert stages is not None
             session.watch.doing(f"loading {stages}")
+            from runtime.agreement import Allowed
             from runtime.checkpoint import Checkpoints
 
             saving = None if checkpoint is None else Checkpoints(Path(checkpoint), checkpoint_every, resume,
                                                                        unchecked)
-            result = run_training(plan, session, training_of(stages, plan, session), saving, paced)
+            result = run_training(plan, session, training_of(stages, plan, session), saving, paced,
+                                  Allowed(allow_unsplit, allow_other_model))
         if result is not None and timeline_path is not None:
             try:
                 save_timeline(result.timeline, timeline_path)
@@ -122,7 +130,8 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
 
 
 def replay_alone(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None = None, *, stages: str,
-                 device: str | None = None, repeats: int = 3) -> Prediction:
+                 device: str | None = None, repeats: int = 3, allow_unsplit: bool = False,
+                 allow_other_model: bool = False) -> Prediction:
     """Run ``ranks`` of the plan in ``plan_path`` (default: all), one after another, each alone in this process.
 
     ``stages`` is as for :func:`replay`; ``device`` is ``"cpu"`` or ``"cuda"``, by default what there is. Medians are
@@ -133,6 +142,7 @@ def replay_alone(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None 
 
     import torch
 
+    from runtime.agreement import Allowed
     from runtime.alone import alone, measure_rank
     from runtime.prediction import predict
 
@@ -143,7 +153,8 @@ def replay_alone(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None 
     costs = []
     for rank in range(len(plan.program.ranks)) if ranks is None else ranks:
         with alone(plan, rank, where) as session:
-            costs.append(measure_rank(plan, session, training_of(stages, plan, session), repeats))
+            costs.append(measure_rank(plan, session, training_of(stages, plan, session), repeats,
+                                      Allowed(allow_unsplit, allow_other_model)))
         gc.collect()  # what this rank held, before the next one is built
         if where.type == "cuda":
             torch.cuda.empty_cache()
@@ -176,14 +187,18 @@ def _executor(plan: Plan, session: Session, worker: Worker, reduce: Callable[[Re
 
 
 def run_training(plan: Plan, session: Session, training: Training,
-                 checkpoints: Checkpoints | None = None, paced: bool = False) -> Replay | None:
+                 checkpoints: Checkpoints | None = None, paced: bool = False,
+                 allowed: Allowed | None = None) -> Replay | None:
     """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
 
     With ``checkpoints``, training is saved, and perhaps taken up where it was left. ``paced``: see :func:`replay`.
+    Raises :class:`~runtime.session.SessionError` for stages that are not those of the plan, unless that is ``allowed``
+    (:mod:`runtime.agreement`).
 
     After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas; with
     :class:`~runtime.optim.AdamA` it has been folded into the optimizer's moments and freed instead.
     """
+    from runtime.agreement import Allowed, require_agreement
     from runtime.health import require_finite
     from runtime.reduction import Reduction
     from runtime.session import SessionError
@@ -195,6 +210,7 @@ def run_training(plan: Plan, session: Session, training: Training,
     except SignatureError as error:
         raise SessionError(str(error)) from None
     worker = Stages(plan, session, training)
+    require_agreement(plan, session, training, allowed or Allowed())
     gradients = Reduction(plan, session, training, worker.folding)
     executor = _executor(gradients.plan, session, worker, gradients.start, seconds_in_unit(plan) if paced else None)
     measured: list[Measured] = []

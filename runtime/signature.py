@@ -12,6 +12,7 @@ from runtime.factory import takes_session
 from runtime.plan import Plan
 
 if TYPE_CHECKING:
+    from runtime.agreement import Allowed
     from runtime.training import Training
 
 __all__ = ["SignatureError", "require_signature", "signatures", "signed"]
@@ -37,29 +38,34 @@ def signatures(training: Training) -> Mapping[str, str]:
     return found
 
 
-def signed(plan: Plan, factory: Callable[[Plan, int], Training]) -> Plan:
+def signed(plan: Plan, factory: Callable[[Plan, int], Training], allowed: Allowed | None = None,
+           tell: Callable[[str], None] = lambda sentence: None) -> Plan:
     """``plan`` with the signatures of the stages that ``factory(plan, rank)`` makes for its ranks, and with a REDUCE
     for each set of stages that hold parameters together.
 
-    Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch; and
-    for ties that name what is not there.
+    Raises :class:`SignatureError` for a factory that needs a session: its stages cannot be made before the launch; for
+    ties that name what is not there; and for stages that are not those that the plan was made for, unless that is
+    ``allowed``, and then it is what ``tell`` is called with.
     """
     if takes_session(factory):
         raise SignatureError("stages whose function takes a session can only be made when the plan runs, so a plan "
                              "cannot be signed for them: leave --stages out")
+    from runtime.agreement import facts_of, require_allowed, wiring_of
     from runtime.session import SessionError
-    from runtime.ties import holding, shared_stages
+    from runtime.ties import shared_stages
 
     found: dict[str, str] = {}
-    held = []
-    for rank in range(len(plan.program.ranks)):
-        training = factory(plan, rank)
-        found.update(signatures(training))
-        try:
-            held.append(holding(training))
-        except SessionError as error:
-            raise SignatureError(str(error)) from None
-    return replace(plan.sharing(shared_stages(held)), signatures=found)
+    facts = []
+    try:
+        for rank in range(len(plan.program.ranks)):
+            training = factory(plan, rank)
+            wiring_of(plan, rank, training)
+            found.update(signatures(training))
+            facts.append(facts_of(plan, training))
+        require_allowed(plan, facts, allowed, tell)
+    except SessionError as error:
+        raise SignatureError(str(error)) from None
+    return replace(plan.sharing(shared_stages(rank.holding for rank in facts)), signatures=found)
 
 
 def require_signature(plan: Plan, training: Training) -> None:

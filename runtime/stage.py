@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from runtime.offload import CopyEngine, Shelf
 
-__all__ = ["StageRunner", "add_gradient"]
+__all__ = ["StageRunner", "add_gradient", "deferrable"]
 
 Gradients: TypeAlias = list[Tensor | None]
 
@@ -38,6 +38,12 @@ def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
         parameter.grad = gradient
     else:
         parameter.grad += gradient
+
+
+def deferrable(module: nn.Module) -> list[nn.Linear]:
+    """The layers of ``module`` whose weight gradients a split backward can leave for later: plain linear ones of real
+    numbers. A subclass, or a layer with a parametrization, may compute something else."""
+    return [layer for layer in module.modules() if type(layer) is nn.Linear and not layer.weight.is_complex()]
 
 
 class _Kept(NamedTuple):
@@ -128,8 +134,7 @@ class StageRunner:
         self._hooks = [hook for part in offloaded or () for hook in self._watch(module.get_submodule(part))]
         self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
-        self._split = [layer for layer in module.modules()
-                       if type(layer) is nn.Linear and not layer.weight.is_complex()] if split else []
+        self._split = deferrable(module) if split else []
         for layer in self._split:
             layer.__dict__["forward"] = self._deferring(layer)
 

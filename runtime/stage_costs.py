@@ -3,7 +3,9 @@
 The file, ``weft.stage-costs/1``, is one JSON object: ``format``, ``device``, ``torch``, and ``stages``, each with
 ``stage``; ``origin``, which is ``"measured"``, ``"as stage 3"`` where that one is built alike, or ``"skipped: ..."``
 with the reason; ``parameter_bytes``, ``buffer_bytes``, ``output_bytes``; and ``passes``, by kind of backward and
-letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. The stages of a graph also have ``takes`` and
+letter: ``{seconds, spread, repeats, memory, peak}``, memory in bytes. Optional are ``parameters`` and ``deferred``,
+how many a stage has and of how many the weight gradient waits for W, and beside ``stages`` also ``ties``, each
+``{parameter, stages}``. The stages of a graph also have ``takes`` and
 ``owes``: by the number of an earlier stage, the bytes of what it gives to this one, and of the gradients it gets back.
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 from runtime.buffers import OPEN_SENDS
 from runtime.measure import Memory, Sample
 from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.model_facts import ModelFacts, StageFacts, TieFacts
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["MODES", "MeasureError", "MeasuredStages", "PassCost", "StageCosts", "load_stage_costs", "measured_problem",
@@ -47,7 +50,8 @@ class StageCosts:
     ``parameter_bytes``: of its parameters; ``buffer_bytes`` of what it holds besides. ``output_bytes``: what it hands
     on. ``same_as``: the stage that was measured in its place, being built alike. ``skipped``: why it was not measured.
     ``takes``: in a graph of stages, the bytes that it takes from each earlier stage; ``owes`` those of the gradients
-    that it gives back. ``None`` in a chain.
+    that it gives back. ``None`` in a chain. ``parameters``: how many it has; ``deferred``: of how many the weight
+    gradient waited for W. ``None`` in files that do not say.
     """
 
     stage: int
@@ -59,15 +63,19 @@ class StageCosts:
     skipped: str | None = None
     takes: Mapping[int, int] | None = None
     owes: Mapping[int, int] | None = None
+    parameters: int | None = None
+    deferred: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStages:
-    """All stages of a training, and the device and torch they were measured on."""
+    """All stages of a training, and the device and torch they were measured on. ``ties``: the stages that hold each
+    tied parameter, by its name in the first of them."""
 
     device: str
     torch: str
     stages: tuple[StageCosts, ...]
+    ties: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
 def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: int = 2,
@@ -93,7 +101,8 @@ def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
 
 
 def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", memory: int | None = None,
-                     optimizer_copies: int = 2, name: str = "measured stages") -> Problem:
+                     optimizer_copies: int = 2, name: str = "measured stages",
+                     ties: Sequence[tuple[str, Sequence[int]]] = ()) -> Problem:
     """Stage s on device s, with what was measured: durations in seconds, memory and workspace in bytes.
 
     ``memory`` is what each device has; :func:`static_bytes` of it are not for activations. ``None`` does not limit it.
@@ -115,7 +124,17 @@ def measured_problem(costs: Sequence[StageCosts], *, backward: str = "full", mem
     devices = tuple(Device(f"rank{cost.stage}", None if memory is None
                            else _left(memory, static_bytes(costs, cost.stage, optimizer_copies=optimizer_copies), cost))
                     for cost in costs)
-    return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B")
+    return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B", model=_model(costs, backward, ties))
+
+
+def _model(costs: Sequence[StageCosts], backward: str, ties: Sequence[tuple[str, Sequence[int]]]) -> ModelFacts:
+    """What was measured, for the modules that will run to be held against. (What the last stage of a chain gives goes
+    into its loss.)"""
+    return ModelFacts(
+        tuple(StageFacts(f"F{cost.stage}", parameters=cost.parameters, parameter_bytes=cost.parameter_bytes,
+                         output_bytes=cost.output_bytes if cost.takes is None and cost is not costs[-1] else None,
+                         deferred=cost.deferred if backward == "split" else None) for cost in costs),
+        tuple(TieFacts(name, tuple(f"F{stage}" for stage in stages)) for name, stages in ties))
 
 
 def _givers(cost: StageCosts) -> Sequence[int]:
@@ -157,15 +176,19 @@ def save_stage_costs(measured: MeasuredStages, path: str | os.PathLike[str]) -> 
 def stage_costs_to_json(measured: MeasuredStages) -> dict[str, Any]:
     """The ``weft.stage-costs/1`` object of ``measured``."""
     return {"format": COSTS_FORMAT, "device": measured.device, "torch": measured.torch,
-            "stages": [_stage_to_json(cost) for cost in measured.stages]}
+            "stages": [_stage_to_json(cost) for cost in measured.stages],
+            **({"ties": [{"parameter": name, "stages": list(stages)} for name, stages in measured.ties]}
+               if measured.ties else {})}
 
 
 def _stage_to_json(cost: StageCosts) -> dict[str, Any]:
     origin = "measured" if cost.same_as is None else f"as stage {cost.same_as}"
     graph = {name: {str(stage): size for stage, size in values.items()}
              for name, values in (("takes", cost.takes), ("owes", cost.owes)) if values is not None}
+    counts = {name: value for name in ("parameters", "deferred") if (value := getattr(cost, name)) is not None}
     return {
-        **graph, "stage": cost.stage, "origin": origin if cost.skipped is None else f"skipped: {cost.skipped}",
+        **graph, **counts, "stage": cost.stage,
+        "origin": origin if cost.skipped is None else f"skipped: {cost.skipped}",
         "parameter_bytes": cost.parameter_bytes, "buffer_bytes": cost.buffer_bytes, "output_bytes": cost.output_bytes,
         "passes": {mode: {letter: {"seconds": run.time.seconds, "spread": run.time.spread, "repeats": run.time.repeats,
                                    "memory": run.memory.change, "peak": run.memory.peak}
@@ -176,15 +199,25 @@ def stage_costs_from_json(value: Any, where: str = "stage costs") -> MeasuredSta
     """The stages of a ``weft.stage-costs/1`` object; ``where`` (a file name) leads every error message."""
     entry = Entry(value, where)
     require_format(entry, COSTS_FORMAT)
-    entry.allow("format", "device", "torch", "stages")
+    entry.allow("format", "device", "torch", "stages", "ties")
     stages = tuple(_stage(item) for item in entry.list("stages"))
     if [cost.stage for cost in stages] != list(range(len(stages))):
         raise FormatError(f"{where}: stages must be numbered from 0 on, in order")
-    return MeasuredStages(entry.text("device"), entry.text("torch"), stages)
+    ties = tuple(_tie(item, len(stages)) for item in entry.list("ties", required=False))
+    return MeasuredStages(entry.text("device"), entry.text("torch"), stages, ties)
+
+
+def _tie(item: Entry, count: int) -> tuple[str, tuple[int, ...]]:
+    item.allow("parameter", "stages")
+    stages = item.get("stages")
+    if not isinstance(stages, list) or not all(type(s) is int and 0 <= s < count for s in stages):
+        raise FormatError(f"{item.where}: stages is {stages}, it must be a list of stages from 0 to {count - 1}")
+    return item.text("parameter"), tuple(stages)
 
 
 def _stage(item: Entry) -> StageCosts:
-    item.allow("stage", "origin", "parameter_bytes", "buffer_bytes", "output_bytes", "passes", "takes", "owes")
+    item.allow("stage", "origin", "parameter_bytes", "buffer_bytes", "output_bytes", "passes", "takes", "owes",
+               "parameters", "deferred")
     origin = item.text("origin")
     skipped = origin.removeprefix("skipped: ") if origin.startswith("skipped: ") else None
     twin = origin.removeprefix("as stage ")
@@ -197,7 +230,8 @@ def _stage(item: Entry) -> StageCosts:
     if (takes is None) != (owes is None) or set(owes or ()) - set(takes or ()):
         raise FormatError(f"{item.where}: owes must stand beside takes, and name no other stages")
     return StageCosts(item.count("stage"), item.count("parameter_bytes"), item.count("buffer_bytes"),
-                      item.count("output_bytes"), passes, int(twin) if twin.isdecimal() else None, skipped, takes, owes)
+                      item.count("output_bytes"), passes, int(twin) if twin.isdecimal() else None, skipped, takes, owes,
+                      *(item.count(name) if item.has(name) else None for name in ("parameters", "deferred")))
 
 
 def _by_stage(item: Entry, name: str) -> dict[int, int] | None:

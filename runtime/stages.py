@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from runtime.accumulation import Folding
+from runtime.agreement import wiring_of
 from runtime.executor import Parcel, Task
 from runtime.offload import CopyEngine
 from runtime.optim import AdamA
@@ -18,7 +19,7 @@ from runtime.program import StageWork, Work
 from runtime.session import Session, SessionError
 from runtime.stage import StageRunner, add_gradient
 from runtime.training import Boundary, Training
-from runtime.wiring import INPUT, OUTPUT, TARGET, Wiring
+from runtime.wiring import INPUT, OUTPUT, TARGET
 
 __all__ = ["Stages"]
 
@@ -35,12 +36,9 @@ class Stages:
     """
 
     def __init__(self, plan: Plan, session: Session, training: Training) -> None:
-        graph = plan.vocabulary.graph
-        if graph is None:
-            raise SessionError(f"the problem {plan.problem.name!r} can be emulated, but not run: "
-                               f"{plan.vocabulary.why_no_stages}")
+        self.wiring = wiring_of(plan, session.rank, training)
+        graph = self.wiring.graph
         self.graph, self.training, self.rank, self.device = graph, training, session.rank, session.device
-        self.wiring = Wiring(graph, training)
         self.micro_batches = plan.micro_batches
         self.first_micro_batch = session.replica * plan.micro_batches
         self.batch_size = session.replicas * plan.micro_batches
@@ -49,9 +47,6 @@ class Stages:
         self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
         self.losses: dict[tuple[int, str, int], Tensor] = {}  # (stage, value, micro-batch)
         mine = {s for s, stage in enumerate(graph.stages) if session.rank in stage.ranks}
-        if set(training.stages) != mine:
-            raise SessionError(f"rank {session.rank} runs the stages {sorted(mine)}, but was handed the modules of "
-                               f"{sorted(training.stages)}")
         if self.wiring.is_chain and graph.has_backward and len(graph.stages) - 1 in mine and (
                 training.loss is None or training.targets is None):
             raise SessionError("the plan has backward passes, so the rank of the last stage must hand over a loss and "

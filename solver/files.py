@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from solver.entries import Entry, FormatError, near, number, read_json, require_format, show, write_atomically
+from solver.model_files import facts_from_json, facts_to_json
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
 from solver.schedule import Operation, Repetend, Schedule
 
@@ -62,6 +63,8 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
         result["links"] = [{"name": link.name, "source": problem.devices[link.source].name,
                             "target": problem.devices[link.target].name} for link in problem.links]
     result["blocks"] = [_block_to_json(block) for block in problem.blocks]
+    if problem.model is not None:
+        result["model"] = facts_to_json(problem.model)
     return result
 
 
@@ -69,17 +72,20 @@ def problem_from_json(value: Any, where: str = "problem") -> Problem:
     """The problem of a ``weft.problem/1`` object; ``where`` (a file name) leads every error message."""
     entry = Entry(value, where)
     require_format(entry, PROBLEM_FORMAT)
-    entry.allow("format", "name", "time_unit", "memory_unit", "devices", "links", "blocks")
+    entry.allow("format", "name", "time_unit", "memory_unit", "devices", "links", "blocks", "model")
     devices = tuple(_device(item) for item in entry.list("devices"))
     names = {device.name: i for i, device in enumerate(devices)}
+    blocks = tuple(_block(item) for item in entry.list("blocks"))
     with _naming(where):
         return Problem(
             name=entry.text("name"),
             devices=devices,
             links=tuple(_link(item, names) for item in entry.list("links", required=False)),
-            blocks=tuple(_block(item) for item in entry.list("blocks")),
+            blocks=blocks,
             time_unit=entry.text("time_unit"),
             memory_unit=entry.text("memory_unit"),
+            model=facts_from_json(entry.child("model"), (block.name for block in blocks)) if entry.has("model")
+            else None,
         )
 
 

@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 import networkx as nx
 
+from solver.model_facts import ModelFacts
+
 Number: TypeAlias = int | float
 
 __all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError",
@@ -156,6 +158,8 @@ class Problem:
     links: tuple[Link, ...] = ()
     time_unit: str = "s"
     memory_unit: str = "B"
+    #: What the stages are made of, where that is known; no part of what is solved.
+    model: ModelFacts | None = None
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -84,7 +84,7 @@ def sentences(end: Ended) -> list[str]:
 
 
 @pytest.mark.parametrize(("fault", "moment", "says"), [
-    pytest.param("killed-2", "group", r"rank 2 was never heard of|lost rank 2", marks=pytest.mark.slow),
+    pytest.param("killed-2", "group", r"rank 2 was (never heard|last heard) of|lost rank 2", marks=pytest.mark.slow),
     ("killed-2", "offset", r"lost rank 2, (last heard of \w+|never heard of).*, while joining the other ranks"),
     pytest.param("killed-0", "offset", r"lost rank 0|rank 0 is gone", marks=pytest.mark.slow),
     pytest.param("stopped-2", "offset", r"of joining the other ranks; rank 2 was (last heard of .* s ago|never heard)",

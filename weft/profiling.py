@@ -172,7 +172,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
     """
     import torch
 
-    from runtime.measure_stages import measure_stages
+    from runtime.measure_stages import measure_stages, measured_ties
     from runtime.stage_costs import MeasuredStages
     from weft.profiling_together import profile_together
 
@@ -186,7 +186,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
         return profile_together(stages, ranks, repeats=repeats, device=where.type)
     training = load_stages(stages) if isinstance(stages, str) else stages
     return MeasuredStages(device_name(where), torch.__version__,
-                          tuple(measure_stages(training, device=where, repeats=repeats)))
+                          tuple(measure_stages(training, device=where, repeats=repeats)), measured_ties(training))
 
 
 def stage_lines(measured: MeasuredStages) -> Iterator[str]:

@@ -88,7 +88,7 @@ def rank_main(stages: str, folder: Path, device: str, repeats: int) -> None:
     """Measure, in company."""
     import torch
 
-    from runtime.measure_stages import measure_stages
+    from runtime.measure_stages import measure_stages, measured_ties
     from runtime.stage_costs import MeasuredStages, save_stage_costs
     from weft.profiling import device_name, load_stages
 
@@ -104,7 +104,7 @@ def rank_main(stages: str, folder: Path, device: str, repeats: int) -> None:
     for turn in range(TURNS):  # beside what the neighbour measures: another stage in every turn
         begin = (count * rank // ranks + count * turn // TURNS) % count
         costs = measure_stages(training, device=where, repeats=repeats, held=held // ranks, begin=begin)
-        found.append(MeasuredStages(device_name(where), torch.__version__, tuple(costs)))
+        found.append(MeasuredStages(device_name(where), torch.__version__, tuple(costs), measured_ties(training)))
     save_stage_costs(_combined(found), folder / f"{rank}.json")
     while not _all(folder, "json", ranks):  # the others want a neighbour that works
         measure_stages(training, device=where, repeats=1, held=held // ranks)

@@ -68,11 +68,14 @@ def draw(
                   title=title, critical=critical)
 
 
-def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None) -> Any:
+def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: str | None = None, *,
+         allow_unsplit: bool = False, allow_other_model: bool = False) -> Any:
     """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
 
     With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch. Raises
-    :class:`runtime.factory.FactoryError` for a function that does not give them.
+    :class:`runtime.factory.FactoryError` for a function that does not give them, and
+    :class:`runtime.signature.SignatureError` for stages that are not those of the schedule's problem, which the last
+    two arguments allow as they do in :func:`replay`.
     Blocks may run micro-batches in any order. Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and
     :class:`runtime.check.ProgramError`.
     """
@@ -80,10 +83,11 @@ def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: st
 
     made = plan_of(judged(schedule, in_turn=False))
     if stages is not None:
+        from runtime.agreement import Allowed, warn
         from runtime.factory import load_factory
         from runtime.signature import signed
 
-        made = signed(made, load_factory(stages))
+        made = signed(made, load_factory(stages), Allowed(allow_unsplit, allow_other_model), warn)
     if path is not None:
         save_plan(made, path)
     return made

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts", "natural",
-           "positive", "share", "texts"]
+__all__ = ["add_allowed", "add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts",
+           "natural", "positive", "share", "texts"]
 
 
 def add_schedule(command: argparse.ArgumentParser) -> None:
     """A schedule file."""
     command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file (weft.schedule/1)")
+
+
+def add_allowed(command: argparse.ArgumentParser) -> None:
+    """What of the stages may differ from the plan."""
+    command.add_argument("--allow-unsplit", action="store_true", help="with --stages: go on where the plan splits a "
+                         "backward and the executor cannot split that module's")
+    command.add_argument("--allow-other-model", action="store_true", help="with --stages: go on where parameters, ties "
+                         "or the sizes of messages are not those that the plan was solved for")
 
 
 def add_spec(command: argparse.ArgumentParser) -> None:

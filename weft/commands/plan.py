@@ -6,7 +6,7 @@ import argparse
 import json
 
 import weft
-from weft.commands.arguments import add_schedule
+from weft.commands.arguments import add_allowed, add_schedule
 from weft.commands.command import GOOD, Command
 from weft.commands.output import require_torch, require_writable
 
@@ -18,13 +18,15 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", metavar="FILE", help="where to (default: standard output)")
     command.add_argument("--stages", metavar="FILE.py:FUNCTION",
                          help="the stages that `weft replay` will run (or MODULE:FUNCTION): it then refuses any others")
+    add_allowed(command)
 
 
 def _run(options: argparse.Namespace) -> int:
     require_writable(options.output)
     if options.stages is not None:
         require_torch("plan --stages")
-    plan = weft.plan(options.schedule, options.output, options.stages)
+    plan = weft.plan(options.schedule, options.output, options.stages, allow_unsplit=options.allow_unsplit,
+                     allow_other_model=options.allow_other_model)
     if options.output:
         print(f"written to {options.output}")
     else:

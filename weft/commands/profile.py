@@ -67,7 +67,8 @@ def _run_stages(options: argparse.Namespace) -> int:
     print(json.dumps(stage_costs_to_json(measured)) if options.json else "\n".join(stage_lines(measured)))
     if options.problem:
         save_problem(measured_problem(measured.stages, backward=options.backward, memory=options.memory,
-                                      optimizer_copies=options.optimizer_copies, name=options.stages), options.problem)
+                                      optimizer_copies=options.optimizer_copies, name=options.stages,
+                                      ties=measured.ties), options.problem)
     if not options.json:
         for path in filter(None, (options.output, options.problem)):
             print(f"written to {path}")

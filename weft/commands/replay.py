@@ -6,7 +6,7 @@ import argparse
 import json
 
 import weft
-from weft.commands.arguments import count, positive
+from weft.commands.arguments import add_allowed, count, positive
 from weft.commands.command import GOOD, Command
 from weft.commands.output import require_torch
 
@@ -18,6 +18,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--emulate", action="store_true", help="sleep for each block's duration instead of computing")
     command.add_argument("--stages", metavar="FILE.py:FUNCTION",
                          help="where this rank's stages come from (or MODULE:FUNCTION)")
+    add_allowed(command)
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
                          help="stop everything if a rank makes no progress for so long (default: 60)")
     command.add_argument("--rank-alone", metavar="R", help="with --stages, without torchrun: run rank R (or all, one "
@@ -55,7 +56,8 @@ def _run(options: argparse.Namespace) -> int:
                         timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
                         reserve=options.reserve, checkpoint=options.checkpoint,
                         checkpoint_every=options.checkpoint_every, resume=options.resume, unchecked=options.unchecked,
-                        replicas=options.replicas, paced=options.paced)
+                        replicas=options.replicas, paced=options.paced, allow_unsplit=options.allow_unsplit,
+                        allow_other_model=options.allow_other_model)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD
@@ -73,7 +75,8 @@ def _run_alone(options: argparse.Namespace) -> int:
         if given:
             raise ValueError(f"{option} is for ranks that run together; --rank-alone runs each by itself")
     ranks = None if options.rank_alone == "all" else [int(options.rank_alone)]
-    found = weft.replay_alone(options.plan, ranks, stages=options.stages, device=options.device)
+    found = weft.replay_alone(options.plan, ranks, stages=options.stages, device=options.device,
+                              allow_unsplit=options.allow_unsplit, allow_other_model=options.allow_other_model)
     print(json.dumps(found.to_json()) if options.json else found)
     return GOOD
 
