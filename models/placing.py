@@ -93,7 +93,9 @@ def placement_problem(graph: OperatorGraph, hardware: Sequence[Hardware], second
             name, tuple(_time(graph, operators, hard) for hard in hardware), resident,
             graph.saved_bytes(operators) if training else 0, next(iter(classes), None),
             gradient=graph.parameter_count(operators) * gradient_per_parameter if training else 0,
-            forward=_forward(operators, hardware[0].times, training)))
+            forward=_forward(operators, hardware[0].times, training),
+            parameters=tuple({parameter.name: parameter.count for operator in operators
+                              for parameter in graph.by_name[operator].parameters}.items())))
     degrees = tuple(Degree(some.devices, tuple(
         tuple(_time(graph, operators, replace(hard, times=times))
               for hard, times in zip(hardware, some.times, strict=True)) for operators in parts.values()),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from solver.model_facts import ModelFacts, StageFacts, ties_between
 from solver.operators import OperatorGraph
 from solver.placement.placement import Placement
 from solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
@@ -103,15 +104,23 @@ def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> Place
     return dataclasses.replace(problem, kinds=tuple(map(wished, problem.kinds)))
 
 
-def blocks_of(placement: GraphPlacement) -> Problem:
+def blocks_of(placement: GraphPlacement, tolerance: float = 0.0) -> Problem:
     """A graph of stages as a block problem: of each stage a forward and a backward on its devices, with their memory.
-    The all-reduce of a replicated stage, once a step, is in its backwards in equal parts."""
+    The all-reduce of a replicated stage, once a step, is in its backwards in equal parts. ``tolerance``: the share by
+    which the modules that run may have other numbers of parameters."""
     from solver.placement.stage_blocks import stage_problem, work_of
 
     problem = placement.problem
     works = work_of(problem, placement.stages, spread=True)
-    return stage_problem(problem.name, works, placement.after, time_unit=problem.time_unit,
-                         memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
+    blocks = stage_problem(problem.name, works, placement.after, time_unit=problem.time_unit,
+                           memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
+    held = [dict(item for node in stage.nodes for item in problem.nodes[node].parameters)
+            for stage in placement.stages]
+    facts = tuple(StageFacts(f"F{s}", tuple(problem.nodes[node].name for node in stage.nodes),
+                             sum(parameters.values()) if any(held) else None)
+                  for s, (stage, parameters) in enumerate(zip(placement.stages, held, strict=True)))
+    return dataclasses.replace(blocks, model=ModelFacts(
+        facts, ties_between({f"F{s}": parameters for s, parameters in enumerate(held)}), tolerance))
 
 
 def parse_devices(text: str) -> dict[str, Wish]:

@@ -72,7 +72,8 @@ class Node:
     ``resident`` is held all the time, ``per_micro_batch`` once for each micro-batch in flight; both count only on kinds
     with limited memory. Operators with equal ``colocation`` (not ``None``) share a stage. ``gradient``: how much
     must be added up among the devices of a replicated stage. ``forward``: the forward's share of its times, in [0, 1];
-    it matters to schedules of the stages only.
+    it matters to schedules of the stages only. ``parameters``: names and sizes of those it holds, where they are known;
+    they tell plans of its stages what to expect, and the search nothing.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Node:
     backward: bool = False
     gradient: float = 0.0
     forward: float = 1 / 3
+    parameters: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         where = f"operator {self.name!r}"

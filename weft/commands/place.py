@@ -62,11 +62,20 @@ def _run(options: argparse.Namespace) -> int:
     answer, blocks = found.to_json(), None
     if options.problem:
         assert isinstance(found, GraphPlacement)
-        blocks = blocks_of(found)
+        blocks = blocks_of(found, 0.0 if options.graph.endswith(".json") else _likeness(options.graph))
     _write(options, answer, blocks)
     print(json.dumps(answer) if options.json else placement_text(found))
     _tell_written(options)
     return GOOD
+
+
+def _likeness(path: str) -> float:
+    """How far a model may be from the spec at ``path``: not at all from a graph that was captured."""
+    from models.build import LIKENESS
+    from models.sections import GraphModel
+    from models.spec import load_spec
+
+    return 0.0 if isinstance(load_spec(path).model, GraphModel) else LIKENESS
 
 
 def _run_memory(options: argparse.Namespace) -> int:
