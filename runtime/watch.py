@@ -29,6 +29,7 @@ __all__ = ["Activity", "Watch"]
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
 GRACE = 1.0  # seconds from losing the store to giving up: rank 0 may just have finished a little earlier
+JOINING = 15.0  # seconds that ranks which have all come may take to connect, on a machine that is busy
 LOADING = 120.0  # seconds that anything may take until work begins: importing, building a model
 
 
@@ -43,12 +44,13 @@ class Watch:
     """Watches this rank's work, and the others', between ``with`` and its end.
 
     ``store`` is a rendezvous store of this watch alone (its thread blocks on it). ``timeout`` is in seconds, for one
-    instruction or one wait; from :meth:`joined` until :meth:`begin`, it is two minutes if that is more.
+    instruction or one wait; until :meth:`joined` it is :data:`JOINING`, and from then until :meth:`begin` two minutes,
+    if that is more.
     """
 
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
-        self._limit = timeout
+        self._limit = max(timeout, JOINING)
         self._now = Activity("starting"), time.monotonic()  # one assignment: the other thread sees both or neither
         self._over = threading.Event()
         self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
