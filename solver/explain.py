@@ -17,7 +17,7 @@ from solver.cpsat import Budget, run
 from solver.instance import Instance
 from solver.problem import Number
 
-__all__ = ["Infeasible", "require_room"]
+__all__ = ["Infeasible", "NotFound", "require_room"]
 
 
 class Infeasible(ValueError):
@@ -32,6 +32,10 @@ class Infeasible(ValueError):
         super().__init__(message)
         self.shortages = shortages
         self.most_micro_batches = most_micro_batches
+
+
+class NotFound(Infeasible):
+    """No schedule or placement was found within the limit; none is proven impossible."""
 
 
 def require_room(instance: Instance, micro_batches: int, budget: Budget) -> None:

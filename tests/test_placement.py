@@ -238,7 +238,7 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
 def test_where_only_the_exact_search_finds_what_fits_it_is_used_whatever_the_size(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("solver.placement.search._EXACT", -1)
-    monkeypatch.setattr("solver.placement.search.best_slicing", lambda *_: None)
+    monkeypatch.setattr("solver.placement.search.best_slicing", lambda *_, **__: None)
     monkeypatch.setattr("solver.placement.search._Search._solve_coarse", lambda *_: None)
     assert place(chain([3, 1, 4, 1, 5], devices=3)).objective == 5
 

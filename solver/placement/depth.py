@@ -20,12 +20,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import networkx as nx
 from ortools.sat.python import cp_model
 
 from solver.cpsat import Budget, run
 from solver.placement.exact import bound_loads, load_in_ticks, read_stages
-from solver.placement.groups import Groups
+from solver.placement.groups import Groups, reduced
+from solver.placement.memory_rows import memory_terms
 from solver.placement.slicing import Slicing
 from solver.placement.threshold import Literal, Threshold, Ticks, negated
 from solver.placement.windows import windows_of
@@ -107,8 +107,7 @@ def waits(groups: Groups) -> list[tuple[int, int]]:
     ``groups.order`` may hold more: an order that interchangeable groups were put into makes no stage deeper.
     """
     place = groups.spread(range(groups.count))
-    graph = nx.DiGraph((place[a], place[b]) for a, b in groups.problem.order if place[a] != place[b])
-    return sorted(nx.transitive_reduction(graph).edges)
+    return list(reduced(groups.count, {(place[a], place[b]) for a, b in groups.problem.order if place[a] != place[b]}))
 
 
 class _DepthRows:
@@ -161,21 +160,17 @@ class _DepthRows:
         return self._deeper[stage, depth]
 
     def _memory(self) -> None:
-        threshold, groups, problem = self.threshold, self.groups, self.groups.problem
+        threshold, problem = self.threshold, self.groups.problem
         for k, kind in enumerate(problem.kinds):
             if kind.memory is None or not kind.count:
                 continue
-            limit = threshold.amount(kind.memory)
             for stage in range(threshold.stages):
                 on = threshold.kind[stage][k]
-                possible = [group for group in range(groups.count) if threshold.inside(group, stage) is not False]
                 for depth in range(1, threshold.stages - stage + 1):
                     in_flight = problem.in_flight(depth)
                     if on is False or (depth > 1 and in_flight == problem.in_flight(depth - 1)):
                         continue
-                    demand = groups.resident + in_flight * groups.per_micro_batch
-                    terms = [(threshold.amount(float(demand[group])), threshold.inside(group, stage))
-                             for group in possible]
+                    terms, limit = memory_terms(threshold, stage, k, in_flight)
                     if sum(amount for amount, _ in terms) > limit:
                         threshold.at_most(terms, limit, _both(threshold, on, self.deeper(stage, depth)))
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
 from solver.cpsat import Budget, Outcome, run
 from solver.placement.groups import Groups
-from solver.placement.slicing import Slicing
+from solver.placement.memory_rows import require_memory
+from solver.placement.slicing import Slicing, largest_load
 from solver.placement.threshold import Literal, Threshold, Ticks
 from solver.placement.windows import Windows, capacity_of, windows_of
 
-__all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "heaviest", "largest_load", "least_bottleneck",
-           "read_stages"]
+__all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
 
 #: Capacities of several kinds are fractions; rows take them in so many parts, rounded up.
 _PARTS = 1000
@@ -57,10 +56,9 @@ def least_bottleneck(groups: Groups, budget: Budget, start: Slicing | None, leas
     stages = min(groups.problem.devices, groups.count)
     cutoff = start.value if start is not None and options.cutoff else float("inf")
     ticks = Ticks.of(groups, cutoff)
-    top = ticks.all_work(groups)
-    if start is not None and options.cutoff:
-        # One tick better than what is known: loads of both are rounded in the same way.
-        top = load_in_ticks(groups, start, ticks) - 1
+    # One tick better than what is known: loads of both are rounded in the same way.
+    top = (load_in_ticks(groups, start, ticks) - 1 if start is not None and options.cutoff else
+           ticks.all_work(groups))
     if windows is None:
         windows = windows_of(groups, stages, cutoff if options.windows else float("inf"))
     if not windows.possible or top < 0:
@@ -68,7 +66,7 @@ def least_bottleneck(groups: Groups, budget: Budget, start: Slicing | None, leas
     threshold = Threshold(groups, stages, windows, ticks)
     bottleneck = threshold.model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
     bound_loads(threshold, bottleneck)
-    threshold.require_memory()
+    require_memory(threshold)
     if options.total:
         _total_row(threshold, bottleneck)
     threshold.model.minimize(bottleneck)
@@ -124,25 +122,3 @@ def load_in_ticks(groups: Groups, slicing: Slicing, ticks: Ticks) -> int:
                 factor = groups.problem.kinds[slicing.stages[stage][0]].transfer_factor
                 loads[stage] += ticks.down(net.cost * factor)
     return max(loads)
-
-
-def largest_load(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]]) -> float:
-    """The largest load of these stages (kind, groups)."""
-    return max(_loads(groups, stages))
-
-
-def heaviest(groups: Groups, slicing: Slicing) -> int:
-    """The index of the stage with the largest load."""
-    loads = _loads(groups, slicing.stages)
-    return loads.index(max(loads))
-
-
-def _loads(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]]) -> list[float]:
-    stage_of = {group: index for index, (_, inside) in enumerate(stages) for group in inside}
-    loads = [float(groups.times[list(inside), kind].sum()) for kind, inside in stages]
-    for net in groups.nets:
-        touched = {stage_of[group] for group in net.groups}
-        if len(touched) > 1:
-            for stage in touched:
-                loads[stage] += net.cost * groups.problem.kinds[stages[stage][0]].transfer_factor
-    return loads

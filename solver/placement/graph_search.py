@@ -12,25 +12,27 @@ the best stages in a row of a few orders, with the bound of :mod:`solver.placeme
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from solver.cpsat import Budget
+from solver.explain import NotFound
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
 from solver.placement.coarsen import shorten_paths
-from solver.placement.depth import Found, least_bottleneck_by_depth, least_depth, waits
-from solver.placement.exact import largest_load
+from solver.placement.depth import least_bottleneck_by_depth, least_depth, waits
 from solver.placement.groups import Groups, contract, groups_of
 from solver.placement.hopeless import NoPlacement, refuse_hopeless
 from solver.placement.levels import TooWide, first_row, levels
-from solver.placement.placement import Placement, Stage
+from solver.placement.placement import Stage, meets
 from solver.placement.problem import PlacementError, PlacementProblem
 from solver.placement.reduce import order_twins
-from solver.placement.search import Step, place
-from solver.placement.slicing import Slicing
+from solver.placement.search import Step, place_within
+from solver.placement.shares import part_of
+from solver.placement.slicing import Slicing, largest_load
 from solver.placement.stage_dag import GraphPlacement, stages_by_depth
 
 __all__ = ["order_branches", "place_graph"]
@@ -39,6 +41,9 @@ __all__ = ["order_branches", "place_graph"]
 _MOST_GROUPS = 2000
 #: Pieces that paths are made of where whole ones are too many, and how many cuts of such a graph are worth their time.
 _PIECES, _FEW_CUTS = (6, 4, 3, 2, 1), 300_000
+#: Of what is proven to be impossible.
+_IMPOSSIBLE = ("no graph of stages fits the devices' memory; give more memory or more devices, or a smaller "
+               "micro-batch")
 
 
 def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: float = 60.0,
@@ -59,76 +64,141 @@ def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: fl
 
 
 class _Search:
+    """One search. ``best`` are the best stages so far: with the least largest load until :meth:`_settle` says what that
+    is, and from then on the shallowest within the limit. ``least`` is the least largest load found, ``bound`` and
+    ``depth_bound`` what is proven."""
+
     def __init__(self, problem: PlacementProblem, budget: Budget, slack: float, on_step: Callable[[Step], None]
                  ) -> None:
         self.problem, self.budget, self.slack, self.on_step = problem, budget, slack, on_step
         self.whole = groups_of(problem)
+        if not problem.degrees:  # what does not fit one device may fit several
+            refuse_hopeless(self.whole)
         self.groups = self.whole if problem.degrees else order_branches(order_twins(self.whole))
+        self.bound = simple_bound(self.whole)
+        self.best: tuple[Stage, ...] | None = None
+        self.least = math.inf
+        self.limit: float | None = None
         self.depth_bound = 1
-        self.limit = float("inf")
         self.steps = 0
-        self.least = 0.0
+        self.by = "levels"
 
     def run(self, began: float) -> GraphPlacement:
         try:
-            solved = self._by_levels()
+            self._search()
         except KeyboardInterrupt:
             self.budget.interrupted = True
-            solved = None
-        best, bound = solved or (self._by_rows() if self.problem.degrees else self._by_encoding())
-        stages, after, deep = stages_by_depth(self.problem, _parts(best), [stage.devices for stage in best])
+        except NotFound:  # one of the ways; another may have found something
+            if self.best is None:
+                raise
+        if self.best is None:
+            self._give_up()
+        return self._answer(began)
+
+    def _search(self) -> None:
+        if not self._by_levels() and not self.budget.spent:
+            if self.problem.degrees:
+                self._by_rows()
+            else:
+                self._by_encoding()
+
+    def _give_up(self) -> None:
+        if self.budget.interrupted:
+            raise KeyboardInterrupt
+        what = "replicated stages" if self.problem.degrees else "stages"
+        raise NotFound(f"found no graph of {what} that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
+                       "proof that there is none; give more time, more memory or more devices")
+
+    def _answer(self, began: float) -> GraphPlacement:
+        assert self.best is not None
+        stages, after, deep = stages_by_depth(self.problem, _parts(self.best), [stage.devices for stage in self.best])
+        faults = judge.breaches(self.problem, stages)
+        if faults:
+            raise judge.InvalidPlacement("; ".join(faults))
         objective = max(stage.load for stage in stages)
-        by = "levels" if solved else "rows" if self.problem.degrees else "encoding"
         return GraphPlacement(
-            self.problem, stages, objective, judge.latency_of(self.problem, stages), min(bound, objective),
-            solver={"groups": self.groups.count, "by": by, "steps": self.steps,
+            self.problem, stages, objective, judge.latency_of(self.problem, stages), min(self.bound, objective),
+            solver={"groups": self.groups.count, "by": self.by, "steps": self.steps,
                     "seconds": round(self.budget.elapsed, 3), "cpu_seconds": round(time.process_time() - began, 3),
                     "seed": self.budget.seed, "deterministic": round(self.budget.deterministic_used, 3),
-                    "workers": self.budget.workers, "coarsening": None if by != "rows" else
+                    "workers": self.budget.workers, "coarsening": None if self.by != "rows" else
                     "the graph is too wide for proof: a few pieces a path, or a few orders, were searched"},
-            after=after, depths=deep, depth_bound=min(self.depth_bound, max(deep)), limit=self.limit,
+            after=after, depths=deep, depth_bound=min(self.depth_bound, max(deep)), slack=self.slack,
             least=min(self.least, objective))
 
-    def _by_levels(self) -> tuple[tuple[Stage, ...], float] | None:
-        """Both goals by dynamic programming, or ``None`` where the graph is too wide for that."""
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    def _keep(self, groups: Groups, found: Slicing | None) -> bool:
+        """Take over ``found`` (of ``groups``) if it is better; whether there was anything that stands before the judge
+        with memory by depth."""
+        if found is None:
+            return False
+        stages, _, deep = stages_by_depth(self.problem, _nodes(groups, found), found.devices)
+        if judge.breaches(self.problem, stages):
+            return False
+        load = max(stage.load for stage in stages)
+        if self.best is None or self._is_better(load, max(deep)):
+            self.best = stages
+        self.least = min(self.least, load)
+        return True
+
+    def _is_better(self, load: float, depth: int) -> bool:
+        assert self.best is not None
+        known, deep = max(stage.load for stage in self.best), self._depth
+        if self.limit is None or not meets(known, self.limit):
+            return load < known
+        return meets(load, self.limit) and (depth, load) < (deep, known)
+
+    @property
+    def _depth(self) -> int:
+        """Of the best stages."""
+        assert self.best is not None
+        return max(stages_by_depth(self.problem, _parts(self.best), [stage.devices for stage in self.best])[2])
+
+    def _settle(self) -> None:
+        """What was found has the least largest load that will be: depth is next, within the slack above that."""
+        self.limit = self.least * (1 + self.slack)
+
+    # -- the ways ----------------------------------------------------------------------------------------------------
+
+    def _by_levels(self) -> bool:
+        """Both goals by dynamic programming; ``False`` where the graph is too wide for that."""
         groups = self.whole
-        if not self.problem.degrees:  # what does not fit one device may fit several
-            refuse_hopeless(groups)
-        self._say("levels", None)
+        self._say("levels")
         try:
-            found = levels(groups, self._part(0.3), least=simple_bound(groups), slack=self.slack)
+            with part_of(self.budget, 0.3) as part:
+                found = levels(groups, part, least=self.bound, slack=self.slack,
+                               on_found=functools.partial(self._hear, groups))
         except TooWide:
-            return None
+            return False
         self.steps = found.steps
         if found.stages is None:
-            raise NoPlacement("no graph of stages fits the devices' memory; give more memory or more devices, or a "
-                              "smaller micro-batch")
-        stages = _fitting(self.problem, _nodes(groups, found.stages), found.stages.devices)
-        if stages is None:
+            raise NoPlacement(_IMPOSSIBLE)
+        self.bound, self.depth_bound = found.bound, found.depth
+        self._settle()
+        if not self._keep(groups, found.stages):
             raise judge.InvalidPlacement("stages that were found level by level break a rule")
-        self.depth_bound, self.limit, self.least = found.depth, found.limit, found.limit / (1 + self.slack)
-        return stages, found.bound
+        return True
 
-    def _by_rows(self) -> tuple[tuple[Stage, ...], float]:
+    def _hear(self, groups: Groups, found: Slicing, bound: float) -> None:
+        """Stages found on the way, and a bound, which is one for the graph itself only if the groups are."""
+        self._keep(groups, found)
+        if groups is self.whole:
+            self.bound = max(self.bound, min(bound, self.least))
+
+    def _by_rows(self) -> None:
         """Replicated stages without proof: the better of a coarser graph's and the best in a row of a few orders."""
+        self.by = "rows"
         if sum(kind.count > 0 for kind in self.problem.kinds) > 1:
             raise PlacementError("stages are replicated on devices of one kind, and here there are several; leave out "
                                  "the replication or the other kinds")
         if self.whole.count > _MOST_GROUPS:
             raise PlacementError(f"{self.problem.name} has {self.whole.count} operators to divide, replicated stages "
                                  f"are made of {_MOST_GROUPS} or fewer; keep layers whole, or do without replication")
-        answers = self._coarser()
-        row = first_row(self.whole, self.budget)
-        if row is not None:
-            answers.append((row.value, stages_by_depth(self.problem, _nodes(self.whole, row), row.devices)[0]))
-        if not answers:
-            raise NoPlacement("found no graph of replicated stages that fits the devices' memory, and no proof that "
-                              "there is none; give more memory or more devices, or a smaller micro-batch")
-        self.least, stages = min(answers, key=lambda answer: answer[0])
-        self.limit = self.least * (1 + self.slack)
-        return stages, simple_bound(self.whole)
+        self._coarser()
+        self._keep(self.whole, first_row(self.whole, self.budget))
 
-    def _coarser(self) -> list[tuple[float, tuple[Stage, ...]]]:
+    def _coarser(self) -> None:
         """By levels, of the graph with every path made of a few pieces, as many as the levels can take."""
         tried = self.whole.count
         for pieces in _PIECES:
@@ -136,92 +206,82 @@ class _Search:
             if groups.count == tried:
                 continue
             tried = groups.count
-            self._say(f"levels of paths of {pieces}", None)
+            self._say(f"levels of paths of {pieces}")
             try:
-                found = levels(groups, self._part(0.4), least=simple_bound(self.whole), slack=self.slack,
-                               max_cuts=_FEW_CUTS)
+                with part_of(self.budget, 0.4) as part:
+                    found = levels(groups, part, least=self.bound, slack=self.slack, max_cuts=_FEW_CUTS,
+                                   on_found=functools.partial(self._hear, groups))
             except TooWide:
                 continue
-            if found.stages is None:
-                continue
-            stages = stages_by_depth(self.problem, _nodes(groups, found.stages), found.stages.devices)[0]
-            return [(found.stages.value, stages)]
-        return []
+            if self._keep(groups, found.stages):
+                return
 
-    def _by_encoding(self) -> tuple[tuple[Stage, ...], float]:
-        """Both goals in the threshold encoding, one after the other."""
-        relaxed = self._in_a_row(dataclasses.replace(self.problem, micro_batches=1), 0.4)
-        assert relaxed is not None
-        best, bound = _fitting(self.problem, _parts(relaxed.stages)), relaxed.bound
-        self.least = relaxed.objective
-        self.limit = self.least * (1 + self.slack)
-        found = self._shallower(best)
-        if best is None and found is None:
-            best, bound = self._by_depth(bound)
-            self.least = max(stage.load for stage in best)
-            self.limit = self.least * (1 + self.slack)
-            found = self._shallower(best)
-        answer = found or best
-        assert answer is not None
-        return answer, bound
+    def _by_encoding(self) -> None:
+        """Both goals in the threshold encoding, one after the other.
 
-    def _shallower(self, best: tuple[Stage, ...] | None) -> tuple[Stage, ...] | None:
-        """The shallowest graph within the limit that beats ``best``, if there is one."""
-        known = None if best is None else stages_by_depth(self.problem, [(s.kind, s.nodes) for s in best])[2][0]
-        self._say("depth", best)
+        Stages in a row with one micro-batch in flight hold no more than as a graph: their least load is a bound, and no
+        graph fits where they do not. Where none of these graphs fits, least loads are searched for with memory by
+        depth; the limit is above what is found then.
+        """
+        self.by = "encoding"
+        with part_of(self.budget, 0.4) as part:
+            relaxed = place_within(dataclasses.replace(self.problem, micro_batches=1), part, on_step=self.on_step)
+        self.bound = max(self.bound, relaxed.bound)
+        if self._keep(self.whole, _on(self.whole, relaxed.stages)) or meets(self.least, relaxed.objective):
+            self._settle()
+            self._shallower()
+        elif not self.budget.spent:
+            self._say("depth")
+            found = least_depth(self.groups, self.budget, relaxed.objective)
+            if not self._keep(self.groups, found.stages):
+                self._by_depth()
+                self._settle()
+                self._shallower()
+            else:
+                self._settle()
+                self.depth_bound = int(found.bound)
+                if self.slack:
+                    self.depth_bound = 1
+                    self._shallower()
+
+    def _shallower(self) -> None:
+        """The shallowest graph within the limit."""
+        self._say("depth")
         if self.budget.spent:
-            return None
-        found = least_depth(self.groups, self.budget, self.limit, known)
-        self.depth_bound = 1 if found.infeasible and known is None else int(found.bound)
-        return self._read(found)
+            return
+        assert self.limit is not None
+        found = least_depth(self.groups, self.budget, self.limit, self._depth)
+        self.depth_bound = int(found.bound)
+        if found.stages is not None and not self._keep(self.groups, found.stages):
+            self._refuse(found.stages)
 
-    def _by_depth(self, least: float) -> tuple[tuple[Stage, ...], float]:
+    def _by_depth(self) -> None:
         """The least largest load where memory binds, from the best stages in a row that fit."""
-        row = self._in_a_row(self.problem, 0.3, needed=False)
-        start = None if row is None else _on(self.groups, _fitting(self.problem, _parts(row.stages)) or ())
-        self._say("least load with memory by depth", None)
-        found = least_bottleneck_by_depth(self.groups, self._part(0.6), start, least)
-        stages = self._read(found)
-        if stages is None and row is not None:
-            stages = _fitting(self.problem, _parts(row.stages))
-        if stages is None:
-            raise NoPlacement("no graph of stages fits the devices' memory; give more memory or more devices, or a "
-                              "smaller micro-batch" if found.infeasible else
-                              f"found no graph of stages that fits the devices' memory in {self.budget.elapsed:.0f} s, "
-                              "and no proof that there is none; give more time, more memory or more devices")
-        return stages, found.bound
-
-    def _in_a_row(self, problem: PlacementProblem, share: float, *, needed: bool = True) -> Placement | None:
-        part = self._part(share)
         try:
-            row = place(problem, time_limit=part.left, effort=part.deterministic, seed=part.seed, workers=part.workers,
-                        on_step=self.on_step)
-        except NoPlacement:
-            if needed:
-                raise
-            return None
-        self.budget.deterministic_used += row.solver["deterministic"]
-        return row
+            with part_of(self.budget, 0.3) as part:
+                row = place_within(self.problem, part, on_step=self.on_step)
+            self._keep(self.whole, _on(self.whole, row.stages))
+        except (NoPlacement, NotFound):
+            pass
+        self._say("least load with memory by depth")
+        start = None if self.best is None else _on(self.groups, self.best)
+        with part_of(self.budget, 0.6) as part:
+            found = least_bottleneck_by_depth(self.groups, part, start, self.bound)
+        if found.infeasible and self.best is None:
+            raise NoPlacement(_IMPOSSIBLE)
+        self.bound = max(self.bound, found.bound)
+        if found.stages is not None and not self._keep(self.groups, found.stages):
+            self._refuse(found.stages)
+        if self.best is None:
+            self._give_up()
 
-    def _part(self, share: float) -> Budget:
-        whole = self.budget
-        limited = whole.deterministic is not None
-        return Budget(seconds=whole.left if limited else whole.left * share, seed=whole.seed, workers=whole.workers,
-                      deterministic=whole.deterministic_left * share if limited else None)
+    def _refuse(self, found: Slicing) -> None:
+        faults = judge.breaches(self.problem, stages_by_depth(self.problem, _nodes(self.groups, found))[0])
+        raise judge.InvalidPlacement("; ".join(faults))
 
-    def _read(self, found: Found) -> tuple[Stage, ...] | None:
-        if found.stages is None:
-            return None
-        parts = _nodes(self.groups, found.stages)
-        stages = _fitting(self.problem, parts)
-        if stages is None:
-            faults = judge.breaches(self.problem, stages_by_depth(self.problem, parts)[0])
-            raise judge.InvalidPlacement("; ".join(faults))
-        return stages
-
-    def _say(self, doing: str, best: tuple[Stage, ...] | None) -> None:
-        load = float("inf") if best is None else max(stage.load for stage in best)
-        self.on_step(Step(doing, load, 0.0, self.budget.elapsed))
+    def _say(self, doing: str) -> None:
+        load = math.inf if self.best is None else max(stage.load for stage in self.best)
+        self.on_step(Step(doing, load, self.bound, self.budget.elapsed))
 
 
 def order_branches(groups: Groups) -> Groups:
@@ -265,15 +325,8 @@ def _nodes(groups: Groups, slicing: Slicing) -> list[tuple[int, tuple[int, ...]]
             for kind, inside in slicing.stages]
 
 
-def _fitting(problem: PlacementProblem, parts: list[tuple[int, tuple[int, ...]]], devices: Sequence[int] = ()
-             ) -> tuple[Stage, ...] | None:
-    """The stages of ``parts`` by depth, or ``None`` where they break a rule."""
-    stages = stages_by_depth(problem, parts, devices)[0]
-    return None if judge.breaches(problem, stages) else stages
-
-
 def _on(groups: Groups, stages: tuple[Stage, ...]) -> Slicing | None:
-    """``stages`` as stages of ``groups`` (``None``: there are none, or one takes a group apart)."""
+    """``stages`` as stages of ``groups`` (``None``: one takes a group apart)."""
     stage_of = {node: index for index, stage in enumerate(stages) for node in stage.nodes}
     inside: list[list[int]] = [[] for _ in stages]
     for group, members in enumerate(groups.members):

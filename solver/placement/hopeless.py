@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 from solver.cpsat import Budget, run
 from solver.explain import Infeasible
 from solver.placement.exact import read_stages
-from solver.placement.groups import Groups
+from solver.placement.groups import Groups, room
+from solver.placement.memory_rows import excess_scale, require_memory_with
 from solver.placement.slicing import Slicing
 from solver.placement.threshold import Threshold, Ticks
 from solver.placement.windows import windows_of
@@ -29,7 +31,7 @@ def refuse_hopeless(groups: Groups) -> None:
                               "operators; give times on one kind")
         limits = [kind.memory for kind in kinds]
         held = groups.memory([group], 1)
-        if all(limit is not None and held > limit for limit in limits):
+        if all(limit is not None and held > room(limit) for limit in limits):
             limit, name = max((kind.memory or 0.0, kind.name) for kind in kinds)
             raise NoPlacement(f"{_who(groups, group)} holds {_amount(groups, held)}, a device of kind {name} has "
                               f"{_amount(groups, limit)}: {_amount(groups, held - limit)} are missing")
@@ -38,7 +40,7 @@ def refuse_hopeless(groups: Groups) -> None:
         return
     have = sum(kind.count * (kind.memory or 0.0) for kind in there)
     held = groups.memory(range(groups.count), 1)
-    if held > have:
+    if held > room(have):
         raise NoPlacement(f"the operators hold {_amount(groups, held)} together, all devices have "
                           f"{_amount(groups, have)}: {_amount(groups, held - have)} are missing; the largest is "
                           f"{_who(groups, _largest(groups, range(groups.count)))} with "
@@ -71,14 +73,15 @@ def excess_needed(groups: Groups, budget: Budget) -> tuple[float, Slicing] | Non
     """
     stages = min(groups.problem.devices, groups.count)
     threshold = Threshold(groups, stages, windows_of(groups, stages, float("inf")), Ticks.of(groups, float("inf")))
-    most = threshold.amount(groups.memory(range(groups.count), groups.problem.in_flight(stages))) + 1
+    scale = excess_scale(threshold)
+    most = math.ceil(Fraction(groups.memory(range(groups.count), groups.problem.in_flight(stages))) * scale)
     excess = threshold.model.new_int_var(0, most, "excess")
-    threshold.require_memory(excess)
+    require_memory_with(threshold, excess)
     threshold.model.minimize(excess)
     outcome = run(threshold.model, budget)
     if not outcome.found:
         return None
-    missing = math.ceil(outcome.solver.objective_value) / threshold.memory_scale
+    missing = math.ceil(outcome.solver.objective_value) / scale
     return float(missing), read_stages(threshold, outcome)
 
 

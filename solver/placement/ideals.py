@@ -209,7 +209,7 @@ class Ideals:
         """What is left of ``ideal`` after each level that keeps to the limit, and per path the first path that its
         taken part hangs together with."""
         outside = sum(sums[-1] - sums[count] for sums, count in zip(self.work_before, ideal, strict=True))
-        taken = math.ceil(outside / self.limit * (1 - 1e-9)) if outside and self.limit else 0
+        taken = (math.ceil(min(outside / self.limit * (1 - 1e-9), self.devices)) if outside and self.limit else 0)
         most = self.limit * (1 + 1e-9)
         room = most * max(0, self.devices - taken)
         rest, count = list(ideal), len(ideal)

@@ -11,6 +11,7 @@ from ortools.sat.python import cp_model
 from solver.cpsat import Budget, run
 from solver.placement.exact import bound_loads, read_stages
 from solver.placement.groups import Groups
+from solver.placement.memory_rows import require_memory
 from solver.placement.slicing import Slicing
 from solver.placement.threshold import Literal, Threshold, Ticks, negated
 from solver.placement.windows import windows_of
@@ -35,7 +36,7 @@ def least_latency(groups: Groups, budget: Budget, limit: float, known: float) ->
             if on is not False:
                 threshold.at_most(threshold.load_terms(stage, kind), load, on)
     bound_loads(threshold, ticks.up(limit))
-    threshold.require_memory()
+    require_memory(threshold)
     ends = [model.new_int_var(0, most, f"end[{s}]") for s in range(stages)]
     latency = model.new_int_var(0, most, "latency")
     for stage, (load, end) in enumerate(zip(loads, ends, strict=True)):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from solver.placement.groups import room
 from solver.placement.ideals import Ideals, Piece, TooWide
 from solver.placement.slicing import Slicing
 
@@ -137,7 +138,8 @@ class Program:
     def _share(self, heavy: Sequence[int], limit: float) -> float:
         """Devices that one of ``heavy`` needs at least: a stage on r devices holds no more of them than r times."""
         shares = [r / most for r, times in self.degrees
-                  if (most := math.floor(limit / max(min(times[g] for g in heavy), _TINY) * (1 + 1e-9)))]
+                  if (most := math.floor(min(len(heavy), limit / max(min(times[g] for g in heavy), _TINY)
+                                             * (1 + 1e-9))))]
         return min(shares, default=math.inf)
 
     def crowded(self) -> float:
@@ -198,7 +200,7 @@ class Program:
         for inside, r in stages or ():
             _, resident, held = self.cost(tuple(sorted(segment for i in inside for segment in pieces[i])))
             if self.memory is not None and held:
-                most = min(most, math.floor((self.memory * (1 + 1e-9) - resident) * r / held))
+                most = math.floor(min(most, (room(self.memory) - resident) * r / held))
         return most
 
     def _devices(self, stage: Piece, limit: float, in_flight: int) -> int:
@@ -206,7 +208,7 @@ class Program:
         loads, resident, held = self.cost(stage)
         for (r, _), load in zip(self.degrees, loads, strict=True):
             if load <= limit * (1 + 1e-12) and (
-                    self.memory is None or resident + in_flight * held / r <= self.memory * (1 + 1e-9)):
+                    self.memory is None or resident + in_flight * held / r <= room(self.memory)):
                 return r
         return 0
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from solver.cpsat import Budget
@@ -39,12 +39,13 @@ _GROUPS = 500
 @dataclass(frozen=True)
 class LevelSolved:
     """``stages`` from the first to the last, or ``None`` where no number of levels keeps to any limit; ``bound`` on the
-    largest load, and ``depth``, the least within ``limit``. ``shallower``: for each slack that was asked for, the
-    shallowest stages within it. ``ideals`` and ``cuts``: how many there were; ``steps``: levels that were packed or
-    looked up in all."""
+    largest load, ``least``, the least found, and ``depth``, the least within ``limit``. ``shallower``: for each slack
+    that was asked for, the shallowest stages within it. ``ideals`` and ``cuts``: how many there were; ``steps``: levels
+    that were packed or looked up in all."""
 
     stages: Slicing | None
     bound: float
+    least: float
     depth: int
     limit: float
     ideals: int
@@ -55,7 +56,8 @@ class LevelSolved:
 
 def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, in_a_row: bool = False,
            twins: bool = True, start: Slicing | None = None, most: float = math.inf, shallower: Sequence[float] = (),
-           max_cuts: int = MAX_CUTS, ideals: Ideals | None = None) -> LevelSolved:
+           max_cuts: int = MAX_CUTS, ideals: Ideals | None = None,
+           on_found: Callable[[Slicing, float], None] = lambda *_: None) -> LevelSolved:
     """The graph of stages (with ``in_a_row``: the row of stages) with the least largest load, and then the least depth
     among those with a largest load no more than ``slack`` above it.
 
@@ -63,7 +65,8 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
     ``most``: larger loads are not wanted (``bound`` is then that, if there are no stages with less);
     ``shallower``: further slacks to give the shallowest stages for. Without ``twins`` interchangeable paths are told
     apart all the same, as the published programs do (to measure what it costs). ``ideals``: of the same graph with
-    other costs, made without a limit, to be used again. Raises :class:`TooWide` where the devices are of several kinds,
+    other costs, made without a limit, to be used again. ``on_found`` hears of stages and of a bound on the largest
+    load, as they are found. Raises :class:`TooWide` where the devices are of several kinds,
     a graph has too many ideals, a tensor joins operators of a level that nothing else does, or the budget ends first.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
@@ -73,8 +76,10 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
         raise TooWide(f"more than {_GROUPS} groups")
     kind = groups.problem.kinds[there[0]]
     start = start or first_row(groups, budget)
-    top = start.value if start else (
-        float(groups.least.sum()) + sum(net.cost for net in groups.nets) * kind.transfer_factor)
+    if start is not None:
+        on_found(start, least)
+    slowest = max(float(times[:, there[0]].sum()) for devices, times in groups.degrees if devices <= kind.count)
+    top = start.value if start else slowest + sum(net.cost for net in groups.nets) * kind.transfer_factor
     top = max(min(top, most), least) * (1 + 1e-9)
     widest = top * (1 + max((slack, *shallower))) * (1 + 1e-9)
     ideals = Ideals(groups, budget, limit=widest, devices=kind.count, in_a_row=in_a_row, twins=twins,
@@ -89,14 +94,16 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
         found = program.run(limit)
         low, more = (limit, more * 4) if found is None else (low, more)
     if found is None:
-        return LevelSolved(None, limit if most < math.inf else math.inf, 0, math.inf, len(ideals.all), ideals.count,
-                           program.steps)
+        return LevelSolved(None, limit if most < math.inf else math.inf, math.inf, 0, math.inf, len(ideals.all),
+                           ideals.count, program.steps)
+    on_found(found, low)
     just_below = True  # often what was found is the best there is
     while found.value > low * (1 + 1e-9):
         just_below = just_below or found.value <= low * (1 + _CLOSE)
         limit = found.value * (1 - 1e-9) if just_below else (low + found.value) / 2
         better, just_below = program.run(limit), False
         low, found = (limit, found) if better is None else (low, better)
+        on_found(found, low)
     limit = found.value * (1 + slack + 1e-9)
     shallow = program.run(limit, fewest=True)
     assert shallow is not None
@@ -104,8 +111,8 @@ def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, 
     for more in shallower:
         if (row := program.run(found.value * (1 + more + 1e-9), fewest=True)) is not None:
             further.append(row)
-    return LevelSolved(shallow, min(low, found.value), depth, limit, len(ideals.all), ideals.count, program.steps,
-                       tuple(further))
+    return LevelSolved(shallow, min(low, found.value), found.value, depth, limit, len(ideals.all), ideals.count,
+                       program.steps, tuple(further))
 
 
 def first_row(groups: Groups, budget: Budget) -> Slicing | None:

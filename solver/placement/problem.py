@@ -40,6 +40,10 @@ from solver.problem import is_finite_number
 __all__ = ["Degree", "DeviceKind", "Node", "PlacementError", "PlacementProblem", "Tensor"]
 
 
+#: Sums of costs stay below this, so that what is made of them stays a finite number.
+_MOST = 1e300
+
+
 class PlacementError(ValueError):
     """A placement problem that means nothing: a cycle, a negative cost, an operator that no kind can run ..."""
 
@@ -161,6 +165,7 @@ class PlacementProblem:
             self._check_tensor(index, tensor)
         for less, degree in zip((1, *(degree.devices for degree in self.degrees)), self.degrees, strict=False):
             self._check_degree(degree, less)
+        self._check_sums()
         self._check_acyclic()
         self._check_supported()
 
@@ -193,6 +198,22 @@ class PlacementProblem:
                     _require_amount(time, f"{where}: operator {node.name!r}: time")
         if self.micro_batches is None and degree.all_reduce and any(node.gradient for node in self.nodes):
             raise PlacementError(f"{where} add up gradients once a step: say how many micro-batches a step has")
+
+    def _check_sums(self) -> None:
+        """Loads and memory are sums: they must be numbers that a float can hold."""
+        factor = max(kind.transfer_factor for kind in self.kinds)
+        rows = [[node.times for node in self.nodes], *(degree.times for degree in self.degrees)]
+        gradient = sum(node.gradient for node in self.nodes)
+        times = sum(max(time or 0.0 for time in column) for row in rows for column in row) + sum(
+            degree.all_reduce * gradient for degree in self.degrees)
+        for what, amount, unit in (
+                ("times", times + max(1.0, factor) * sum(tensor.time for tensor in self.tensors), self.time_unit),
+                ("operators' memory", sum(node.resident + self.devices * node.per_micro_batch for node in self.nodes),
+                 self.memory_unit),
+                ("devices' memory", sum(kind.count * (kind.memory or 0.0) for kind in self.kinds), self.memory_unit)):
+            if amount > _MOST:
+                raise PlacementError(f"{self.name}: the {what} add up to {amount:.3g} {unit}, more than {_MOST:.0e} "
+                                     "cannot be counted with; take a larger unit")
 
     def _check_acyclic(self) -> None:
         graph = nx.DiGraph((tensor.producer, consumer) for tensor in self.tensors for consumer in tensor.consumers)

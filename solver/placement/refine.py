@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from solver.cpsat import Budget
-from solver.placement.exact import heaviest, least_bottleneck
+from solver.placement.exact import least_bottleneck
 from solver.placement.groups import Groups
-from solver.placement.slicing import Slicing
+from solver.placement.placement import meets
+from solver.placement.slicing import Slicing, heaviest
 from solver.placement.windows import Windows, work_around
 
 __all__ = ["around", "near_cuts", "refine"]
@@ -89,7 +90,7 @@ def refine(groups: Groups, start: Slicing, budget: Budget, least: float, *, turn
         return False if found.proven else None
 
     def going() -> bool:
-        return not budget.spent and best.value > least * (1 + 1e-6)
+        return not budget.spent and not meets(best.value, least)
 
     width = 2
     while going() and width <= len(best.stages):

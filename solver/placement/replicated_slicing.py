@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.placement.groups import Groups
-from solver.placement.slicing import Slicing, interval_transfers, prefix_differences
+from solver.placement.groups import Groups, room
+from solver.placement.slicing import Slicing, interval_sums, interval_transfers, largest_load
 
 __all__ = ["slice_replicated", "slices_by_stages"]
 
@@ -32,11 +32,11 @@ def slices_by_stages(groups: Groups, order: Sequence[int]) -> list[Slicing]:
     kind = problem.kinds[k]
     degrees = [(r, times) for r, times in groups.degrees if r <= kind.count]
     transfers = np.maximum(interval_transfers(groups, order), 0.0) * kind.transfer_factor
-    loads = [prefix_differences(times[chosen, k]) + transfers / r for r, times in degrees]
+    loads = [interval_sums(times[chosen, k]) + transfers / r for r, times in degrees]
     for load in loads:
         load[np.tril_indices(n + 1)] = float("inf")
-    resident = prefix_differences(groups.resident[chosen])
-    flying = prefix_differences(groups.per_micro_batch[chosen])
+    resident = interval_sums(groups.resident[chosen])
+    flying = interval_sums(groups.per_micro_batch[chosen])
     table = np.full((min(n, kind.count) + 1, kind.count + 1, n + 1), float("inf"))
     table[0, 0, n] = 0.0
     cut, degree_of = np.zeros(table.shape, np.int64), np.zeros(table.shape, np.int64)
@@ -44,7 +44,7 @@ def slices_by_stages(groups: Groups, order: Sequence[int]) -> list[Slicing]:
         fitting = []
         for (r, _), load in zip(degrees, loads, strict=True):
             held = resident + problem.in_flight(stages) * flying / r
-            fits = np.ones_like(held, bool) if kind.memory is None else held <= kind.memory * (1 + 1e-9)
+            fits = np.ones_like(held, bool) if kind.memory is None else held <= room(kind.memory)
             fitting.append(np.where(fits, load, float("inf")))
         for used in range(stages, kind.count + 1):
             value = table[stages, used]
@@ -58,13 +58,13 @@ def slices_by_stages(groups: Groups, order: Sequence[int]) -> list[Slicing]:
                 value[better], cut[stages, used][better], degree_of[stages, used][better] = here[better], at[better], d
 
     def read(stages: int, used: int) -> Slicing:
-        value, parts, on, i = float(table[stages, used, 0]), [], [], 0
+        parts, on, i = [], [], 0
         while i < n:
             d, j = int(degree_of[stages, used, i]), int(cut[stages, used, i])
             parts.append((k, tuple(chosen[i:j])))
             on.append(degrees[d][0])
             stages, used, i = stages - 1, used - degrees[d][0], j
-        return Slicing(value, tuple(parts), tuple(on))
+        return Slicing(largest_load(groups, parts, on), tuple(parts), tuple(on))
 
     best = table[:, :, 0].argmin(axis=1)
     return [read(stages, int(used)) for stages, used in enumerate(best) if np.isfinite(table[stages, used, 0])]

@@ -7,27 +7,30 @@ bounds always hold for the graph that was given. Whatever is returned has passed
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from solver.cpsat import Budget
+from solver.explain import NotFound
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
 from solver.placement.coarsen import coarsen
-from solver.placement.exact import EVERYTHING, Options, largest_load, least_bottleneck
+from solver.placement.exact import EVERYTHING, Options, least_bottleneck
 from solver.placement.groups import Groups, groups_of
 from solver.placement.hopeless import NoPlacement, refuse_hopeless, sentence_for
 from solver.placement.latency import least_latency
-from solver.placement.placement import Placement, Stage
+from solver.placement.placement import Placement, Stage, meets
 from solver.placement.problem import PlacementProblem
 from solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
 from solver.placement.refine import refine
-from solver.placement.slicing import Slicing, best_slicing
+from solver.placement.shares import part_of
+from solver.placement.slicing import Slicing, best_slicing, largest_load
 from solver.placement.windows import windows_of
 
-__all__ = ["Step", "place"]
+__all__ = ["Step", "place", "place_within"]
 
 #: Threshold variables up to which the exact encoding is tried on the graph itself: a good cutoff leaves few.
 _EXACT = 20_000
@@ -35,8 +38,6 @@ _EXACT = 20_000
 _COARSE = 300
 #: A level between, on which what was found on the coarse graph is refined first.
 _MIDDLE = 2000
-#: Within this fraction of the bound an objective counts as optimal.
-_CLOSE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,16 @@ def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float 
 
     ``latency``: then, among those with that load, the one with the least latency. ``effort`` limits CP-SAT's
     deterministic time, so that a ``seed`` repeats a run exactly (with one worker and a time limit that is not met).
-    Ctrl-C returns the best so far. Raises :class:`~solver.placement.hopeless.NoPlacement` where nothing fits.
+    Ctrl-C returns the best so far. Raises :class:`~solver.placement.hopeless.NoPlacement` where it is proven that
+    nothing fits, and :class:`~solver.explain.NotFound` where nothing was found.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    return place_within(problem, budget, latency=latency, options=options, on_step=on_step)
+
+
+def place_within(problem: PlacementProblem, budget: Budget, *, latency: bool = False, options: Options = EVERYTHING,
+                 on_step: Callable[[Step], None] = lambda _: None) -> Placement:
+    """:func:`place` within ``budget``, which says afterwards what was used of it and whether Ctrl-C came."""
     return _Search(problem, budget, options, on_step).run(latency=latency)
 
 
@@ -92,7 +100,10 @@ class _Search:
             self._give_up()
         latency_bound = None
         if latency and not self.budget.spent:
-            latency_bound = self._latency()
+            try:
+                latency_bound = self._latency()
+            except KeyboardInterrupt:  # what is least in load is there
+                self.budget.interrupted = True
         return self._placement(latency_bound)
 
     # -- the largest load ----------------------------------------------------------------------------------------
@@ -110,7 +121,7 @@ class _Search:
                 return
 
     def _done(self) -> bool:
-        return self.budget.spent or (self.best is not None and self.best.value <= self.bound * (1 + _CLOSE))
+        return self.budget.spent or (self.best is not None and meets(self.best.value, self.bound))
 
     def _slice(self) -> None:
         """Slicings on the graph itself where it is small, and on coarser ones, which is often as good and quicker."""
@@ -122,8 +133,7 @@ class _Search:
                 levels.append(coarsen(levels[-1], target, stages))
         self.levels = levels
         for level in (level for level in levels if level.count <= 2 * _COARSE):
-            found = best_slicing(level, self.budget)
-            self._better(level, found)
+            best_slicing(level, self.budget, on_better=functools.partial(self._better, level))
             if self._done():
                 break
         self.details["slicing"] = None if self.best is None else self.best.value
@@ -144,10 +154,9 @@ class _Search:
             return False
         self._say("exact search")
         self.details["searched"] = groups.count
-        part = self._part(share)
-        found = least_bottleneck(groups, part, start, self.bound, options=self.options)
-        self._count(part)
-        if found.infeasible and start is None:
+        with part_of(self.budget, share) as part:
+            found = least_bottleneck(groups, part, start, self.bound, options=self.options)
+        if found.infeasible and self.best is None:
             raise NoPlacement(sentence_for(groups, self.budget))
         self.bound = max(self.bound, found.bound)
         self._better(groups, found.stages)
@@ -161,9 +170,8 @@ class _Search:
             "refined near the cuts; the bound is one for the graph itself")
         self._say("coarse search")
         start = self._start(coarse)
-        part = self._part(share)
-        found = least_bottleneck(coarse, part, start, self.bound)
-        self._count(part)
+        with part_of(self.budget, share) as part:
+            found = least_bottleneck(coarse, part, start, self.bound)
         self._better(coarse, found.stages)
         for level in reversed(self.levels[1: self.levels.index(coarse)]):
             self._refine(share, level)
@@ -174,22 +182,9 @@ class _Search:
         if start is None:
             return
         self._say("refining near the cuts")
-        part = self._part(share)
-        found = refine(groups, start, part, self.bound, turn=min(part.deterministic_left, part.left) / 8)
-        self._count(part)
-        self._better(groups, found)
-
-    def _part(self, share: float) -> Budget:
-        """A budget of ``share`` of what is left: of deterministic time if that is limited, else of the clock's."""
-        whole = self.budget
-        if whole.deterministic is None:
-            return Budget(seconds=whole.left * share, seed=whole.seed, workers=whole.workers)
-        return Budget(seconds=whole.left, deterministic=whole.deterministic_left * share, seed=whole.seed,
-                      workers=whole.workers)
-
-    def _count(self, part: Budget) -> None:
-        self.budget.deterministic_used += part.deterministic_used
-        self.budget.interrupted |= part.interrupted
+        with part_of(self.budget, share) as part:
+            refine(groups, start, part, self.bound, turn=min(part.deterministic_left, part.left) / 8,
+                   on_better=functools.partial(self._better, groups))
 
     # -- keeping the best ----------------------------------------------------------------------------------------
 
@@ -221,8 +216,8 @@ class _Search:
     def _give_up(self) -> None:
         if self.budget.interrupted:
             raise KeyboardInterrupt
-        raise NoPlacement(f"found no placement that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
-                          "proof that there is none; give more time, more memory or more devices")
+        raise NotFound(f"found no placement that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
+                       "proof that there is none; give more time, more memory or more devices")
 
     def _latency(self) -> float:
         self._say("latency")
@@ -251,7 +246,7 @@ class _Search:
         if faults:
             raise judge.InvalidPlacement("; ".join(faults))
         objective = max(stage.load for stage in stages)
-        if objective <= self.bound * (1 + _CLOSE):
+        if meets(objective, self.bound):
             self.details["coarsening"] = None  # however it was found, it is the best there is
         return Placement(
             self.problem, stages, objective, judge.latency_of(self.problem, stages), min(self.bound, objective),

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solver.cpsat import Budget
-from solver.placement.groups import Groups
+from solver.placement.groups import Groups, room
 
-__all__ = ["Slicing", "best_slicing", "depth_first_order", "interval_transfers", "prefix_differences", "slice_order"]
+__all__ = ["Slicing", "best_slicing", "depth_first_order", "heaviest", "interval_sums", "interval_transfers",
+           "largest_load", "slice_order"]
 
 Array = NDArray[np.float64]
 
@@ -34,16 +35,18 @@ class Slicing:
     devices: tuple[int, ...] = ()
 
 
-def best_slicing(groups: Groups, budget: Budget, orders: int = 20, start: Slicing | None = None) -> Slicing | None:
+def best_slicing(groups: Groups, budget: Budget, orders: int = 20,
+                 on_better: Callable[[Slicing], None] = lambda _: None) -> Slicing | None:
     """The best over ``orders`` random topological orders, or ``None`` if none of them can be cut so that it fits."""
     chance = random.Random(budget.seed)
-    best = start
+    best: Slicing | None = None
     for number in range(orders):
-        if budget.spent and best is not None:
+        if budget.spent and number:
             break
-        found = slice_order(groups, depth_first_order(groups, chance, backwards=bool(number % 2)))
+        found = slice_order(groups, depth_first_order(groups, chance, backwards=bool(number % 2)), budget)
         if found is not None and (best is None or found.value < best.value):
             best = found
+            on_better(best)
     return best
 
 
@@ -99,8 +102,8 @@ def interval_transfers(groups: Groups, order: Sequence[int]) -> Array:
     return np.asarray(total - corners.cumsum(axis=0).cumsum(axis=1)[: n + 1, : n + 1])
 
 
-def slice_order(groups: Groups, order: Sequence[int]) -> Slicing | None:
-    """The best way to cut ``order`` into stages, or ``None`` if none fits.
+def slice_order(groups: Groups, order: Sequence[int], budget: Budget | None = None) -> Slicing | None:
+    """The best way to cut ``order`` into stages, or ``None`` if none fits; of few devices only, where ``budget`` ends.
 
     ``table[used][i]``: the least largest load of order[i:] on exactly ``used`` devices of each kind. Built from the
     end, because how many micro-batches a stage holds depends on how many stages follow it.
@@ -108,13 +111,13 @@ def slice_order(groups: Groups, order: Sequence[int]) -> Slicing | None:
     problem, n = groups.problem, len(order)
     chosen = list(order)
     transfers = np.maximum(interval_transfers(groups, order), 0.0)
-    loads = [prefix_differences(groups.times[chosen, k]) + kind.transfer_factor * transfers
+    loads = [interval_sums(groups.times[chosen, k]) + kind.transfer_factor * transfers
              for k, kind in enumerate(problem.kinds)]
     empty = np.tril_indices(n + 1)
     for load in loads:
         load[empty] = float("inf")
-    resident = prefix_differences(groups.resident[chosen])
-    flying = prefix_differences(groups.per_micro_batch[chosen])
+    resident = interval_sums(groups.resident[chosen])
+    flying = interval_sums(groups.per_micro_batch[chosen])
 
     nothing = np.full(n + 1, float("inf"))
     nothing[n] = 0.0
@@ -125,6 +128,8 @@ def slice_order(groups: Groups, order: Sequence[int]) -> Slicing | None:
     for used in sorted(itertools.product(*(range(count + 1) for count in counts)), key=lambda used: (sum(used), used)):
         if not any(used) or sum(used) > n:
             continue
+        if budget is not None and budget.spent and best[0] < float("inf"):
+            break
         value, kind_of, cut = np.full(n + 1, float("inf")), np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
         for k, kind in enumerate(problem.kinds):
             if not used[k]:
@@ -132,7 +137,7 @@ def slice_order(groups: Groups, order: Sequence[int]) -> Slicing | None:
             after = table[(*used[:k], used[k] - 1, *used[k + 1:])]
             cost = np.maximum(loads[k], after[np.newaxis, :])
             if kind.memory is not None:
-                cost[resident + problem.in_flight(sum(used)) * flying > kind.memory * (1 + 1e-9)] = float("inf")
+                cost[resident + problem.in_flight(sum(used)) * flying > room(kind.memory)] = float("inf")
             at = cost.argmin(axis=1)
             here = cost[np.arange(n + 1), at]
             better = here < value
@@ -141,21 +146,43 @@ def slice_order(groups: Groups, order: Sequence[int]) -> Slicing | None:
         best = min(best, (float(value[0]), used))
     if best[0] == float("inf"):
         return None
-    stages, (value0, used), i = [], best, 0
+    stages, used, i = [], best[1], 0
     while i < n:
         kind_of, cut = came[used]
         k, j = int(kind_of[i]), int(cut[i])
         stages.append((k, tuple(chosen[i:j])))
         used, i = (*used[:k], used[k] - 1, *used[k + 1:]), j
-    return Slicing(value0, tuple(stages))
+    return Slicing(largest_load(groups, stages), tuple(stages))
 
 
-def prefix_differences(values: Array) -> Array:
-    """``result[i, j]``: the sum of values[i:j]. Infinite values stand for themselves."""
-    finite = np.isfinite(values)
-    sums = np.concatenate([[0.0], np.where(finite, values, 0.0).cumsum()])
-    result = sums[np.newaxis, :] - sums[:, np.newaxis]
-    if not finite.all():
-        bad = np.concatenate([[0], (~finite).cumsum()])
-        result[bad[np.newaxis, :] > bad[:, np.newaxis]] = float("inf")
-    return np.asarray(result)
+def interval_sums(values: Array) -> Array:
+    """``result[i, j]``: the sum of values[i:j], which are 0 or more or infinite; each added up by itself, so that small
+    ones keep their digits beside large ones."""
+    n = len(values)
+    result = np.zeros((n + 1, n + 1))
+    result[:n, 1:] = np.where(np.tri(n, k=-1, dtype=bool), 0.0, values).cumsum(axis=1)
+    return result
+
+
+def largest_load(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]], devices: Sequence[int] = ()) -> float:
+    """The largest load of these stages (kind, groups), each on so many ``devices`` (default: one each)."""
+    return max(_loads(groups, stages, devices))
+
+
+def heaviest(groups: Groups, slicing: Slicing) -> int:
+    """The index of the stage with the largest load."""
+    loads = _loads(groups, slicing.stages, slicing.devices)
+    return loads.index(max(loads))
+
+
+def _loads(groups: Groups, stages: Sequence[tuple[int, tuple[int, ...]]], devices: Sequence[int]) -> list[float]:
+    on = list(devices) or [1] * len(stages)
+    times = dict(groups.degrees)
+    stage_of = {group: index for index, (_, inside) in enumerate(stages) for group in inside}
+    loads = [float(times[r][list(inside), kind].sum()) for (kind, inside), r in zip(stages, on, strict=True)]
+    for net in groups.nets:
+        touched = {stage_of[group] for group in net.groups}
+        if len(touched) > 1:
+            for stage in touched:
+                loads[stage] += net.cost * groups.problem.kinds[stages[stage][0]].transfer_factor / on[stage]
+    return loads

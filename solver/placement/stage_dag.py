@@ -15,7 +15,7 @@ from typing import Any
 
 from solver.placement import judge
 from solver.placement.in_flight import depths
-from solver.placement.placement import Placement, Stage
+from solver.placement.placement import Placement, Stage, meets
 from solver.placement.problem import PlacementProblem
 
 __all__ = ["GraphPlacement", "following", "stages_by_depth"]
@@ -25,16 +25,22 @@ __all__ = ["GraphPlacement", "following", "stages_by_depth"]
 class GraphPlacement(Placement):
     """Stages, deepest first. ``after``: per stage the stages that directly follow it. ``depths``: per stage its depth.
 
-    ``objective`` is the largest load, ``least`` the least that was found on the way (less only where slack was given
-    for a shallower graph), ``bound`` what no graph's is below. ``depth_bound``: no graph of stages with a largest load
-    within ``limit`` is shallower.
+    ``objective`` is the largest load, ``least`` the least that was found on the way (less only where ``slack`` was
+    given for a shallower graph), ``bound`` what no graph's is below. ``depth_bound``: no graph of stages with a largest
+    load within :attr:`limit` is shallower.
     """
 
     after: tuple[tuple[int, ...], ...] = ()
     depths: tuple[int, ...] = ()
     depth_bound: int = 1
-    limit: float = 0.0
+    slack: float = 0.0
     least: float = 0.0
+
+    @property
+    def limit(self) -> float:
+        """The load up to which graphs were compared by depth: so much above the least found. It is so much above the
+        least there is where the status is "optimal"."""
+        return self.least * (1 + self.slack)
 
     @property
     def depth(self) -> int:
@@ -44,7 +50,8 @@ class GraphPlacement(Placement):
     @property
     def status(self) -> str:
         """Whether both goals are proven: the least largest load, then the depth within the limit."""
-        return "optimal" if self.least <= self.bound * (1 + 1e-6) and self.depth <= self.depth_bound else "feasible"
+        proven = meets(self.least, self.bound) and meets(self.objective, self.bound * (1 + self.slack))
+        return "optimal" if proven and self.depth <= self.depth_bound else "feasible"
 
     def to_json(self) -> dict[str, Any]:
         """What a placement in a row says, with the depth, its bound, and for each stage those that follow it."""

@@ -7,22 +7,21 @@ Both are clauses of two literals, and no device has a name that could be exchang
 order. "In stage s", x[g, s], is y[g, s] and not y[g, s - 1]. A net is cut by stage s if one of its groups is in s and
 another is not.
 
-This file knows stages, kinds, loads and memory; what to minimise is for others to add (:mod:`solver.placement.exact`
+This file knows stages, kinds and loads; what to minimise is for others to add (:mod:`solver.placement.exact`
 minimises the largest load, then the latency). A further objective adds variables and rows to ``.model`` and reads
 :meth:`Threshold.at_or_before`, :meth:`Threshold.inside`, :meth:`Threshold.cut` and :meth:`Threshold.load_terms`.
 
 Times are whole ticks, rounded *down*: what is optimal in ticks bounds the real optimum from below, and the objective
-of a result is counted anew from the real times. Memory is exact where a power of two makes the amounts whole numbers,
-and rounded down to some 2^-50 of the whole otherwise, which is far within what the judge lets pass.
+of a result is counted anew from the real times. Memory is :mod:`solver.placement.memory_rows`'.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
@@ -40,13 +39,16 @@ Terms: TypeAlias = "list[tuple[int, Literal]]"
 #: The largest load in ticks: so fine that hundreds of roundings stay below a millionth, and no finer: with 2^32 ticks
 #: CP-SAT's presolve (9.15) has called a model with solutions infeasible.
 _RESOLUTION = 2**29
-#: CP-SAT's sums stay well inside 64 bits up to this total.
-_WHOLE = 2**50
+#: In place of more ticks: what no load within a cutoff can hold, so that sums stay well inside 64 bits.
+_TOO_MANY = 2**31
+#: Likewise for sums of loads, such as latencies.
+_MANY_LOADS = 2**45
 
 
 @dataclass(frozen=True)
 class Ticks:
-    """Time in whole ticks. ``per_unit`` ticks make one unit of the problem's time."""
+    """Time in whole ticks. ``per_unit`` ticks make one unit of the problem's time; infinite: any time at all is more
+    ticks than fit. No time is more than 2^31 ticks."""
 
     per_unit: float
 
@@ -54,15 +56,15 @@ class Ticks:
     def of(cls, groups: Groups, cutoff: float) -> Ticks:
         """A tick so fine that ``cutoff`` (if it is infinite: all the work there is) is about 2^29 of them."""
         scale = cutoff if math.isfinite(cutoff) else _everything(groups)
-        return cls(_RESOLUTION / scale if scale > 0 else 1.0)
+        return cls(_RESOLUTION / scale if scale > _RESOLUTION / sys.float_info.max else math.inf)
 
     def down(self, time: float) -> int:
         """``time`` in ticks, rounded down."""
-        return math.floor(time * self.per_unit * (1 - 2**-50))
+        return math.floor(min(time * self.per_unit * (1 - 2**-50), _TOO_MANY)) if time > 0 else 0
 
     def up(self, time: float) -> int:
         """``time`` in ticks, rounded up."""
-        return math.ceil(time * self.per_unit * (1 + 2**-50))
+        return math.ceil(min(time * self.per_unit * (1 + 2**-50), _MANY_LOADS)) if time > 0 else 0
 
     def all_work(self, groups: Groups) -> int:
         """A number of ticks that no stage's load exceeds."""
@@ -99,7 +101,10 @@ class Threshold:
         self._nets_at = self._nets_by_stage()
         self._order()
         self.kind = self._kinds()
-        self.memory_scale = _memory_scale(groups, stages)
+
+    def groups_at(self, stage: int) -> list[int]:
+        """The groups that can be in ``stage``."""
+        return self._groups_at[stage]
 
     # -- where groups are ----------------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class Threshold:
             return
         self.model.add_bool_or([literal for literal in literals if literal is not False])
 
-    # -- devices, loads and memory -------------------------------------------------------------------------------
+    # -- devices and loads ---------------------------------------------------------------------------------------
 
     def _kinds(self) -> list[list[Literal]]:
         """kind[s][k]: whether stage s is on a device of kind k."""
@@ -222,43 +227,12 @@ class Threshold:
                     terms.append((cost, cut))
         return terms
 
-    def require_memory(self, excess: cp_model.LinearExprT = 0) -> None:
-        """Every stage within the memory of its kind, plus ``excess`` (in :attr:`memory_unit` of them)."""
-        problem = self.groups.problem
-        for k, kind in enumerate(problem.kinds):
-            if kind.memory is None or not kind.count:
-                continue
-            for stage in range(self.stages):
-                on = self.kind[stage][k]
-                in_flight = problem.in_flight(self.stages - stage)
-                demand = self.groups.resident + in_flight * self.groups.per_micro_batch
-                terms = [(self.amount(float(demand[group])), self.inside(group, stage))
-                         for group in self._groups_at[stage]]
-                if on is not False and sum(amount for amount, _ in terms) > self.amount(kind.memory):
-                    self.at_most(terms, self.amount(kind.memory) + excess, on)
-
     def at_most(self, terms: Sequence[tuple[int, Literal]], limit: cp_model.LinearExprT, on: Literal = True) -> None:
         """The sum of ``terms`` is at most ``limit`` wherever ``on`` holds."""
         row = self.model.add(weighted(terms) <= limit)
         if on is not True:
             assert not isinstance(on, bool)
             row.only_enforce_if(on)
-
-    def amount(self, memory: float) -> int:
-        """``memory`` in the rows' units, rounded down."""
-        return math.floor(Fraction(memory) * self.memory_scale)
-
-
-def _memory_scale(groups: Groups, stages: int) -> Fraction:
-    """Units of memory in rows for one of the problem's: a power of two, with which all amounts are whole if it is small
-    enough for that."""
-    problem = groups.problem
-    amounts = [*groups.resident.tolist(), *groups.per_micro_batch.tolist()]
-    limits = [kind.memory for kind in problem.kinds if kind.memory is not None]
-    total = max(groups.memory(range(groups.count), problem.in_flight(stages)), *limits, 1.0)
-    finest = max(Fraction(amount).denominator for amount in (*amounts, *limits))
-    coarsest = Fraction(2) ** math.floor(math.log2(_WHOLE / total))
-    return min(Fraction(finest), coarsest)
 
 
 def negated(literal: Literal) -> Literal:
