@@ -26,14 +26,16 @@ from models.sections import ExplicitModel, Spec, Training
 from models.spec import SpecError
 from models.split import NoSplit
 from models.zoo.gpt import DEFAULT_PROFILE
+from solver.cpsat import Budget
 from solver.offload import Offload, with_offloads
 from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Mode
-from solver.placement.memory_plan import NoMemoryPlan, least_bottleneck, plan_memory
+from solver.placement.memory_plan import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
+from solver.placement.shares import part_of
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
-#: Seconds for the first plan, and the gap at which a plan is good enough to be scheduled.
+#: Seconds for the first plan, where nobody says, and the gap at which a plan is good enough to be scheduled.
 _TIME, _GAP = 20.0, 2e-3
 #: For which room there are plans: micro-batches ahead, copies; with and without offloading. The first asks for least.
 _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
@@ -50,22 +52,29 @@ def spec_candidates(spec: Spec) -> list[Candidate]:
         return candidates(spec)
     try:
         decided = decided_candidates(spec)
-    except NoMemoryPlan:
-        return candidates(spec)
+    except NoMemoryPlan as error:
+        try:
+            return candidates(spec)
+        except NoSplit as refusal:
+            if isinstance(error, MemoryPlanNotFound):
+                raise NoSplit(f"{refusal}; and with memory decided: {error}", refusal.device, refusal.missing,
+                              refusal.least) from None
+            raise
     try:
         return [*candidates(spec), *decided]
     except NoSplit:
         return decided
 
 
-def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = _TIME) -> list[Candidate]:
+def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 * _TIME) -> list[Candidate]:
     """The chains of stages whose cuts and memory are decided together, those with offloading first, and of each kind
-    those with least room; without ``every`` only these. ``time_limit``: seconds for the first plan; each later one has
-    a quarter of that.
+    those with least room; without ``every`` only these. ``time_limit``: seconds for all plans; the first has half of
+    them, or all where no other follows. Ctrl-C ends with those that were found.
 
     Raises :class:`~models.spec.SpecError` where the spec has no such placement, and
-    :class:`~solver.placement.memory_plan.NoMemoryPlan` where none fits.
+    :class:`~solver.placement.memory_plan.NoMemoryPlan` where none fits or (then of its subclass) none was found.
     """
+    whole = Budget(seconds=time_limit)
     made = _Chain(spec)
     kinds: list[tuple[frozenset[Mode], Sequence[tuple[int, int]]]] = [(frozenset({"recompute"}), _RECOMPUTING)]
     if spec.cluster.host_bandwidth is not None:
@@ -73,14 +82,24 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = _T
     found: list[MemoryPlan] = []
     refusals: list[NoMemoryPlan] = []
     bound = 0  # of the first question, which asks for least
+    left = sum(len(rooms) if every else 1 for _, rooms in kinds)
     for modes, rooms in kinds:
         for ahead, copies in rooms if every else rooms[:1]:
+            share = 1 / left if found or left == 1 else 0.5
+            left -= 1
+            if whole.spent and found:
+                break
             try:
-                plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound,
-                                   time_limit=time_limit / 4 if found else time_limit)
+                with part_of(whole, share) as part:
+                    plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound, budget=part)
             except NoMemoryPlan as error:
                 refusals.append(error)
                 break  # the others of this kind ask for more
+            except KeyboardInterrupt:
+                if not found:
+                    raise
+                whole.interrupted = True
+                break
             bound = bound or (0 if refusals else plan.bound)
             if all((plan.cuts, plan.modes) != (earlier.cuts, earlier.modes) for earlier in found):
                 found.append(plan)
@@ -160,12 +179,14 @@ def _told(plan: MemoryPlan) -> str:
         return " + ".join(str(plan.modes[a:b].count(mode)) for a, b in pairwise(plan.cuts))
 
     allowed = "kept, recomputed or offloaded" if "offload" in plan.problem.modes else "kept or recomputed"
+    # Buffers go by class in the planner: what breaks up runs of one kind of operator is not among those compared.
+    by_kind = " (buffers by kind of operator)" if len({op.kind or op.name for op in ops}) < len(ops) else ""
     return (f"memory decided: stages begin at {', '.join(ops[cut].name for cut in plan.cuts[:-1])}; "
             f"{counts('recompute')} of {len(ops)} operators are recomputed"
             + (f", {counts('offload')} offloaded" if "offload" in plan.modes else "")
             + f"; with room for 1F1B's micro-batches{' and one more' if plan.problem.ahead else ''}, no plan of a "
-              f"chain whose operators are {allowed} has a bottleneck below {plan.bound / 1e6:.1f} ms, this one has "
-              f"{plan.time / 1e6:.1f} ms")
+              f"chain whose operators are {allowed}{by_kind} has a bottleneck below {plan.bound / 1e6:.1f} ms, this "
+              f"one has {plan.time / 1e6:.1f} ms")
 
 
 def _chain(spec: Spec) -> tuple[list[ChainOperator], list[LayerCost], tuple[str, ...]]:

@@ -57,7 +57,8 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
         "name": problem.name,
         "time_unit": problem.time_unit,
         "memory_unit": problem.memory_unit,
-        "devices": [{"name": device.name, "memory": device.memory} for device in problem.devices],
+        "devices": [{"name": device.name, "memory": device.memory,
+                     **({"static": device.static} if device.static else {})} for device in problem.devices],
     }
     if problem.links:
         result["links"] = [{"name": link.name, "source": problem.devices[link.source].name,
@@ -90,10 +91,11 @@ def problem_from_json(value: Any, where: str = "problem") -> Problem:
 
 
 def _device(entry: Entry) -> Device:
-    entry.allow("name", "memory")
+    entry.allow("name", "memory", "static")
     memory = None if entry.get("memory") is None else entry.number("memory")
+    static = entry.number("static") if entry.has("static") else 0
     with _naming(entry.where):
-        return Device(entry.text("name"), memory)
+        return Device(entry.text("name"), memory, static)
 
 
 def _link(entry: Entry, devices: Mapping[str, int]) -> Link:

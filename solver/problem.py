@@ -48,17 +48,22 @@ class Device:
     """A GPU, or whatever runs one block at a time.
 
     ``memory`` is the capacity for what blocks hold at run time (weights and other constants are already
-    subtracted), in the problem's memory unit; ``None`` is unlimited.
+    subtracted), in the problem's memory unit; ``None`` is unlimited. ``static`` is what was subtracted, where that is
+    known: schedules need no less for it, but people want to see it.
     """
 
     name: str
     memory: Number | None = None
+    static: Number = 0
 
     def __post_init__(self) -> None:
         if self.memory is not None:
             _require_finite(self.memory, f"device {self.name!r}: memory")
             if self.memory < 0:
                 raise ProblemError(f"device {self.name!r}: memory is {self.memory}, it must be 0 or more")
+        _require_finite(self.static, f"device {self.name!r}: static")
+        if self.static < 0:
+            raise ProblemError(f"device {self.name!r}: static is {self.static}, it must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

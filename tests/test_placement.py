@@ -200,7 +200,7 @@ def test_the_same_seed_gives_the_same_answer_and_steps_are_told() -> None:
     assert first.to_json() == place(problem, effort=2, seed=3).to_json()
     assert first.status == "optimal"
     assert steps[-1].objective == pytest.approx(first.objective)
-    assert set(first.to_json()) == {"objective", "bound", "status", "stages"}
+    assert first.to_json()["format"] == "weft.placement/1"
 
 
 def row(count: int) -> PlacementProblem:

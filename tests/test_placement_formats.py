@@ -134,11 +134,13 @@ def test_a_graph_that_is_wrong_is_one_sentence(base: dict[str, Any], change: Cal
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
-def test_place_prints_four_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_place_prints_and_writes_its_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, PROFILED)
     assert main(["place", str(path), "--json", "--quiet", "-o", str(tmp_path / "out.json")]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert list(answer) == ["objective", "bound", "status", "stages"]
+    assert list(answer) == ["format", "name", "time_unit", "memory_unit", "objective", "bound", "status", "latency",
+                            "latency_bound", "stages"]
+    assert answer["format"] == "weft.placement/1"
     assert (answer["objective"], answer["status"]) == (7.0, "optimal")
     assert [stage["nodes"] for stage in answer["stages"]] == [["first", "10"], ["same (8)", "same (9)"]]
     assert json.loads((tmp_path / "out.json").read_text()) == answer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from solver.placement.memory import MemoryPlan, Mode
-from solver.problem import BlockKind
+from solver.problem import BlockKind, Problem
 from solver.schedule import Schedule
 from weft.tables import table_text
 from weft.units import bytes_text, time_text
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from models.build import Candidate
     from models.spec import Spec
 
-__all__ = ["MemoryPlans", "memory_plans", "plan_details", "plan_lines", "plan_table", "plan_text", "plan_title"]
+MEMORY_PLANS_FORMAT = "weft.memory_plans/1"
+
+__all__ = ["MEMORY_PLANS_FORMAT", "MemoryPlans", "memory_plans", "plan_details", "plan_lines", "plan_table",
+           "plan_text", "plan_title", "with_static"]
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class MemoryPlans:
         return tuple(candidate.decided for candidate in self.candidates if candidate.decided is not None)
 
     def to_json(self) -> dict[str, Any]:
-        """All numbers, in seconds and bytes."""
-        return {"name": self.name, "plans": [{"plan": plan_title(plan), **plan_details(plan)} for plan in self.plans]}
+        """The ``weft.memory_plans/1`` object: all numbers, in seconds and bytes."""
+        return {"format": MEMORY_PLANS_FORMAT, "name": self.name,
+                "plans": [{"plan": plan_title(plan), **plan_details(plan)} for plan in self.plans]}
 
     def table(self) -> Group:
         """A table a plan."""
@@ -54,14 +58,22 @@ def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> Me
     """See :func:`weft.place_memory`."""
     from models.memory_candidates import decided_candidates
     from models.spec import load_spec
-    from solver.placement.memory_plan import NoMemoryPlan
-    from solver.search import Infeasible
+    from solver.explain import Infeasible, NotFound
+    from solver.placement.memory_plan import MemoryPlanNotFound, NoMemoryPlan
 
     spec = load_spec(source) if isinstance(source, str | os.PathLike) else source
     try:
         return MemoryPlans(spec.name, tuple(decided_candidates(spec, every=False, time_limit=time_limit)))
     except NoMemoryPlan as error:
-        raise Infeasible(f"{spec.name}: {error}") from None
+        kind = NotFound if isinstance(error, MemoryPlanNotFound) else Infeasible
+        raise kind(f"{spec.name}: {error}") from None
+
+
+def with_static(candidate: Candidate) -> Problem:
+    """The block problem of ``candidate``, whose devices say what they hold all the time."""
+    problem = candidate.problem
+    return replace(problem, devices=tuple(replace(device, static=held) for device, held in zip(
+        problem.devices, candidate.static_memory, strict=True)))
 
 
 def plan_details(plan: MemoryPlan) -> dict[str, Any]:

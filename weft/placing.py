@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from solver.model_facts import ModelFacts, StageFacts, ties_between
 from solver.operators import OperatorGraph
-from solver.placement.placement import Placement
+from solver.placement.placement import Placement, meets
 from solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
 from solver.placement.search import Step, place
 from solver.placement.stage_dag import GraphPlacement
@@ -159,7 +159,7 @@ class StepLines:
 def placement_text(placement: Placement) -> str:
     """The placement for people: the objective with its proof, and a line for each stage."""
     problem, unit = placement.problem, placement.problem.time_unit
-    proof = "proven optimal" if placement.status == "optimal" else f"gap at most {placement.gap:.2%}"
+    proof = "proven optimal" if meets(placement.objective, placement.bound) else f"gap at most {placement.gap:.2%}"
     lines = [
         f"{problem.name}: {len(problem.nodes)} operators in {len(placement.stages)} stages",
         f"bottleneck  {_time(placement.objective, unit)}, lower bound {_time(placement.bound, unit)}: {proof}",
@@ -168,8 +168,10 @@ def placement_text(placement: Placement) -> str:
                                                        "bottleneck"),
     ]
     if isinstance(placement, GraphPlacement):
+        least = "the least" if meets(placement.least, placement.bound) else "the least found"
+        above = f", {placement.slack:.1%} above {least}, {_time(placement.least, unit)}" if placement.slack else ""
         lines.append(f"depth       {placement.depth} stages, lower bound {placement.depth_bound} with loads up to "
-                     f"{_time(placement.limit, unit)}")
+                     f"{_time(placement.limit, unit)}{above}")
     for number, stage in enumerate(placement.stages):
         kind = problem.kinds[stage.kind]
         limit = "" if kind.memory is None else f" of {_memory(kind.memory, problem)}"

@@ -93,8 +93,18 @@ def case_of(source: Source, micro_batches: int | None = None) -> Case:
     if isinstance(source, Problem):
         if micro_batches is None:
             raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
-        return Case(source.name, (Placement("", source, {}),), micro_batches)
+        return Case(source.name, (Placement("", source, _static_of(source)),), micro_batches)
     return _case_of_spec(source, micro_batches)
+
+
+def _static_of(problem: Problem) -> dict[str, Any]:
+    """What the devices of a block problem hold beside its blocks, as schedules say it; nothing where it does not say.
+    """
+    if not any(device.static for device in problem.devices):
+        return {}
+    has = [device.memory + device.static for device in problem.devices if device.memory is not None]
+    return {"static_memory": [device.static for device in problem.devices],
+            **({"gpu_memory": has} if len(has) == len(problem.devices) else {})}
 
 
 def read_source(source: Source) -> Problem | Spec:

@@ -32,8 +32,10 @@ Times are whole nanoseconds and sizes whole bytes, so that sums are exact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
 from typing import Literal, TypeAlias
@@ -150,7 +152,11 @@ class MemoryProblem:
 
     def copy_time(self, size: int) -> int:
         """Nanoseconds of the copy engine for ``size`` offloaded bytes, there and back."""
-        return -int(-2e9 * size / self.copy_bandwidth // 1)
+        return math.ceil(2 * 10**9 * size / Fraction(self.copy_bandwidth))
+
+    def copy_bytes(self, time: int) -> int:
+        """The most bytes for which :meth:`copy_time` is no more than ``time``."""
+        return max(0, math.floor(Fraction(self.copy_bandwidth) * time / (2 * 10**9)))
 
     @cached_property
     def totals(self) -> tuple[list[int], list[int], list[int], list[int]]:
@@ -194,7 +200,8 @@ class StageMeasure:
 @dataclass(frozen=True)
 class MemoryPlan:
     """Stage s is operators ``cuts[s]`` to ``cuts[s + 1] - 1``. ``modes``: one an operator. ``inputs``: one a stage,
-    what happens to what it receives (keep or offload). ``bound``: nanoseconds that no plan of the problem is below."""
+    what happens to what it receives (keep or offload). ``bound``: nanoseconds that no plan of the problem is below (of
+    those whose recompute buffers go by class, with ``strict`` rules: :mod:`solver.placement.memory_stage`)."""
 
     problem: MemoryProblem
     cuts: tuple[int, ...]
@@ -220,7 +227,7 @@ class MemoryPlan:
     @property
     def gap(self) -> float:
         """How far ``time`` may be from the optimum, as a share of it."""
-        return self.time / self.bound - 1 if self.bound else 0.0
+        return self.time / self.bound - 1 if self.bound else 0.0 if self.time <= 0 else math.inf
 
 
 def measure(plan: MemoryPlan, stage: int) -> StageMeasure:

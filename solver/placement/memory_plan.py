@@ -28,7 +28,7 @@ from solver.placement.memory import MemoryPlan, MemoryProblem, Mode
 from solver.placement.memory_classes import modes_of
 from solver.placement.memory_stage import StageOracle
 
-__all__ = ["NoMemoryPlan", "least_bottleneck", "plan_memory"]
+__all__ = ["MemoryPlanNotFound", "NoMemoryPlan", "least_bottleneck", "plan_memory"]
 
 #: The first step above the lower bound, as a share of it; doubled until a plan exists.
 _STEP = 0.01
@@ -38,22 +38,42 @@ class NoMemoryPlan(ValueError):
     """No plan fits into memory, however slow: the message says so and what could be changed."""
 
 
+class MemoryPlanNotFound(NoMemoryPlan):
+    """No plan was found within the limit; none is proven impossible."""
+
+
 def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float = inf, seed: int = 0,
-                at_least: int = 0, start: MemoryPlan | None = None) -> MemoryPlan:
+                at_least: int = 0, start: MemoryPlan | None = None, budget: Budget | None = None) -> MemoryPlan:
     """The plan of least bottleneck, and the bound that proves it; among those, least recomputed time, stage by stage.
+
+    With ``strict`` buffers and classes of several operators plans and bound are of those that size a stage's recompute
+    buffer by class (:mod:`solver.placement.memory_stage`). Where none of them fits, plans whose operators are all
+    chosen by themselves are tried too.
 
     ``gap``: how far from the optimum the answer may be, as a share of it; the plan's ``bound`` says how far it is.
     ``time_limit``: seconds, after which the best plan so far is returned. ``at_least``: nanoseconds that no plan is
     known to be below, such as the bound of a problem that asks for less. ``start``: a plan of ``problem`` that fits,
-    returned where no better one is found. Raises :class:`NoMemoryPlan` if none fits, or none was found in time.
+    returned where no better one is found. ``budget``: in place of ``time_limit`` and ``seed``; it says afterwards
+    whether Ctrl-C came, on which the best plan so far is returned. Raises :class:`NoMemoryPlan` where it is proven that
+    none fits, :class:`MemoryPlanNotFound` where none was found, and ``KeyboardInterrupt`` where none was until then.
     """
-    search = _Search(problem, Budget(seconds=time_limit, seed=seed))
+    budget = budget or Budget(seconds=time_limit, seed=seed)
+    search = _Search(problem, budget)
     lower, cuts = search.narrow(gap, at_least, None if start is None else start.time)
     if cuts is not None:
         return replace(search.plan(cuts), bound=lower)
-    if start is None:
-        raise NoMemoryPlan(search.refusal())
-    return replace(start, bound=min(lower, start.time))
+    if start is not None:
+        return replace(start, bound=min(lower, start.time))
+    if search.ruled and not search.fits_nothing():
+        search = _Search(replace(problem, operators=tuple(replace(op, kind="") for op in problem.operators)), budget)
+        lower, cuts = search.narrow(gap, at_least)
+        if cuts is not None:
+            return replace(search.plan(cuts), problem=problem, bound=lower)
+    if budget.interrupted:
+        raise KeyboardInterrupt
+    if lower <= search.slowest and not search.fits_nothing():
+        raise MemoryPlanNotFound(search.open_question())
+    raise NoMemoryPlan(search.refusal())
 
 
 def least_bottleneck(problem: MemoryProblem, *, gap: float = 1e-3, time_limit: float = inf, seed: int = 0) -> float:
@@ -104,7 +124,11 @@ class _Search:
         best: tuple[int, ...] | None = None
         step, limit = _STEP, bound + 1
         while not self.budget.spent and limit <= most:
-            found, proven = self.cuts(limit)
+            try:
+                found, proven = self.cuts(limit)
+            except KeyboardInterrupt:  # what was found stays
+                self.budget.interrupted = True
+                break
             if found is not None:
                 best, self.limit = found, limit
             elif not self.budget.spent:
@@ -120,11 +144,29 @@ class _Search:
                 limit = (failed + self.limit) // 2
         return bound + 1, best
 
+    @property
+    def ruled(self) -> bool:
+        """Whether a class of several operators has a recompute buffer by rule, which some plan may do without."""
+        return (self.problem.rules == "strict" and "recompute" in self.problem.modes
+                and len(self.oracle.classes.kept) < self.count)
+
+    def fits_nothing(self) -> bool:
+        """Whether it is proven that no plan fits, however its buffers are sized: not even with those of the published
+        rules, which are no larger for any plan."""
+        relaxed = _Search(replace(self.problem, rules="published"), self.budget)
+        cuts, proven = relaxed.cuts(self.slowest)
+        return cuts is None and proven and not self.budget.spent
+
+    def open_question(self) -> str:
+        """Why it is not known whether there is a plan, a sentence."""
+        if self.budget.spent:
+            return "no memory plan was found in the time given, and no proof that there is none; give more time"
+        return (f"found no plan of {self.count} operators in {self.stages} stages that fits into {self.problem.memory} "
+                "bytes, and no proof that there is none; use smaller micro-batches, more stages or more memory")
+
     def refusal(self) -> str:
         """Why there is no plan, a sentence."""
         problem = self.problem
-        if self.budget.spent:
-            return "no memory plan was found in the time given; give more time"
         least = max(op.resident for op in problem.operators)
         allowed = " and ".join(sorted(problem.modes)) or "nothing but keeping"
         return (f"no plan of {self.count} operators in {self.stages} stages fits into {problem.memory} bytes with "
@@ -200,7 +242,8 @@ class _Search:
         starts, failed = self.starts[stage], inf
         for start in reversed(starts[:bisect_right(starts, min(reach[stage - 1], end - 1))]):
             received = self.problem.input_bytes(start)
-            if received >= failed:  # a later start with no more to receive did not fit
+            # A later start with no more to receive did not fit, for want of memory or time and not for its link's.
+            if received >= failed or self.problem.link_time(start) > limit:
                 continue
             if not self.fits(stage, start, end, limit):
                 failed = received

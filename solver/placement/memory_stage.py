@@ -66,13 +66,6 @@ class StageOracle:
         return (resident[last] - resident[first] + versions - self.problem.memory
                 + count * (kept[last] - kept[first] + self.problem.input_bytes(first)))
 
-    def copy_bytes(self, limit: int) -> int:
-        """Bytes that the copy engine can take away and bring back within ``limit``."""
-        size = int(self.problem.copy_bandwidth * limit / 2e9)
-        while self.problem.copy_time(size) > limit:
-            size -= 1
-        return max(0, size)
-
     # -- the question ----------------------------------------------------------------------------------------------
 
     def fits(self, stage: int, first: int, last: int, limit: int) -> bool:
@@ -140,7 +133,7 @@ class StageOracle:
         gain = self._offload_gain(stage)
         if self._offloads and gain > 0:
             received = self.problem.movable_input_bytes(first)
-            limit_bytes = self.copy_bytes(limit)
+            limit_bytes = self.problem.copy_bytes(limit)
             for level, size in enumerate(self._levels):
                 there_bytes = int((there * c.kept)[c.kept <= size].sum()) + received
                 below = int(self._levels[level - 1]) if level and self.problem.rules == "published" else 0
@@ -174,7 +167,7 @@ class StageOracle:
         return taken
 
     def _offloaded(self, first: int, there: Ints, recompute: Ints, limit: int, largest: int) -> Choice:
-        c, left = self.classes, self.copy_bytes(limit) if largest >= 0 else 0
+        c, left = self.classes, self.problem.copy_bytes(limit) if largest >= 0 else 0
         received = self.problem.movable_input_bytes(first)
         with_input = 0 < received <= min(left, largest)
         left -= received if with_input else 0
@@ -243,7 +236,7 @@ class StageOracle:
 
     def _model(self, stage: int, first: int, last: int, limit: int, spare: int, excess: int) -> StageModel:
         return StageModel(self.problem, self.classes, stage, first, last, spare=spare,
-                          copy_bytes=self.copy_bytes(limit), excess=excess)
+                          copy_bytes=self.problem.copy_bytes(limit), excess=excess)
 
     def _run(self, model: StageModel) -> Choice | None:
         self.solved += 1

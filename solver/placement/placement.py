@@ -7,7 +7,9 @@ from typing import Any
 
 from solver.placement.problem import PlacementProblem
 
-__all__ = ["Placement", "Stage", "meets"]
+__all__ = ["PLACEMENT_FORMAT", "Placement", "Stage", "meets"]
+
+PLACEMENT_FORMAT = "weft.placement/1"
 
 #: Within this share of its bound an objective counts as optimal: what rounding to CP-SAT's ticks may cost.
 _CLOSE = 1e-6
@@ -81,12 +83,19 @@ class Placement:
         return "optimal" if meets(self.objective, self.bound) else "feasible"
 
     def to_json(self) -> dict[str, Any]:
-        """``{objective, bound, status, stages}``; a stage has its operators' names, device kind (how many
-        devices, where stages may be on several), loads and memory."""
+        """The ``weft.placement/1`` object: ``{format, name, time_unit, memory_unit, objective, bound, status, latency,
+        latency_bound, stages}``; a stage has its operators' names, device kind (how many devices, where stages may be
+        on several), loads and memory."""
         return {
+            "format": PLACEMENT_FORMAT,
+            "name": self.problem.name,
+            "time_unit": self.problem.time_unit,
+            "memory_unit": self.problem.memory_unit,
             "objective": self.objective,
             "bound": self.bound,
             "status": self.status,
+            "latency": self.latency,
+            "latency_bound": self.latency_bound,
             "stages": [{
                 "device": self.problem.kinds[stage.kind].name,
                 **({"devices": stage.devices, "all_reduce": stage.all_reduce} if self.problem.degrees else {}),
@@ -94,6 +103,7 @@ class Placement:
                 "compute": stage.compute,
                 "transfers": stage.transfers,
                 "memory": stage.memory,
+                "resident": stage.resident,
                 "in_flight": stage.in_flight,
                 "nodes": [self.problem.nodes[node].name for node in stage.nodes],
             } for stage in self.stages],

@@ -29,8 +29,9 @@ __all__ = ["StageWork", "one_f_one_b", "stage_problem", "step_of", "work_of"]
 @dataclass(frozen=True, slots=True)
 class StageWork:
     """What a stage does for one micro-batch of its own: seconds (or any unit) of its passes, memory that it keeps from
-    one to the other, samples; ``memory``, what its device has for what is kept (``None``: unlimited); and on how many
-    ``devices`` it is, of which each takes that time and has that memory. ``all_reduce``: theirs, once a step."""
+    one to the other, samples; ``memory``, what its device has for what is kept (``None``: unlimited), beside the
+    ``static`` that it always holds; and on how many ``devices`` it is, of which each takes that time and has that
+    memory. ``all_reduce``: theirs, once a step."""
 
     forward: float
     backward: float
@@ -39,6 +40,7 @@ class StageWork:
     memory: float | None = None
     devices: int = 1
     all_reduce: float = 0.0
+    static: float = 0.0
 
 
 def work_of(problem: PlacementProblem, stages: Sequence[Stage], micro_batch: int = 1, *,
@@ -58,7 +60,7 @@ def work_of(problem: PlacementProblem, stages: Sequence[Stage], micro_batch: int
             stage.compute - ahead + stage.transfers / 2 + (stage.all_reduce if spread else 0.0) if trains else 0.0,
             sum(problem.nodes[node].per_micro_batch for node in stage.nodes) / stage.devices, micro_batch,
             None if memory is None else max(0.0, memory - stage.resident), stage.devices,
-            0.0 if spread else stage.all_reduce * (problem.micro_batches or 1)))
+            0.0 if spread else stage.all_reduce * (problem.micro_batches or 1), stage.resident))
     return found
 
 
@@ -104,7 +106,7 @@ def stage_problem(name: str, works: Sequence[StageWork], after: Sequence[Sequenc
                 blocks.append(Block(_name(kind, stage, i, work, unit), kind,
                                     tuple(range(first[stage], first[stage + 1])), seconds, (change,), (),
                                     tuple(waits)))
-    devices = tuple(Device(f"gpu{first[stage] + i}", work.memory) for stage, work in enumerate(works)
+    devices = tuple(Device(f"gpu{first[stage] + i}", work.memory, work.static) for stage, work in enumerate(works)
                     for i in range(work.devices))
     return Problem(name, devices, tuple(blocks), time_unit=time_unit, memory_unit=memory_unit)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from solver.placement import judge
 from solver.placement.in_flight import depths
-from solver.placement.placement import Placement, Stage, meets
+from solver.placement.placement import Placement, Stage
 from solver.placement.problem import PlacementProblem
 
 __all__ = ["GraphPlacement", "following", "stages_by_depth"]
@@ -38,8 +38,8 @@ class GraphPlacement(Placement):
 
     @property
     def limit(self) -> float:
-        """The load up to which graphs were compared by depth: so much above the least found. It is so much above the
-        least there is where the status is "optimal"."""
+        """The load up to which graphs were compared by depth: so much above ``least``, which is the least there is where
+        it meets the bound."""
         return self.least * (1 + self.slack)
 
     @property
@@ -49,16 +49,18 @@ class GraphPlacement(Placement):
 
     @property
     def status(self) -> str:
-        """Whether both goals are proven: the least largest load, then the depth within the limit."""
-        proven = meets(self.least, self.bound) and meets(self.objective, self.bound * (1 + self.slack))
-        return "optimal" if proven and self.depth <= self.depth_bound else "feasible"
+        """"optimal" where both goals are proven: the least largest load, and the depth among graphs with it. (What
+        ``slack`` has made slower is no optimum; :attr:`depth_bound` says whether it is the shallowest.)"""
+        return super().status if self.depth <= self.depth_bound else "feasible"
 
     def to_json(self) -> dict[str, Any]:
-        """What a placement in a row says, with the depth, its bound, and for each stage those that follow it."""
+        """What a placement in a row says, with the depth, its bound, the limit on loads among which that holds (so much
+        ``slack`` above the ``least`` found), and for each stage those that follow it."""
         answer = super().to_json()
         for stage, after, depth in zip(answer["stages"], self.after, self.depths, strict=True):
             stage.update(depth=depth, after=list(after))
-        return {**answer, "depth": self.depth, "depth_bound": self.depth_bound}
+        return {**answer, "depth": self.depth, "depth_bound": self.depth_bound, "least": self.least,
+                "slack": self.slack, "limit": self.limit}
 
 
 def following(problem: PlacementProblem, parts: Sequence[tuple[int, Sequence[int]]]) -> tuple[tuple[int, ...], ...]:

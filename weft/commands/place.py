@@ -30,7 +30,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--stage-graph", action="store_true",
                          help="stages form a graph: memory by depth, and the least depth at the least load")
     command.add_argument("--slack", type=share, default=0.0, metavar="FRACTION",
-                         help="with --stage-graph: let the load rise by so much for a shallower graph (default: 0)")
+                         help="with --stage-graph: let the load rise by so much above the least, for a shallower graph "
+                         "(default: 0)")
     command.add_argument("--replicate", action="store_true",
                          help="with --stage-graph, of a spec: a stage may be on several devices")
     command.add_argument("--problem", metavar="FILE",
@@ -39,7 +40,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          help="specs and operator graphs: cut between any two operators, not between layers only")
     command.add_argument("--memory", action="store_true",
                          help="of a spec: a chain cut at any operator, each kept, recomputed or offloaded")
-    command.add_argument("-o", "--output", metavar="FILE", help="write {objective, bound, status, stages} there")
+    command.add_argument("-o", "--output", metavar="FILE",
+                         help="write the answer there (.json): format, objective, bound, status, stages")
     add_search(command, time_limit=60.0)
 
 
@@ -80,6 +82,7 @@ def _likeness(path: str) -> float:
 
 def _run_memory(options: argparse.Namespace) -> int:
     from solver.placement.problem import PlacementError
+    from weft.memory_plans import with_static
 
     for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators"):
         if getattr(options, name):
@@ -93,7 +96,7 @@ def _run_memory(options: argparse.Namespace) -> int:
     require_writable(options.output)
     require_writable(options.problem)
     found = weft.place_memory(options.graph, time_limit=options.time_limit)
-    _write(options, found.to_json(), found.candidates[0].problem)
+    _write(options, found.to_json(), with_static(found.candidates[0]))
     show(found, options.json, width=180)
     _tell_written(options)
     return GOOD
@@ -143,7 +146,8 @@ COMMAND = Command(
         "The largest load of a stage, with its transfers, is made as small as possible under each device's memory; "
         "then, with --latency, the time one micro-batch takes. The answer carries a bound that holds for the graph as "
         "given. Graphs of many thousands of operators are coarsened first, which the answer says. Where nothing fits, "
-        "an operator and the memory that is missing are named (exit status 1).",
+        "an operator and the memory that is missing are named; where nothing was found and nothing is proven, the "
+        "answer says so (exit status 1 both).",
     ),
     example="weft place bert.json --devices accelerator=4:16GiB,cpu=0 -o stages.json",
     arguments=_arguments,
