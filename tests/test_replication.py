@@ -205,7 +205,7 @@ def test_levels_find_the_least_load_and_depth_of_all_graphs_of_replicated_stages
         return
     least = min(graphs)[0]
     found = place_graph(problem, slack=slack)
-    assert found.status == "optimal" or found.objective > found.bound and slack
+    assert found.status == "optimal" or (found.objective > found.bound and slack)
     assert found.bound == pytest.approx(least, rel=1e-6)
     assert simple_bound(groups_of(problem)) <= least * (1 + 1e-9)
     shallowest = min(deep for value, deep in graphs if value <= least * (1 + slack) + 1e-9)

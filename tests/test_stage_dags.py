@@ -232,7 +232,7 @@ def test_the_encoding_finds_the_least_load_and_then_the_least_depth(problem: Pla
             place_graph(problem, slack=slack, effort=EFFORT)
         return
     found = place_graph(problem, slack=slack, effort=EFFORT)
-    assert found.status == "optimal" or found.objective > found.bound and slack
+    assert found.status == "optimal" or (found.objective > found.bound and slack)
     assert found.bound == pytest.approx(best[0], rel=1e-6)
     assert found.limit == pytest.approx(best[0] * (1 + slack), rel=1e-6)
     assert found.depth == found.depth_bound == best[1]

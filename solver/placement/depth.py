@@ -27,7 +27,7 @@ from solver.placement.exact import bound_loads, load_in_ticks, read_stages
 from solver.placement.groups import Groups, reduced
 from solver.placement.memory_rows import memory_terms
 from solver.placement.slicing import Slicing
-from solver.placement.threshold import Literal, Threshold, Ticks, negated
+from solver.placement.threshold import Literal, Threshold, Ticks, TooLate, negated
 from solver.placement.windows import windows_of
 
 __all__ = ["Found", "least_bottleneck_by_depth", "least_depth", "least_depths",
@@ -48,8 +48,11 @@ def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None 
 
     ``known``: a depth that is known to be possible; only less is looked for.
     """
-    graph = _DepthRows(groups, limit, Ticks.of(groups, limit))
-    bound_loads(graph.threshold, graph.threshold.ticks.up(limit))
+    try:
+        graph = _DepthRows(groups, limit, Ticks.of(groups, limit), budget)
+        bound_loads(graph.threshold, graph.threshold.ticks.up(limit))
+    except TooLate:
+        return Found(None, 1, False)
     model = graph.threshold.model
     if known is not None:
         model.add(graph.depth <= known - 1)
@@ -70,10 +73,13 @@ def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Slicing | N
     top = ticks.all_work(groups) if start is None else load_in_ticks(groups, start, ticks) - 1
     if top < 0:
         return Found(None, cutoff, True)
-    graph = _DepthRows(groups, cutoff, ticks)
-    model = graph.threshold.model
-    bottleneck = model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
-    bound_loads(graph.threshold, bottleneck)
+    try:
+        graph = _DepthRows(groups, cutoff, ticks, budget)
+        model = graph.threshold.model
+        bottleneck = model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
+        bound_loads(graph.threshold, bottleneck)
+    except TooLate:
+        return Found(None, least, False)
     model.minimize(bottleneck)
     outcome = run(model, budget)
     if outcome.infeasible:
@@ -113,10 +119,10 @@ def waits(groups: Groups) -> list[tuple[int, int]]:
 class _DepthRows:
     """The threshold encoding with steps between levels, and memory by depth."""
 
-    def __init__(self, groups: Groups, limit: float, ticks: Ticks) -> None:
+    def __init__(self, groups: Groups, limit: float, ticks: Ticks, budget: Budget) -> None:
         self.groups = groups
         stages = min(groups.problem.devices, groups.count)
-        self.threshold = Threshold(groups, stages, windows_of(groups, stages, limit), ticks)
+        self.threshold = Threshold(groups, stages, windows_of(groups, stages, limit), ticks, budget)
         model = self.threshold.model
         self.step = [model.new_bool_var(f"step[{s}]") for s in range(stages - 1)]
         self.depth: cp_model.LinearExpr | int = 1 + cp_model.LinearExpr.sum(self.step) if self.step else 1

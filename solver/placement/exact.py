@@ -11,7 +11,7 @@ from solver.cpsat import Budget, Outcome, run
 from solver.placement.groups import Groups
 from solver.placement.memory_rows import require_memory
 from solver.placement.slicing import Slicing, largest_load
-from solver.placement.threshold import Literal, Threshold, Ticks
+from solver.placement.threshold import Literal, Threshold, Ticks, TooLate
 from solver.placement.windows import Windows, capacity_of, windows_of
 
 __all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
@@ -63,12 +63,15 @@ def least_bottleneck(groups: Groups, budget: Budget, start: Slicing | None, leas
         windows = windows_of(groups, stages, cutoff if options.windows else float("inf"))
     if not windows.possible or top < 0:
         return Solved(None, cutoff, True, cutoff == float("inf"), 0.0)
-    threshold = Threshold(groups, stages, windows, ticks)
-    bottleneck = threshold.model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
-    bound_loads(threshold, bottleneck)
-    require_memory(threshold)
-    if options.total:
-        _total_row(threshold, bottleneck)
+    try:
+        threshold = Threshold(groups, stages, windows, ticks, budget)
+        bottleneck = threshold.model.new_int_var(max(0, min(ticks.down(least), top)), top, "bottleneck")
+        bound_loads(threshold, bottleneck)
+        require_memory(threshold)
+        if options.total:
+            _total_row(threshold, bottleneck)
+    except TooLate:
+        return Solved(None, least, False, False, 0.0)
     threshold.model.minimize(bottleneck)
     outcome = run(threshold.model, budget, presolve=options.presolve, deterministic=deterministic)
     used = float(outcome.solver.response_proto.deterministic_time)

@@ -96,7 +96,7 @@ class _Search:
         return self._answer(began)
 
     def _search(self) -> None:
-        if not self._by_levels() and not self.budget.spent:
+        if not self._by_levels() and (not self.budget.spent or (self.best is None and not self.budget.interrupted)):
             if self.problem.degrees:
                 self._by_rows()
             else:

@@ -13,7 +13,7 @@ from solver.placement.exact import bound_loads, read_stages
 from solver.placement.groups import Groups
 from solver.placement.memory_rows import require_memory
 from solver.placement.slicing import Slicing
-from solver.placement.threshold import Literal, Threshold, Ticks, negated
+from solver.placement.threshold import Literal, Threshold, Ticks, TooLate, negated
 from solver.placement.windows import windows_of
 
 __all__ = ["least_latency"]
@@ -27,26 +27,29 @@ def least_latency(groups: Groups, budget: Budget, limit: float, known: float) ->
     """
     stages = min(groups.problem.devices, groups.count)
     ticks = Ticks.of(groups, limit)
-    threshold = Threshold(groups, stages, windows_of(groups, stages, limit), ticks)
-    model = threshold.model
-    most = ticks.up(known)
-    loads = [model.new_int_var(0, ticks.up(limit), f"load[{s}]") for s in range(stages)]
-    for stage, load in enumerate(loads):
-        for kind, on in enumerate(threshold.kind[stage]):
-            if on is not False:
-                threshold.at_most(threshold.load_terms(stage, kind), load, on)
-    bound_loads(threshold, ticks.up(limit))
-    require_memory(threshold)
-    ends = [model.new_int_var(0, most, f"end[{s}]") for s in range(stages)]
-    latency = model.new_int_var(0, most, "latency")
-    for stage, (load, end) in enumerate(zip(loads, ends, strict=True)):
-        model.add(end >= load)
-        model.add(latency >= end)
-        for earlier in range(stage):
-            follows = _follows(threshold, earlier, stage)
-            if follows is not False:
-                model.add(end >= ends[earlier] + load).only_enforce_if(follows)
-    _path_row(threshold, latency)
+    try:
+        threshold = Threshold(groups, stages, windows_of(groups, stages, limit), ticks, budget)
+        model = threshold.model
+        most = ticks.up(known)
+        loads = [model.new_int_var(0, ticks.up(limit), f"load[{s}]") for s in range(stages)]
+        for stage, load in enumerate(loads):
+            for kind, on in enumerate(threshold.kind[stage]):
+                if on is not False:
+                    threshold.at_most(threshold.load_terms(stage, kind), load, on)
+        bound_loads(threshold, ticks.up(limit))
+        require_memory(threshold)
+        ends = [model.new_int_var(0, most, f"end[{s}]") for s in range(stages)]
+        latency = model.new_int_var(0, most, "latency")
+        for stage, (load, end) in enumerate(zip(loads, ends, strict=True)):
+            model.add(end >= load)
+            model.add(latency >= end)
+            for earlier in range(stage):
+                follows = _follows(threshold, earlier, stage)
+                if follows is not False:
+                    model.add(end >= ends[earlier] + load).only_enforce_if(follows)
+        _path_row(threshold, latency)
+    except TooLate:
+        return None, 0.0
     model.minimize(latency)
     outcome = run(model, budget)
     if outcome.infeasible:

@@ -8,6 +8,8 @@ bounds always hold for the graph that was given. Whatever is returned has passed
 from __future__ import annotations
 
 import functools
+import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,12 +24,13 @@ from solver.placement.exact import EVERYTHING, Options, least_bottleneck
 from solver.placement.groups import Groups, groups_of
 from solver.placement.hopeless import NoPlacement, refuse_hopeless, sentence_for
 from solver.placement.latency import least_latency
+from solver.placement.packing import best_packing
 from solver.placement.placement import Placement, Stage, meets
 from solver.placement.problem import PlacementProblem
 from solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
 from solver.placement.refine import refine
 from solver.placement.shares import part_of
-from solver.placement.slicing import Slicing, best_slicing, largest_load
+from solver.placement.slicing import Slicing, best_slicing, depth_first_order, largest_load
 from solver.placement.windows import windows_of
 
 __all__ = ["Step", "place", "place_within"]
@@ -36,6 +39,8 @@ __all__ = ["Step", "place", "place_within"]
 _EXACT = 20_000
 #: What larger graphs, and slicings of mid-sized ones, are coarsened to.
 _COARSE = 300
+#: Entries of the tables of one slicing up to which they take seconds.
+_LARGE = 10**9
 #: A level between, on which what was found on the coarse graph is refined first.
 _MIDDLE = 2000
 
@@ -127,16 +132,27 @@ class _Search:
         """Slicings on the graph itself where it is small, and on coarser ones, which is often as good and quicker."""
         self._say("slicing")
         stages = self.problem.devices
+        if self._is_large(self.groups):  # something that fits, before anything that takes long
+            chance = random.Random(self.budget.seed)
+            for order in (range(self.groups.count), depth_first_order(self.groups, chance, backwards=True)):
+                best_packing(self.groups, order, self.bound, self.budget, functools.partial(self._better, self.groups))
+                if self._done():
+                    return
         levels = [self.groups]
         for target in (_MIDDLE, _COARSE, _COARSE // 2):
             if levels[-1].count > 1.5 * target:
                 levels.append(coarsen(levels[-1], target, stages))
         self.levels = levels
-        for level in (level for level in levels if level.count <= 2 * _COARSE):
+        for level in (level for level in levels if level.count <= 2 * _COARSE and not self._is_large(level)):
             best_slicing(level, self.budget, on_better=functools.partial(self._better, level))
             if self._done():
                 break
         self.details["slicing"] = None if self.best is None else self.best.value
+
+    def _is_large(self, groups: Groups) -> bool:
+        """Whether cutting an order of these groups in the best way takes long."""
+        tables = math.prod(min(kind.count, groups.count) + 1 for kind in self.problem.kinds)
+        return groups.count > 2 * _COARSE or tables * groups.count**2 > _LARGE
 
     def _exact(self, share: float, *, of_any_size: bool = False) -> bool:
         """The encoding on the graph itself, for ``share`` of what time is left; ``False`` if it is too large."""
@@ -165,6 +181,8 @@ class _Search:
     def _solve_coarse(self, share: float) -> None:
         """The encoding on a coarse graph. Its bound is of no use: see :mod:`solver.placement.coarsen`."""
         coarse = next((level for level in self.levels if level.count <= 2 * _COARSE), self.levels[-1])
+        if coarse.count > 2 * _COARSE and self.best is not None:
+            return  # so many devices that joining groups leaves too many
         self.details["coarsening"] = (
             f"heuristic: {self.groups.count} groups were joined along heavy edges to {coarse.count}, solved so, and "
             "refined near the cuts; the bound is one for the graph itself")

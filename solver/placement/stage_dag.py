@@ -38,8 +38,8 @@ class GraphPlacement(Placement):
 
     @property
     def limit(self) -> float:
-        """The load up to which graphs were compared by depth: so much above ``least``, which is the least there is where
-        it meets the bound."""
+        """The load up to which graphs were compared by depth: so much above ``least``, which is the least there is
+        where it meets the bound."""
         return self.least * (1 + self.slack)
 
     @property

@@ -27,10 +27,11 @@ from typing import TypeAlias
 import numpy as np
 from ortools.sat.python import cp_model
 
+from solver.cpsat import Budget
 from solver.placement.groups import Groups
 from solver.placement.windows import Windows
 
-__all__ = ["Literal", "Terms", "Threshold", "Ticks", "negated", "weighted"]
+__all__ = ["Literal", "Terms", "Threshold", "Ticks", "TooLate", "negated", "weighted"]
 
 #: A Boolean, or what is known already.
 Literal: TypeAlias = "cp_model.BoolVarT | bool"
@@ -82,10 +83,16 @@ def _everything(groups: Groups) -> float:
     return float(finite.max(axis=1).sum()) + factor * sum(net.cost for net in groups.nets)
 
 
+class TooLate(Exception):
+    """The time was over before a model was made."""
+
+
 class Threshold:
     """The variables and rows that every objective shares, for ``stages`` stages and groups within ``windows``."""
 
-    def __init__(self, groups: Groups, stages: int, windows: Windows, ticks: Ticks) -> None:
+    def __init__(self, groups: Groups, stages: int, windows: Windows, ticks: Ticks,
+                 budget: Budget | None = None) -> None:
+        self._budget, self._rows = budget, 0
         self.groups = groups
         self.stages = stages
         self.windows = windows
@@ -184,6 +191,7 @@ class Threshold:
 
     def clause(self, *literals: Literal) -> None:
         """At least one of ``literals`` holds; what is known already is used, not posted."""
+        self.tick()
         if any(literal is True for literal in literals):
             return
         self.model.add_bool_or([literal for literal in literals if literal is not False])
@@ -227,8 +235,15 @@ class Threshold:
                     terms.append((cost, cut))
         return terms
 
+    def tick(self) -> None:
+        """Count a row. Raises :class:`TooLate` where the budget has ended before the model is made."""
+        self._rows += 1
+        if self._rows % 2000 == 0 and self._budget is not None and self._budget.spent:
+            raise TooLate
+
     def at_most(self, terms: Sequence[tuple[int, Literal]], limit: cp_model.LinearExprT, on: Literal = True) -> None:
         """The sum of ``terms`` is at most ``limit`` wherever ``on`` holds."""
+        self.tick()
         row = self.model.add(weighted(terms) <= limit)
         if on is not True:
             assert not isinstance(on, bool)
