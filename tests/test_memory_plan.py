@@ -13,7 +13,7 @@ from models.roofline import Roofline
 from models.zoo.graphs import model_graph
 from solver.cpsat import Budget
 from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Rules, measure
-from solver.placement.memory_plan import NoMemoryPlan, plan_memory
+from solver.placement.memory_plan import MemoryPlanNotFound, NoMemoryPlan, _Search, plan_memory
 from solver.placement.memory_rivals import (
     balance_windows,
     balanced,
@@ -194,6 +194,65 @@ def test_refusals_say_what_is_wrong() -> None:
         MemoryProblem(ops, 2, 100, 1e9, windows=())
     with pytest.raises(NoMemoryPlan, match="100 bytes, the largest of one operator 50"):
         plan_memory(MemoryProblem(ops, 1, 99, 1e9))
+
+
+def test_a_start_that_its_link_rules_out_hides_no_earlier_one() -> None:
+    """Cuts before the third and the last operator send 5 bytes each; one before the fourth, 6, is beyond the limit."""
+    sizes = ((20, 7), (0, 5), (14, 6), (20, 7), (0, 5), (14, 6))
+    ops = tuple(ChainOperator(f"op{k}", 0, 0, kept, output) for k, (kept, output) in enumerate(sizes))
+    problem = MemoryProblem(ops, 3, 34, 2e9, link_bandwidth=5e8, rules="published", modes=frozenset())
+    plan = plan_memory(replace(problem, micro_batches=1), gap=0)
+    assert (plan.cuts, plan.time, plan.bound) == ((0, 2, 5, 6), 10, 10)
+
+
+def test_copies_of_many_bytes_are_counted_to_the_byte() -> None:
+    """42e12 bytes at 2e9 a second, there and back, take 42e12 ns: floats lose the last one."""
+    problem = MemoryProblem((_operator("op"),), 1, 1, 2e9)
+    assert problem.copy_time(42 * 10**12) == 42 * 10**12 and problem.copy_bytes(42 * 10**12) == 42 * 10**12
+    for time in (10**15 + 1, 3 * 10**13 + 7):
+        size = replace(problem, copy_bandwidth=1.2e10 / 7).copy_bytes(time)
+        assert replace(problem, copy_bandwidth=1.2e10 / 7).copy_time(size) <= time
+        assert replace(problem, copy_bandwidth=1.2e10 / 7).copy_time(size + 1) > time
+
+
+def test_a_plan_of_no_time_above_a_bound_of_none_has_no_gap() -> None:
+    nothing = MemoryPlan(MemoryProblem((ChainOperator("op", 0, 0, 0, 0),), 1, 1, 1e9), (0, 1), ("keep",), ("keep",))
+    assert nothing.gap == 0.0
+    assert replace(nothing, problem=MemoryProblem((_operator("op"),), 1, 1, 1e9)).gap == float("inf")
+
+
+def test_what_no_class_as_a_whole_can_do_its_operators_may_do_one_by_one() -> None:
+    """Three operators of one class in the room of two: with the first and the last recomputed apart, a buffer of one is
+    enough, but by class it is that of all three."""
+    ops = tuple(replace(_operator(f"op{k}", kept=20), kind="layer") for k in range(3))
+    problem = MemoryProblem(ops, 1, 40, 1e9, modes=frozenset({"recompute"}), micro_batches=1)
+    plan = plan_memory(problem, gap=0)
+    assert plan.fits and plan.modes == ("recompute", "keep", "recompute") and plan.time == plan.bound == 110
+    with pytest.raises(NoMemoryPlan, match="no plan of 3 operators") as refused:  # proven: less than one and a buffer
+        plan_memory(replace(problem, memory=19), gap=0)
+    assert not isinstance(refused.value, MemoryPlanNotFound)
+    with pytest.raises(MemoryPlanNotFound, match="no proof that there is none"):
+        plan_memory(problem, time_limit=0)
+
+
+def test_ctrl_c_returns_the_plan_found_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _profiled(_GPT, 8)
+    cuts: list[tuple[int, ...] | None] = []
+    original = _Search.cuts
+
+    def interrupted(self: _Search, limit: int) -> tuple[tuple[int, ...] | None, bool]:
+        if cuts and cuts[-1] is not None:
+            raise KeyboardInterrupt
+        found, proven = original(self, limit)
+        cuts.append(found)
+        return found, proven
+
+    monkeypatch.setattr(_Search, "cuts", interrupted)
+    plan = plan_memory(problem, gap=0)
+    assert plan.fits and plan.bound < plan.time
+    monkeypatch.setattr(_Search, "cuts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        plan_memory(problem)
 
 
 def test_a_search_that_is_stopped_returns_what_it_has() -> None:
