@@ -26,11 +26,22 @@ training: {micro_batches: 4, micro_batch_size: 2}
 
 @pytest.mark.parametrize(("options", "name"), [
     ([], "weft.placement/1"), (["--stage-graph"], "weft.placement/1"), (["--memory"], "weft.memory_plans/1")])
-def test_every_answer_has_a_format(options: list[str], name: str, tmp_path: Path) -> None:
+def test_every_answer_has_a_format_with_a_schema(options: list[str], name: str, tmp_path: Path,
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
     spec, answer = tmp_path / "spec.yaml", tmp_path / "answer.json"
     spec.write_text(_SPEC)
     assert main(["place", str(spec), *options, "-o", str(answer)]) == 0
-    assert json.loads(answer.read_text())["format"] == name
+    found = json.loads(answer.read_text())
+    assert found["format"] == name
+    capsys.readouterr()
+    assert main(["schema", name]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(found, schema)
+    for damaged in ({**found, "format": "weft.other/1"}, {**found, "further": 1},
+                    {key: value for key, value in found.items() if key != "name"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(damaged, schema)
 
 
 @pytest.mark.parametrize("option", ["--stage-graph", "--memory"])

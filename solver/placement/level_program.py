@@ -35,7 +35,7 @@ __all__ = ["Program"]
 #: So many different times, the longest, are counted in the bound on how many devices a rest needs.
 _CLASSES = 4
 #: In place of a limit of nothing at all, so that shares of it are numbers.
-_TINY = 1e-300
+_TINY = math.ulp(0.0)
 
 #: Which pieces of a level each stage holds, by their places, and on how many devices it is.
 Packing: TypeAlias = tuple[tuple[tuple[int, ...], int], ...]
@@ -127,7 +127,9 @@ class Program:
             self._heavy_left.append([len(set(heavy).intersection(inside)) for heavy in self.heavy])
         fresh = slice(len(known), None)
         work = np.array(self._work_left[fresh])
-        found = np.maximum(np.ceil(work / max(limit, _TINY) * (1 - 1e-9)), [any(ideal) for ideal in ideals.all[fresh]])
+        with np.errstate(over="ignore"):  # more devices than a number holds are too many
+            found = np.maximum(np.ceil(work / max(limit, _TINY) * (1 - 1e-9)),
+                               [any(ideal) for ideal in ideals.all[fresh]])
         if self.heavy:
             counts = np.array(self._heavy_left[fresh]).reshape(-1, len(self.heavy))
             shares = np.array([self._share(heavy, limit) for heavy in self.heavy])

@@ -1,4 +1,4 @@
-"""``weft schema``: the JSON Schema of a spec."""
+"""``weft schema``: the JSON Schema of a spec, or of what `weft place` writes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ __all__ = ["COMMAND"]
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
-    """It takes none."""
+    from weft.placement_schemas import SCHEMAS
+
+    command.add_argument("format", metavar="FORMAT", nargs="?", choices=sorted(SCHEMAS),
+                         help=f"a format that weft writes ({', '.join(sorted(SCHEMAS))}); default: a model spec")
 
 
 def _run(options: argparse.Namespace) -> int:
-    print(json.dumps(weft.schema(), indent=1))
+    from weft.placement_schemas import SCHEMAS
+
+    print(json.dumps(SCHEMAS[options.format] if options.format else weft.schema(), indent=1))
     return GOOD
 
 
 COMMAND = Command(
     name="schema",
-    summary="print the JSON Schema of a model spec",
+    summary="print the JSON Schema of a model spec, or of a format that weft writes",
     paragraphs=(
         "Editors with a YAML language server complete and check specs with it.",
     ),
