@@ -15,16 +15,19 @@ from models.zoo.shapes import shape
 from solver.collision import forced_collision, held_together, in_flight
 from solver.cpsat import Budget
 from solver.explain import Infeasible, require_room
-from solver.files import save_problem, save_schedule
+from solver.files import load_problem, save_problem, save_schedule
+from solver.idle import idle_times
 from solver.instance import Instance
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
+from solver.schedule import Schedule
 from solver.search import solve
 from solver.validate import validate
 from solver.whatif import WhatIf, changes, what_if
 from tests.builders import chain, pipeline, v
-from tests.properties.strategies import problems
+from tests.properties.strategies import problems, schedules
 from weft.cli import main
 
+DATA = Path(__file__).parent / "data"
 SOME = settings(max_examples=60, deadline=None)
 
 
@@ -269,6 +272,25 @@ def test_what_if_is_told_in_the_text_and_in_numbers() -> None:
     best = found.to_json()["what_if"]["figures"][0]
     assert best["how"] == "re-solved"
     assert best["makespan"] < found.to_json()["what_if"]["unchanged"]["makespan"]
+
+
+@SOME
+@given(schedules())
+def test_every_idle_entry_names_its_device_and_its_causes_add_up(schedule: Schedule) -> None:
+    """A cause is called ``device``, as the entry's own device: neither may take the other's place."""
+    entries = weft.explain(schedule).to_json()["idle"]
+    assert [entry["device"] for entry in entries] == [device.name for device in schedule.problem.devices]
+    for entry, measured in zip(entries, idle_times(schedule), strict=True):
+        causes = {key: value for key, value in entry.items() if key not in ("device", "busy", "idle")}
+        assert sorted(causes.values()) == sorted(measured.by_cause.values())
+        assert sum(causes.values()) == pytest.approx(entry["idle"], rel=1e-9, abs=1e-9 * schedule.makespan)
+
+
+def test_waiting_for_the_other_devices_of_a_block_has_a_name_of_its_own() -> None:
+    schedule = solve(load_problem(DATA / "idle-and-joint-devices.json"), 2, effort=0.5)
+    entries = weft.explain(schedule).to_json()["idle"]
+    assert [entry["device"] for entry in entries] == ["g0", "g1", "g2", "unused"]
+    assert entries[1]["other_devices"] > 0
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
