@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,10 +17,11 @@ from typing import Any
 from solver.entries import Entry, FormatError, near, number, read_json, require_format, show, write_atomically
 from solver.model_files import facts_from_json, facts_to_json
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
+from solver.provenance import check_provenance
 from solver.schedule import Operation, Repetend, Schedule
 
-__all__ = ["PROBLEM_FORMAT", "SCHEDULE_FORMAT", "load_problem", "load_schedule", "misstatements", "problem_from_json",
-           "problem_to_json", "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json"]
+__all__ = ["PROBLEM_FORMAT", "SCHEDULE_FORMAT", "load_problem", "load_schedule", "problem_from_json", "problem_to_json",
+           "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json"]
 
 PROBLEM_FORMAT = "weft.problem/1"
 SCHEDULE_FORMAT = "weft.schedule/1"
@@ -210,19 +210,17 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
 def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     """The schedule of a ``weft.schedule/1`` object; ``where`` (a file name) leads every error message.
 
-    Whether what it says is true is not asked here: :mod:`solver.validate` judges the operations, and
-    :func:`misstatements` compares the fields that follow from them.
+    Whether what it says is true is not asked here: :mod:`solver.validate` judges the operations, :mod:`solver.claims`
+    the fields that say something of them.
     """
     entry = Entry(value, where)
     require_format(entry, SCHEDULE_FORMAT)
     entry.allow("format", "problem", "micro_batches", "operations", "makespan", "makespan_bound", "period",
                 "period_bound", "repetend", "peak_memory", "status", "solver")
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
-    solver = entry.get("solver")
-    if not isinstance(solver, dict):
-        raise FormatError(f"{where}: solver is {show(solver)}, it must be an object")
+    solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
-    schedule = Schedule(
+    return Schedule(
         problem=problem,
         micro_batches=entry.count("micro_batches", minimum=1),
         operations=tuple(_operation(item, problem) for item in entry.list("operations")),
@@ -232,12 +230,6 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
         repetend=None if entry.get("repetend") is None else _repetend(entry.child("repetend")),
         solver=solver,
     )
-    try:
-        json.dumps([solver, schedule.makespan, schedule.peak_memory], allow_nan=False)
-    except ValueError:
-        raise FormatError(f"{where}: solver holds a number that is not finite, or operations and memory amounts add "
-                          "up to one") from None
-    return schedule
 
 
 def _operation(entry: Entry, problem: Problem) -> Operation:
@@ -261,21 +253,3 @@ def _check_derived_fields(entry: Entry, devices: int) -> None:
         raise FormatError(f"{entry.where}: peak_memory must list one number for each of the {devices} devices")
     for device, peak in enumerate(peaks):
         number(peak, f"{entry.where}: peak_memory[{device}]")
-
-
-def misstatements(value: Mapping[str, Any], schedule: Schedule) -> list[str]:
-    """What a ``weft.schedule/1`` object states of itself that does not follow from its operations and bounds.
-
-    ``value`` is the object that ``schedule`` was read from. ``makespan``, ``peak_memory`` and ``status`` are there for
-    other programs; this one derives them.
-    """
-    wrong = []
-    if not math.isclose(value["makespan"], schedule.makespan, rel_tol=1e-9, abs_tol=1e-12):
-        wrong.append(f"makespan is stated as {value['makespan']}, but the last operation ends at {schedule.makespan}")
-    for device, (stated, actual) in enumerate(zip(value["peak_memory"], schedule.peak_memory, strict=True)):
-        if not math.isclose(stated, actual, rel_tol=1e-9, abs_tol=1e-9):
-            wrong.append(f"peak_memory[{device}] is stated as {stated}, but the operations there reach {actual}")
-    if value["status"] != schedule.status:
-        wrong.append(f"status is stated as {value['status']!r}, but makespan and makespan_bound make it "
-                     f"{schedule.status!r}")
-    return wrong

@@ -14,6 +14,10 @@ from solver.validate import validate
 
 __all__ = ["at_its_times", "first_repeat", "unroll"]
 
+#: What a schedule's ``solver`` says of so many micro-batches only, or of blocks that wait for their time.
+_OF_ONE_NUMBER = frozenset({"alternatives", "bound_over_any_placement", "bound_over_placements", "covered", "history",
+                            "latency", "latency_bound", "latency_period", "placements"})
+
 
 def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     """``schedule`` for another number of micro-batches, re-timed, with its bound, and checked by the judge.
@@ -49,7 +53,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
         operations=time_orders(problem, micro_batches, orders),
         makespan_bound=instance.bound(makespan_bound(instance, micro_batches)),
         repetend=replace(repetend, count=repetend.count + periods),
-        solver={key: value for key, value in schedule.solver.items() if not key.startswith("latency")},
+        solver={key: value for key, value in schedule.solver.items() if key not in _OF_ONE_NUMBER},
     )
     validate(result)
     return result

@@ -13,10 +13,7 @@ The rules:
 - at no time does a device hold more than its memory. What ends gives back before what starts at that time takes.
   Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
 - per block, micro-batch m starts before m + 1 (unless ``in_turn=False``);
-- bounds are finite and not above what they bound, and no period is below the busiest device's work per micro-batch;
-- a repetend with ``count`` periods of q micro-batches means: in each device's row there are ``count`` consecutive
-  stretches, each with every block of that device q times, and each the same as the one before with micro-batch numbers
-  q higher. (Where on a row they begin differs from device to device, so ``first`` itself is only checked to be >= 0.)
+- what the schedule says of itself (bounds, period, repetend) is true, as far as :mod:`solver.statements` can tell.
 
 Times are compared with a tolerance of 1e-9 of the makespan (or of the work and transfers one after another, if that
 is less: idle time must not buy tolerance).
@@ -32,8 +29,9 @@ from itertools import islice
 
 from solver.problem import Number, Problem
 from solver.schedule import Operation, Schedule
+from solver.statements import Verdict, judge_statements
 
-__all__ = ["InvalidSchedule", "validate", "violations"]
+__all__ = ["InvalidSchedule", "peaks", "statements", "validate", "violations"]
 
 TOLERANCE = 1e-9
 
@@ -67,6 +65,26 @@ def violations(schedule: Schedule, *, capacities: bool = True, in_turn: bool = T
     return list(islice(_violations(schedule, capacities, in_turn), limit))
 
 
+def statements(schedule: Schedule) -> Verdict:
+    """Which of the bounds, period and repetend of ``schedule`` are verified, false or open; none of them where it has
+    no micro-batches."""
+    n = schedule.micro_batches
+    if not isinstance(n, int) or n < 1:
+        return Verdict()
+    case = _Case.of(schedule)
+    return judge_statements(schedule, case.rows, case.makespan, case.tolerance)
+
+
+def peaks(schedule: Schedule) -> list[Fraction]:
+    """Per device the most that it holds at any time, exactly, in the problem's memory unit; at least 0."""
+    case = _Case.of(schedule)
+    found = []
+    for device in range(len(case.rows)):
+        unit, levels = _levels(case, device, 0)
+        found.append(Fraction(max((level for level, _, _ in levels), default=0), unit))
+    return [max(peak, Fraction(0)) for peak in found]
+
+
 def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator[str]:
     n = schedule.micro_batches
     if not isinstance(n, int) or n < 1:
@@ -81,9 +99,7 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
         yield from _check_fifo(case)
     if capacities:
         yield from _check_memory(case)
-    yield from _check_bounds(schedule, case)
-    if schedule.repetend is not None:
-        yield from _check_repetend(schedule, case)
+    yield from judge_statements(schedule, case.rows, case.makespan, case.tolerance).false
 
 
 @dataclass(frozen=True)
@@ -251,29 +267,40 @@ def _check_memory(case: _Case) -> Iterator[str]:
         capacity = problem.devices[device].memory
         if capacity is None:
             continue
-        here = {i: _amounts(problem, i, device) for i, block in enumerate(problem.blocks) if device in block.devices}
-        # One common denominator makes whole numbers of all amounts: exact, and fast to add.
-        unit = math.lcm(_exact(capacity).denominator,
-                        *(amount.denominator for both in here.values() for amount in both))
-        taken = {i: int(take * unit) for i, (take, _) in here.items()}
-        given = {i: int(give * unit) for i, (_, give) in here.items()}
+        unit, levels = _levels(case, device, capacity)
         room = int(_exact(capacity) * unit)
-
-        level = highest = 0
+        highest = 0
         breach: Operation | None = None
         at_breach = 0
-        for _, is_start, place in _events(row, case.tolerance):
-            operation = row[place]
-            level += taken[operation.block] if is_start else -given[operation.block]
+        for level, is_start, place in levels:
             highest = max(highest, level)
             if breach is None and is_start and level > room:
-                breach, at_breach = operation, level
+                breach, at_breach = row[place], level
         if breach is not None:
             amount = _formatter(problem.memory_unit, unit)
             peak = f" (its peak is {amount(highest)})" if highest > at_breach else ""
             yield (f"device {problem.devices[device].name!r}: when {case.name(breach)} starts at "
                    f"{case.time(breach.start)} it holds {amount(at_breach)}, {amount(at_breach - room)} more than its "
                    f"{amount(room)}{peak}")
+
+
+def _levels(case: _Case, device: int, capacity: Number) -> tuple[int, Iterator[tuple[int, bool, int]]]:
+    """``(level, is start, place in row)`` of every change on ``device``, in units of which so many are one of the
+    problem's, ``capacity`` a whole number of them."""
+    problem = case.problem
+    here = {i: _amounts(problem, i, device) for i, block in enumerate(problem.blocks) if device in block.devices}
+    # One common denominator makes whole numbers of all amounts: exact, and fast to add.
+    unit = math.lcm(_exact(capacity).denominator, *(amount.denominator for both in here.values() for amount in both))
+    taken = {i: int(take * unit) for i, (take, _) in here.items()}
+    given = {i: int(give * unit) for i, (_, give) in here.items()}
+    row = case.rows[device]
+
+    def levels() -> Iterator[tuple[int, bool, int]]:
+        level = 0
+        for _, is_start, place in _events(row, case.tolerance):
+            level += taken[row[place].block] if is_start else -given[row[place].block]
+            yield level, is_start, place
+    return unit, levels()
 
 
 def _events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, int]]:
@@ -304,69 +331,3 @@ def _formatter(unit_name: str, unit: int) -> Callable[[int], str]:
         value = Fraction(scaled, unit)
         return f"{value.numerator if value.denominator == 1 else format(float(value), '.12g')} {unit_name}"
     return amount
-
-
-# -- what the schedule says of itself ----------------------------------------------------------------------------
-
-
-def _check_bounds(schedule: Schedule, case: _Case) -> Iterator[str]:
-    for label in ("makespan_bound", "period", "period_bound"):
-        value = getattr(schedule, label)
-        if value is not None and not math.isfinite(value):
-            yield f"{label} is {value}, it must be finite"
-            return
-    if schedule.makespan_bound > case.makespan + case.tolerance:
-        yield (f"makespan_bound is {case.time(schedule.makespan_bound)}, above the makespan of "
-               f"{case.time(case.makespan)}, so it is no lower bound")
-    if schedule.period is None:
-        return
-    slack = TOLERANCE * abs(schedule.period)
-    if schedule.period_bound is not None and schedule.period_bound > schedule.period + slack:
-        yield (f"period_bound is {case.time(schedule.period_bound)}, above the period of "
-               f"{case.time(schedule.period)}, so it is no lower bound")
-    for index, device in enumerate(case.problem.devices):
-        work = math.fsum(block.duration for block in case.problem.blocks if index in block.devices)
-        if schedule.period < work - slack:
-            yield (f"period is {case.time(schedule.period)}, but device {device.name!r} works {case.time(work)} "
-                   "for each micro-batch")
-
-
-def _check_repetend(schedule: Schedule, case: _Case) -> Iterator[str]:
-    repetend = schedule.repetend
-    assert repetend is not None
-    for label, value, least in (("first", repetend.first, 0), ("count", repetend.count, 1),
-                                ("micro_batches", repetend.micro_batches, 1)):
-        if not isinstance(value, int) or value < least:
-            yield f"repetend: {label} is {value!r}, it must be a whole number of at least {least}"
-            return
-    q = repetend.micro_batches
-    for index, device in enumerate(case.problem.devices):
-        length = q * sum(index in block.devices for block in case.problem.blocks)
-        found = _repeats([(o.block, o.micro_batch) for o in case.rows[index]], length, q)
-        if length and found < repetend.count:
-            yield (f"repetend: device {device.name!r} repeats its order {found} times, {q} micro-batches further each "
-                   f"time, not {repetend.count} times")
-
-
-def _repeats(row: list[tuple[int, int]], length: int, q: int) -> int:
-    """The most consecutive stretches of ``length`` operations in ``row``, each with every block ``q`` times and each
-    ``q`` micro-batches after the last."""
-    if not length:
-        return 0
-    times = dict.fromkeys((block for block, _ in row), 0)  # of each block in the stretch that begins at ``begin``
-    for block, _ in row[len(row) - length + 1:]:
-        times[block] += 1
-    full = sum(count == q for count in times.values())
-    longest = run = 0
-    for begin in reversed(range(len(row) - length + 1)):
-        block, m = row[begin]
-        full += (times[block] + 1 == q) - (times[block] == q)
-        times[block] += 1
-        later = begin + length
-        run = run + 1 if later < len(row) and row[later] == (block, m + q) else 0
-        if full * q == length:
-            longest = max(longest, 1 + run // length)
-        last, _ = row[later - 1]
-        full += (times[last] - 1 == q) - (times[last] == q)
-        times[last] -= 1
-    return longest

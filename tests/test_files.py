@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from solver.baselines import baseline
+from solver.claims import judge_claims
 from solver.entries import FormatError, write_atomically
 from solver.files import (
     load_problem,
     load_schedule,
-    misstatements,
     problem_from_json,
     problem_to_json,
     save_problem,
@@ -135,9 +135,9 @@ def test_bad_schedule(damage: Damage, message: str) -> None:
 ])
 def test_what_a_schedule_misstates_of_itself_is_said(damage: Damage, message: str) -> None:
     value = copy.deepcopy(SCHEDULE)
-    assert misstatements(value, schedule_from_json(value)) == []
+    assert judge_claims(value, schedule_from_json(value)).false == []
     damage(value)
-    assert [fault.startswith(message) for fault in misstatements(value, schedule_from_json(value))] == [True]
+    assert [fault.startswith(message) for fault in judge_claims(value, schedule_from_json(value)).false] == [True]
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", [], [PROBLEM]])

@@ -297,8 +297,11 @@ def test_repetend_that_repeats() -> None:
     assert repeating(*order, first=1, count=3) == []  # f1 b0, f2 b1, f3 b2
     assert repeating(*order, first=1, count=4) == [
         "repetend: device 'gpu0' repeats its order 3 times, 1 micro-batches further each time, not 4 times"]
-    assert repeating(*order, first=0, count=1, micro_batches=2) == []
-    assert repeating(*order, first=0, count=2, micro_batches=2) != []
+    assert repeating(*order, first=2, count=3) == [
+        "repetend: first is 2, but no 3 periods in a row begin with that one; the nearest that do begin with number 1"]
+    assert repeating(*order, first=2, count=2) == []
+    assert repeating(*order, first=1, count=1, micro_batches=2) == []  # f1 b0 f2 b1
+    assert repeating(*order, first=1, count=2, micro_batches=2) != []
 
 
 def test_repetend_of_two_micro_batches() -> None:
@@ -309,8 +312,8 @@ def test_repetend_of_two_micro_batches() -> None:
 
 def test_all_forwards_then_all_backwards_repeat_nothing() -> None:
     order = [(name, m) for name in "fb" for m in range(4)]
-    assert repeating(*order, first=0, count=1) == []
-    assert repeating(*order, first=0, count=2) != []
+    assert repeating(*order, first=3, count=1) == []  # f3 b0
+    assert repeating(*order, first=3, count=2) != []
 
 
 def test_a_stretch_of_a_repetend_has_every_block_as_often() -> None:

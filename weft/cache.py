@@ -21,8 +21,9 @@ from typing import Any
 
 import solver
 from solver.baselines import BASELINES
+from solver.claims import judge_claims
 from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
-from solver.files import misstatements, problem_to_json, schedule_from_json, schedule_to_json
+from solver.files import problem_to_json, schedule_from_json, schedule_to_json
 from solver.schedule import Schedule
 from solver.validate import violations
 from weft.options import SearchOptions
@@ -99,7 +100,7 @@ def _trusted(value: Any, case: Case) -> Schedule:
         raise FormatError("cache: the schedule is for another number of micro-batches")
     if all(schedule.problem != placement.whole for placement in case.placements):
         raise FormatError("cache: the schedule is for another problem")
-    faults = [*violations(schedule, limit=1), *misstatements(value, schedule)]
+    faults = [*violations(schedule, limit=1), *judge_claims(value, schedule).false]
     if faults:
         raise FormatError(f"cache: {faults[0]}")
     return schedule

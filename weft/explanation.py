@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from solver.critical_cycle import CriticalCycle, critical_cycle
 from solver.entries import read_json
 from solver.explain import Infeasible
 from solver.files import SCHEDULE_FORMAT
-from solver.idle import DeviceIdle, idle_times
+from solver.idle import Cause, DeviceIdle, idle_times
 from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Progress
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from weft.api.sources import Source
 
 __all__ = ["Explanation", "explain_source"]
+
+#: Causes of idle time whose name is another entry's in the numbers: ``device`` is the idle device itself.
+_KEYS: Mapping[Cause, str] = {"device": "other_devices"}
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,8 @@ class Explanation:
                  "device": None if step.device is None else devices[step.device], "link": step.link}
                 for step in path.steps],
             "critical_cycle": None,
-            "idle": [{"device": devices[entry.device], "busy": entry.busy, "idle": entry.total, **entry.by_cause}
+            "idle": [{"device": devices[entry.device], "busy": entry.busy, "idle": entry.total,
+                      **{_KEYS.get(cause, cause): seconds for cause, seconds in entry.by_cause.items()}}
                      for entry in self.idle],
         }
         if cycle is not None:

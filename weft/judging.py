@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.api.sources import PathLike
 
-__all__ = ["judged", "read_schedule"]
+__all__ = ["Judgement", "judged", "read_schedule", "verdict"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the judge makes of a schedule and of what is stated of it.
+
+    ``faults`` holds a sentence for each rule that is broken and each statement that is false. ``verified`` names the
+    statements that follow from the operations, ``not_checked`` the others, each with the reason.
+    """
+
+    faults: list[str]
+    verified: list[str] = field(default_factory=list)
+    not_checked: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data, led by ``valid``."""
+        return {"valid": not self.faults, "faults": self.faults, "verified": self.verified,
+                "not_checked": [{"claim": claim, "reason": reason} for claim, reason in self.not_checked.items()]}
 
 
 def read_schedule(path: PathLike) -> Schedule:
     """The schedule in a file, not judged. Raises ``FormatError``, which for a model spec says how to come to one."""
-    from solver.entries import FormatError
-    from solver.files import load_schedule
+    from solver.files import schedule_from_json
+
+    return schedule_from_json(_content(path), os.fspath(path))
+
+
+def _content(path: PathLike) -> Any:
+    """The JSON value in a file that is to be a schedule."""
+    from solver.entries import FormatError, read_json
 
     name = os.fspath(path)
     if name.lower().endswith((".yaml", ".yml")):
         raise FormatError(f"{name}: is a model spec by its ending, and this needs a schedule; make one with "
                           f"`weft solve {name} -o schedule.json`")
-    return load_schedule(path)
+    return read_json(path)
 
 
 def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: bool = True) -> Schedule:
@@ -41,3 +66,24 @@ def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: b
     if faults:
         raise InvalidSchedule([where + fault for fault in faults])
     return schedule
+
+
+def verdict(schedule: Schedule | PathLike) -> Judgement:
+    """The judgement on a schedule, or on a file and every number that stands in it. Raises ``FormatError`` for a file
+    that is no schedule."""
+    from solver.claims import judge_claims
+    from solver.files import schedule_from_json, schedule_to_json
+    from solver.validate import violations
+
+    value: Any
+    if isinstance(schedule, str | os.PathLike):
+        value = _content(schedule)
+        loaded = schedule_from_json(value, os.fspath(schedule))
+    else:
+        loaded, value = schedule, schedule_to_json(schedule)
+    faults = violations(loaded)
+    if faults and loaded.micro_batches < 1:
+        return Judgement(faults)
+    stated = judge_claims(value, loaded)
+    faults += [fault for fault in stated.false if fault not in faults]
+    return Judgement(faults, [] if faults else ["operations", *stated.verified], {} if faults else stated.open)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.api.sources import PathLike, Source
-from weft.judging import judged
+from weft.judging import judged, verdict
 
 if TYPE_CHECKING:
     from solver.schedule import Schedule
@@ -20,19 +19,10 @@ __all__ = ["check", "draw", "export_schedule", "fit", "import_schedule", "plan",
 def check(schedule: Schedule | PathLike) -> list[str]:
     """What is wrong with a schedule: one sentence each, none if it is valid.
 
-    The judge (:mod:`solver.validate`) derives everything from the operations; a file's stated makespan, peak
-    memory and status are held against them too. Raises ``FormatError`` for a file that is no schedule.
+    The judge (:mod:`solver.validate`) derives everything from the operations; what a file states beside them is held
+    against them too (:func:`weft.judging.verdict` lists it). Raises ``FormatError`` for a file that is no schedule.
     """
-    from solver.validate import violations
-
-    if isinstance(schedule, str | os.PathLike):
-        from solver.entries import read_json
-        from solver.files import misstatements
-        from weft.judging import read_schedule
-
-        loaded = read_schedule(schedule)
-        return [*violations(loaded), *misstatements(read_json(schedule), loaded)]
-    return violations(schedule)
+    return verdict(schedule).faults
 
 
 def draw(
