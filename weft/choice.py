@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.coverage import OTHERS
 from weft.memory_plans import plan_lines
 from weft.units import memory_text, time_text
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from models.transform.shapes import ShapeCandidate
     from models.transform.space import Space
 
-__all__ = ["Searched", "choice", "choice_lines", "shape_placement_details"]
+__all__ = ["Searched", "choice", "choice_lines", "covered_lines", "shape_placement_details"]
 
 #: Placements that one line of text each tells of; the rest are counted.
 _MOST_LINES = 12
@@ -23,13 +24,15 @@ _MOST_LINES = 12
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """One placement after the search: its lower bound, and its best makespan where it was scheduled."""
+    """One placement after the search: its lower bound, and its best makespan where it was scheduled. ``cut``: layers
+    on each of its stages."""
 
     placement: str
     bound: float
     makespan: float | None
     chosen: bool
     refusal: str = ""
+    cut: tuple[int, ...] = ()
 
 
 def choice(rows: Sequence[Searched], refused: Sequence[tuple[str, str]], best: float,
@@ -106,6 +109,18 @@ def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, An
             seconds += entry.forward + entry.backward
     return {"degree": degree, "splits": splits, "collectives": counts, "seconds": round(seconds, 9),
             "origins": space.origins(degree, inside)}
+
+
+def covered_lines(schedule: Schedule) -> list[str]:
+    """Which placements the schedule is the best of, as far as that is proven; none for a block problem."""
+    covered, bound = schedule.solver.get("covered"), schedule.solver.get("bound_over_placements")
+    if not covered:
+        return []
+    if bound is None:
+        return [f"covered   {covered}; {OTHERS}"]
+    proof = ("proven optimal" if schedule.makespan <= bound * (1 + RELATIVE_TOLERANCE) else
+             f"lower bound {' '.join(time_text(bound, schedule.problem.time_unit))}")
+    return [f"covered   {proof} over {covered}; {OTHERS}"]
 
 
 def choice_lines(schedule: Schedule) -> list[str]:

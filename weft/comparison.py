@@ -11,6 +11,7 @@ from solver.problem import Number, Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, Progress
 from solver.validate import violations
+from weft.coverage import OTHERS
 from weft.memory_plans import plan_text
 from weft.options import SearchOptions
 from weft.planning import Case, case_of, read_source, solve_case, solve_source
@@ -77,7 +78,8 @@ class Comparison:
         problem = self.weft.problem
         adam = self.with_adam
         return {"name": self.case.name, "micro_batches": self.case.micro_batches, "time_unit": problem.time_unit,
-                "memory_unit": problem.memory_unit, "rows": [asdict(row) for row in self.rows],
+                "memory_unit": problem.memory_unit, "placements": self.case.coverage.to_json(),
+                "rows": [asdict(row) for row in self.rows],
                 "left_out": dict(self.left_out),
                 **({} if adam is None else {"with_adam": {"infeasible": adam} if isinstance(adam, str) else
                                             asdict(_row("weft", adam))})}
@@ -109,15 +111,18 @@ class Comparison:
 
     def caption(self) -> str:
         """One line a fact: weft's bound and gap, how it stands to the best known schedule, what is left out."""
-        own = next(row for row in self.rows if row.name == "weft")
+        own, over = next(row for row in self.rows if row.name == "weft"), self.case.coverage.text()
         unit = self.weft.problem.time_unit
         bound = " ".join(time_text(own.bound or 0.0, unit))
         lines = [f"weft: lower bound {bound}, " + ("proven optimal" if own.gap == 0 else f"gap at most {own.gap:.2%}")
-                 + ("" if own.bound_over_placements is None else " for this placement")]
+                 + (" for this placement" if over else "")]
         if own.bound_over_placements is not None:
-            lines.append(f"over all {len(self.case.placements)} placements considered: " + (
-                "proven optimal" if own.makespan <= own.bound_over_placements * (1 + 1e-9) else
-                "lower bound " + " ".join(time_text(own.bound_over_placements, unit))))
+            proof = ("proven optimal" if own.makespan <= own.bound_over_placements * (1 + 1e-9) else
+                     "lower bound " + " ".join(time_text(own.bound_over_placements, unit)))
+            beyond = self.weft.solver.get("bound_over_any_placement", 0.0) >= own.makespan * (1 - 1e-9)
+            lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else OTHERS))
+        elif over:
+            lines.append(f"that is over {over}; {OTHERS}")
         if decided := plan_text(self.weft):
             lines.append(f"weft: {decided}")
         published = next((row for row in self.rows if row.name == self.best_fixed), None)

@@ -11,6 +11,7 @@ from typing import Any
 
 from solver.problem import Number, is_finite_number
 from solver.schedule import Schedule
+from weft.coverage import NOTHING, OTHERS, Coverage
 from weft.tables import table_text
 from weft.units import memory_text, time_text
 
@@ -57,7 +58,7 @@ class Serving:
 
     ``points`` is the front by rising period, or the one point at ``floor`` (the longest period allowed).
     ``micro_batch_size`` is samples a micro-batch (``None`` for a block problem). ``least_period`` is the shortest
-    period found, ``least_period_bound`` proven.
+    period found, ``least_period_bound`` proven. ``covered`` are the placements that bounds are proven over.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Serving:
     seconds: float
     seed: int
     interrupted: bool
+    covered: Coverage = NOTHING
 
     def rate_text(self, point: Point) -> tuple[str, ...]:
         """Throughput for people, in micro-batches and, where known, in samples per time unit."""
@@ -91,6 +93,7 @@ class Serving:
         return {
             "format": LATENCY_FORMAT, "name": self.name, "devices": self.devices, "time_unit": self.time_unit,
             "memory_unit": self.memory_unit, "micro_batch_size": size, "placements": self.placements,
+            "covered": self.covered.to_json(),
             "longest_period": None if self.floor is None else float(self.floor),
             "least_period": self.least_period, "least_period_bound": self.least_period_bound,
             "points": [{
@@ -151,7 +154,8 @@ class Serving:
 
     def caption(self) -> str:
         """One line a fact: what the bound holds for, and the best throughput."""
-        over = f" and over all {self.placements} placements" if self.placements > 1 else ""
+        told = self.covered.text()
+        over = f", on {told}; {OTHERS}" if told else ""
         lines = [f"bound: over all schedules with one micro-batch per period no longer than this{over}"]
         if self.floor is not None:
             lines[0] = (f"bound: over all schedules with one micro-batch per period of at most "

@@ -18,6 +18,7 @@ from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, Progress, Search
 from weft.choice import Searched, choice, shape_placement_details
+from weft.coverage import Coverage
 from weft.domination import undominated
 from weft.memory_plans import plan_details, plan_title
 from weft.options import SearchOptions
@@ -81,6 +82,11 @@ class Case:
     micro_batches: int
     refused: tuple[tuple[str, str], ...] = ()
     least_period: float | None = None
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The placements that a bound over all of them is proven for."""
+        return Coverage.of((placement.title, placement.details) for placement in self.placements)
 
 
 def case_of(source: Source, micro_batches: int | None = None) -> Case:
@@ -309,13 +315,15 @@ class _Tournament:
         if leader is None or leader.search is None:
             raise next(entry.refusal for entry in self.entries if entry.refusal is not None)
         best = leader.search.result()
+        covered = self.case.coverage.text()
         if len(self.entries) == 1:
-            return leader.placement.label(best)
+            return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))
         self.history.record(self.budget.elapsed, best.makespan, self._bound())
         rows = [Searched(entry.placement.title, entry.bound, entry.makespan if entry.makespan < math.inf else None,
-                         entry is leader, str(entry.refusal or "")) for entry in self.entries]
+                         entry is leader, str(entry.refusal or ""), cut)
+                for entry, (_, cut) in zip(self.entries, self.case.coverage.considered, strict=True)]
         return leader.placement.label(best).with_solver(
-            placements=len(self.entries), bound_over_placements=min(self._bound(), best.makespan),
+            placements=len(self.entries), covered=covered, bound_over_placements=min(self._bound(), best.makespan),
             **choice(rows, self.case.refused, best.makespan,
                      None if self.case.least_period is None else self.case.least_period * self.case.micro_batches),
             history=self.history.to_json())

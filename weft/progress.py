@@ -91,6 +91,7 @@ class SweepLines:
             what = (f"{' '.join(sweep.throughput_text(result.throughput))} with "
                     f"{' '.join(memory_text(result.peak, sweep.memory_unit))}, "
                     + ("proven optimal" if result.gap == 0 else f"gap {result.gap:.2%}")
+                    + (" over the placements considered" if result.covered else "")
                     + (" (from the cache)" if progress.cached else ""))
         total = progress.done + len(sweep.unsolved)
         self.stream.write(f"{progress.elapsed:6.1f} s  {progress.done}/{total}  {sweep.label(result.point)}: {what}\n")

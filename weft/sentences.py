@@ -41,9 +41,10 @@ def capital(sentence: str) -> str:
 def length(schedule: Schedule, path: CriticalPath) -> list[str]:
     """How long the schedule takes and what that hangs on."""
     problem = schedule.problem
-    proof = ("no schedule is shorter (proven)" if schedule.gap == 0 else "no lower bound is known"
+    one = "no schedule of this placement" if schedule.solver.get("covered") else "no schedule"
+    proof = (f"{one} is shorter (proven)" if schedule.gap == 0 else "no lower bound is known"
              if schedule.gap == float("inf") else
-             f"no schedule is shorter than {_time(problem, schedule.makespan_bound)} (gap {schedule.gap:.2%})")
+             f"{one} is shorter than {_time(problem, schedule.makespan_bound)} (gap {schedule.gap:.2%})")
     lines = [f"{problem.name}: {schedule.micro_batches} micro-batches on {len(problem.devices)} devices take "
              f"{_time(problem, schedule.makespan)}; {proof}."]
     work: dict[str, float] = {}

@@ -280,7 +280,8 @@ class _Hunt:
             floor=self.floor, placements=len(self.case.placements),
             least_period=float(min(p.fastest.period * p.instance.tick for p in self.placed)),
             least_period_bound=float(min(p.least_period * p.instance.tick / p.instance.inflation for p in self.placed)),
-            seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted)
+            seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted,
+            covered=self.case.coverage)
 
     def _point(self, period: Fraction, latency: Fraction) -> Point:
         placed, _ = self.points[period, latency]

@@ -14,6 +14,7 @@ from solver.baselines import BASELINES
 from solver.entries import write_atomically
 from solver.problem import Number
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.coverage import OTHERS
 from weft.tables import table_text
 from weft.tasks import Solved
 from weft.units import memory_text, time_text
@@ -48,7 +49,8 @@ class Row:
 
     ``throughput`` is work per time unit (see :attr:`Sweep.work`), ``peak`` what the fullest device holds at most,
     static memory included where it is known. ``bound`` is a proven lower bound on the makespan of every schedule on
-    every placement that was considered, ``gap`` how far ``makespan`` may be above the best as a share of it.
+    every placement that was considered (``covered`` names them, "" where the source is placed already), ``gap`` how
+    far ``makespan`` may be above the best as a share of it.
     ``known`` are the known schedules that fit, the fastest first. ``added`` marks a point that the sweep added where a
     known schedule needs less memory than the points asked for.
     """
@@ -63,6 +65,7 @@ class Row:
     peak: Number
     known: tuple[Known, ...] = ()
     added: bool = False
+    covered: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,11 @@ class Sweep:
         if added:
             lines.append(f"+ {added} point{'s' if added > 1 else ''} added where a known schedule needs less memory "
                          "than the points asked for")
+        covered = {row.covered for row in self.rows if row.covered}
+        if len(covered) == 1:
+            lines.append(f"gaps are over {covered.pop()}; {OTHERS}")
+        elif covered:
+            lines.append(f"gaps are over the placements considered at each point, which --json names; {OTHERS}")
         lines += [f"left out: {self.label(entry.point)}: {entry.reason}" for entry in self.left_out]
         if self.unsolved:
             points = len(self.rows) + len(self.left_out) + len(self.unsolved)
@@ -234,7 +242,7 @@ def row_of(variant: Variant, solved: Solved, *, added: bool = False) -> Row:
                    peak_of(schedule)) for name, schedule in solved.known.items()]
     return Row(point, work, str(own.solver.get("placement", "")), own.makespan, bound,
                0.0 if is_best else own.makespan / bound - 1, _throughput(work, own), peak_of(own),
-               tuple(sorted(known, key=lambda entry: entry.makespan)), added)
+               tuple(sorted(known, key=lambda entry: entry.makespan)), added, str(own.solver.get("covered", "")))
 
 
 def _throughput(work: int, schedule: Schedule) -> float:

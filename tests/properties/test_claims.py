@@ -85,7 +85,7 @@ def test_what_is_stated_is_true_and_each_number_changed_is_refused_or_was_not_ch
     assert stated.false == []
     names = set(stated.verified) | set(stated.open)
     for path in numbers({key: value[key] for key in value if key not in ("problem", "operations")}):
-        before = value
+        before: Any = value
         for key in path:
             before = before[key]
         assert claim(path) in names or path[0] == "micro_batches"

@@ -12,7 +12,7 @@ __all__ = ["summary"]
 
 def summary(schedule: Schedule) -> str:
     """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""
-    from weft.choice import choice_lines
+    from weft.choice import choice_lines, covered_lines
     from weft.units import memory_text, time_text
 
     unit = schedule.problem.time_unit
@@ -26,7 +26,8 @@ def summary(schedule: Schedule) -> str:
         + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
         f"makespan  {shown(schedule.makespan)}, lower bound {shown(schedule.makespan_bound)}: "
         + ("proven optimal" if schedule.gap == 0 else "no bound" if schedule.gap == float("inf")
-           else f"gap at most {schedule.gap:.2%}"),
+           else f"gap at most {schedule.gap:.2%}") + (" for this placement" if schedule.solver.get("covered") else ""),
+        *covered_lines(schedule),
     ]
     period = schedule.period or schedule.solver.get("repetend_period")
     if period is not None:

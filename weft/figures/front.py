@@ -147,6 +147,7 @@ class _Sheet:
 
     def _own_details(self, row: Row) -> Record:
         proof = "proven optimal" if row.gap == 0 else f"at most {figure(100 * row.gap, 3)} % above the optimum"
+        proof += " over the placements considered" if row.covered else ""
         return {"what": self.sweep.label(row.point), "placement": row.placement, "bound": proof,
                 **self._details(row, row.work)}
 

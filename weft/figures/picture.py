@@ -148,9 +148,10 @@ def _facts(shown: Subject, unit: Unit, run: Measured | None) -> str:
     if run is not None:
         difference = run.end / schedule.makespan - 1 if schedule.makespan else 0.0
         length = f"planned {length}, measured {unit.show(run.end)} ({_percent(difference)})"
-    proof = "proven optimal" if schedule.status == "optimal" else ""
+    here = " for this placement" if schedule.solver.get("covered") else ""
+    proof = f"proven optimal{here}" if schedule.status == "optimal" else ""
     if not proof and schedule.makespan_bound > 0:
-        proof = f"at most {figure(100 * schedule.gap, 2)} % above the optimum"
+        proof = f"at most {figure(100 * schedule.gap, 2)} % above the optimum{here}"
     placement = str(schedule.solver.get("placement", ""))
     return joined([placement, length, f"step bubble {100 * schedule.bubble.step:.1f} %", proof])
 
