@@ -38,6 +38,7 @@ from runtime.program import (
 from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
 from solver.files import problem_from_json, problem_to_json
 from solver.problem import BlockKind, Problem
+from solver.provenance import check_provenance
 from solver.schedule import Schedule
 
 __all__ = ["PLAN_FORMATS", "Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
@@ -206,7 +207,7 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
                 *["shared"] * reduces)
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
     micro_batches = entry.count("micro_batches", minimum=1)
-    solver = entry.child("solver").value
+    solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     rows: list[tuple[Instruction, ...]] = []
     times: dict[Work, tuple[float, float]] = {}
     for item in entry.list("ranks"):

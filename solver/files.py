@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from solver.entries import Entry, FormatError, near, number, read_json, require_format, show, write_atomically
+from solver.entries import Entry, FormatError, named, near, number, read_json, require_format, show, write_atomically
 from solver.model_files import facts_from_json, facts_to_json
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
 from solver.provenance import check_provenance
@@ -104,7 +104,7 @@ def _link(entry: Entry, devices: Mapping[str, int]) -> Link:
     for field in ("source", "target"):
         name = entry.text(field)
         if name not in devices:
-            raise FormatError(f"{entry.where}: {field}: there is no device named {name!r}{near(name, devices)}")
+            raise FormatError(f"{entry.where}: {field}: there is no device named {named(name)}{near(name, devices)}")
         ends.append(devices[name])
     return Link(entry.text("name"), *ends)
 
@@ -114,7 +114,7 @@ def _block(entry: Entry) -> Block:
     kind = entry.text("kind")
     if kind not in set(BlockKind):
         allowed = ", ".join(BlockKind)
-        raise FormatError(f"{entry.where}: kind is {kind!r}, it must be one of {allowed}{near(kind, BlockKind)}")
+        raise FormatError(f"{entry.where}: kind is {named(kind)}, it must be one of {allowed}{near(kind, BlockKind)}")
     devices = entry.get("devices")
     if not isinstance(devices, list) or not all(isinstance(d, int) and not isinstance(d, bool) for d in devices):
         raise FormatError(f"{entry.where}: devices is {show(devices)}, it must be a list of indices into devices")
@@ -225,18 +225,25 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
         micro_batches=entry.count("micro_batches", minimum=1),
         operations=tuple(_operation(item, problem) for item in entry.list("operations")),
         makespan_bound=entry.number("makespan_bound"),
-        period=None if entry.get("period") is None else entry.number("period"),
+        period=_positive(entry, "period"),
         period_bound=None if entry.get("period_bound") is None else entry.number("period_bound"),
         repetend=None if entry.get("repetend") is None else _repetend(entry.child("repetend")),
         solver=solver,
     )
 
 
+def _positive(entry: Entry, field: str) -> Number | None:
+    value = None if entry.get(field) is None else entry.number(field)
+    if value is not None and value <= 0:
+        raise FormatError(f"{entry.where}: {field} is {show(value)}, it must be greater than 0")
+    return value
+
+
 def _operation(entry: Entry, problem: Problem) -> Operation:
     entry.allow("block", "micro_batch", "start", "end")
     name = entry.text("block")
     if name not in problem.index:
-        raise FormatError(f"{entry.where}: block: there is no block named {name!r}{near(name, problem.index)}")
+        raise FormatError(f"{entry.where}: block: there is no block named {named(name)}{near(name, problem.index)}")
     return Operation(problem.index[name], entry.count("micro_batch"), entry.number("start"), entry.number("end"))
 
 

@@ -6,7 +6,7 @@ fault, what was found there and what is allowed. All of them are immutable.
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,8 +19,18 @@ from solver.model_facts import ModelFacts
 
 Number: TypeAlias = int | float
 
-__all__ = ["Block", "BlockKind", "Dependency", "Device", "Link", "Number", "Problem", "ProblemError",
-           "is_finite_number"]
+__all__ = ["LARGEST", "MOST_NAME", "SMALLEST", "Block", "BlockKind", "Dependency", "Device", "Link", "Number",
+           "Problem", "ProblemError", "is_finite_number", "unprintable"]
+
+#: No number is larger, and none that is not 0 is smaller: sums over millions of operations, products of two and
+#: quotients then stay finite and above 0 in floats.
+LARGEST, SMALLEST = 1e100, 1e-100
+#: Names are no longer: they stand in messages, tables and pictures.
+MOST_NAME = 1000
+#: Control characters, halves of surrogate pairs, and code points that are no characters: terminals obey the first,
+#: files in UTF-8 cannot hold the second, renderers of pictures end the process at the third.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+                          + "".join(chr(plane << 16 | end) for plane in range(17) for end in (0xFFFE, 0xFFFF)) + "]")
 
 
 class ProblemError(ValueError):
@@ -57,6 +67,7 @@ class Device:
     static: Number = 0
 
     def __post_init__(self) -> None:
+        _require_name(self.name, "device")
         if self.memory is not None:
             _require_finite(self.memory, f"device {self.name!r}: memory")
             if self.memory < 0:
@@ -76,6 +87,9 @@ class Link:
     name: str
     source: int
     target: int
+
+    def __post_init__(self) -> None:
+        _require_name(self.name, "link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +127,7 @@ class Block:
     after: tuple[Dependency, ...] = ()
 
     def __post_init__(self) -> None:
+        _require_name(self.name, "block")
         here = f"block {self.name!r}"
         if not self.devices:
             raise ProblemError(f"{here}: devices is empty, a block runs on at least one device")
@@ -133,6 +148,9 @@ class Block:
                     raise ProblemError(f"{here}: workspace is {amount}, it must be 0 or more")
             object.__setattr__(self, label, tuple(amounts))
         for dependency in self.after:
+            _require_name(dependency.block, f"{here}: after")
+            if dependency.link is not None:
+                _require_name(dependency.link, f"{here}: after {dependency.block!r}: link")
             _require_finite(dependency.lag, f"{here}: after {dependency.block!r}: lag")
             if dependency.lag < 0:
                 raise ProblemError(f"{here}: after {dependency.block!r}: lag is {dependency.lag}, it must be 0 or more")
@@ -168,6 +186,8 @@ class Problem:
     index: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for what, text in (("problem", self.name), ("time_unit", self.time_unit), ("memory_unit", self.memory_unit)):
+            _require_name(text, what)
         if not self.devices:
             raise ProblemError("devices is empty, a problem has at least one device")
         if not self.blocks:
@@ -243,15 +263,34 @@ class Problem:
 
 
 def is_finite_number(value: object) -> bool:
-    """Whether ``value`` is an ``int`` or ``float`` (no ``bool``), finite, and an ``int`` not beyond all floats."""
+    """Whether ``value`` is an ``int`` or ``float`` (no ``bool``), finite, and at most :data:`LARGEST` either way."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return abs(value) <= sys.float_info.max  # NaN compares false
+    return abs(value) <= LARGEST  # NaN compares false
+
+
+def unprintable(text: str) -> str | None:
+    """The first character in ``text`` that no terminal, file or picture can hold, as it is escaped; None without."""
+    found = _UNPRINTABLE.search(text)
+    return None if found is None else ascii(found.group())
+
+
+def _require_name(name: str, what: str) -> None:
+    if not isinstance(name, str):
+        raise ProblemError(f"{what}: the name is {name!r:.60}, it must be text")
+    begin = ascii(name if len(name) <= 60 else name[:57] + "...")
+    if len(name) > MOST_NAME:
+        raise ProblemError(f"{what} {begin}: the name has {len(name)} characters, at most {MOST_NAME} are allowed")
+    character = unprintable(name)
+    if character is not None:
+        raise ProblemError(f"{what} {begin}: the name holds the character {character}, which cannot be shown")
 
 
 def _require_finite(value: Number, where: str) -> None:
     if not is_finite_number(value):
-        raise ProblemError(f"{where} is {value!r:.60}, it must be a finite number")
+        raise ProblemError(f"{where} is {value!r:.60}, it must be a finite number of at most {LARGEST:g}")
+    if 0 < abs(value) < SMALLEST:
+        raise ProblemError(f"{where} is {value!r:.60}, it must be 0 or at least {SMALLEST:g}")
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

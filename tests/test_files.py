@@ -13,7 +13,7 @@ import pytest
 
 from solver.baselines import baseline
 from solver.claims import judge_claims
-from solver.entries import FormatError, write_atomically
+from solver.entries import FormatError, read_json, read_text, write_atomically
 from solver.files import (
     load_problem,
     load_schedule,
@@ -175,6 +175,91 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
         load_problem(tmp_path / "none.json")
     with pytest.raises(FormatError, match="cannot be read: Is a directory"):
         load_problem(tmp_path)
+
+
+@pytest.mark.timeout(30)
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """A FIFO that nobody writes to would be waited for, a device never ends."""
+    os.mkfifo(tmp_path / "fifo.json")
+    for path in (tmp_path / "fifo.json", Path("/dev/zero")):
+        for load in (load_problem, load_schedule, read_text):
+            with pytest.raises(FormatError, match=r": is no regular file; write what is to be read to one$"):
+                load(path)
+    for odd in ("a\0b.json", "\ud800.json"):
+        with pytest.raises(FormatError, match="cannot be read: "):
+            load_problem(odd)
+
+
+def test_a_file_of_many_gigabytes_is_refused_unread(tmp_path: Path) -> None:
+    with open(tmp_path / "huge.json", "wb") as stream:
+        stream.truncate(2**40)  # takes no room: it is all hole
+    with pytest.raises(FormatError, match=r"has 1099511627776 bytes, at most 536870912 are read"):
+        load_problem(tmp_path / "huge.json")
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ('{"a": "\\u0000"}', r"'\\x00'"), ('{"a": ["\\ud800"]}', r"'\\ud800'"), ('{"\\u001b": 1}', r"'\\x1b'"),
+    ('{"a": "\ufffe"}', r"'\\ufffe'"), ('{"a": "\U0005ffff"}', r"'\\U0005ffff'"), ('["\x85"]', r"'\\x85'"),
+])
+def test_texts_that_cannot_be_shown_are_refused(tmp_path: Path, text: str, shown: str) -> None:
+    (tmp_path / "f.json").write_text(text, encoding="utf-8")
+    with pytest.raises(FormatError, match=f"holds the character {shown}, which cannot be shown") as caught:
+        read_json(tmp_path / "f.json")
+    str(caught.value).encode()
+
+
+def test_line_ends_tabs_and_other_scripts_are_text(tmp_path: Path) -> None:
+    texts = ["two\nlines\tand a tab", "späť 微 批 🧵 \u200d", "\\u0000 in words"]
+    (tmp_path / "f.json").write_text(json.dumps(texts))
+    assert read_json(tmp_path / "f.json") == texts
+
+
+def test_long_names_are_cut_short_in_messages() -> None:
+    long = "x" * 100_000
+    for damage in (lambda p: p.update({long: 1}), lambda p: p["links"][0].update(source=long),
+                   lambda p: p["blocks"][0].update(kind=long), lambda p: p.update(format=long),
+                   lambda p: p["blocks"][0].update(name=long), lambda p: p["blocks"][1]["after"].append(long)):
+        assert len(refusal(problem_from_json, PROBLEM, damage)) < 300
+
+
+# -- how it came about ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "message"), [
+    ({"static_memory": 3}, "solver: static_memory is 3, it must be a list"),
+    ({"static_memory": [1]}, "solver: static_memory has 1 entries, it must have one for each of the 2 devices"),
+    ({"static_memory": [1, "x"]}, "solver: static_memory[1] is \"x\", it must be a finite number"),
+    ({"gpu_memory": [1, -1]}, "solver: gpu_memory[1] is -1, it must be 0 or more"),
+    ({"gpu_memory": "80 GiB"}, "solver: gpu_memory is \"80 GiB\", it must be a list"),
+    ({"alternatives": [3]}, "solver: alternatives[0] is 3, it must be an object"),
+    ({"alternatives": {}}, "solver: alternatives is {}, it must be a list"),
+    ({"alternatives": [{"placement": "a", "bound": None, "makespan": 1, "verdict": "worse"}]},
+     "solver: alternatives[0]: the verdict 'worse' needs a bound"),
+    ({"alternatives": [{"placement": "a", "bound": 1, "makespan": 1, "verdict": "best"}]},
+     "solver: alternatives[0]: verdict is \"best\", it must be one of chosen, bound"),
+    ({"alternatives": [{"bound": 1}]}, "solver: alternatives[0]: the field 'placement' is missing"),
+    ({"gpus_of_stage": [[0]]}, "solver: the field 'tensor_parallel' is missing beside gpus_of_stage"),
+    ({"layers_of_stage": [["a"]], "gpus_of_stage": [[0], [1]], "tensor_parallel": [{"collectives": {}}]},
+     "solver: layers_of_stage, gpus_of_stage, tensor_parallel, co_shard must have one entry for each stage"),
+    ({"gpus_of_stage": [[]], "tensor_parallel": [{"collectives": {}}]}, "solver: gpus_of_stage[0]: its length is 0"),
+    ({"bytes_per_parameter": {"a": 0}}, "solver: bytes_per_parameter adds up to 0 bytes, it must be more"),
+    ({"repetend_period": 3}, "solver: the field 'repetend_period_bound' is missing beside repetend_period"),
+    ({"gradients_freed": [0]}, "solver: gradients_freed has 1 entries"),
+    ({"notes": "n"}, "solver: notes is \"n\", it must be a list"),
+    ({"history": [[1, 2, 1], [0, 2, 1]]}, "solver: history[1]: its time is before that of the one before"),
+    ({"history": [[1, 2]]}, "solver: history[0] has 2 entries, it must have seconds, makespan and bound"),
+    ({"memory_plan": {}}, "solver: memory_plan: the field 'stages' is missing"),
+    ({"placement": "x" * 100_000}, "solver: placement is a text of 100000 characters, more than 10000"),
+    ({"mine": [float("nan")]}, "solver holds a number that is not finite, or is nested too deeply"),
+])
+def test_what_weft_reads_of_the_solver_has_its_shape(said: dict[str, Any], message: str) -> None:
+    assert refusal(schedule_from_json, SCHEDULE, lambda s: s["solver"].update(said)).startswith(message)
+
+
+def test_what_others_say_of_the_solver_is_kept() -> None:
+    value = copy.deepcopy(SCHEDULE)
+    value["solver"].update(mine={"any": ["thing", None]}, seed=3)
+    assert schedule_from_json(value).solver == value["solver"]
 
 
 def test_saved_is_loaded(tmp_path: Path) -> None:

@@ -200,4 +200,5 @@ def _memory(schedule: Schedule) -> list[str]:
     total = sum(classes.values())
     parts = [f"{shown(static[worst] * share / total)} {name}" for name, share in classes.items() if share]
     return [f"fullest   {schedule.problem.devices[worst].name}: {', '.join(parts)}, "
-            f"{shown(schedule.peak_memory[worst])} activations and workspace, of {shown(most[worst])}"]
+            f"{shown(schedule.peak_memory[worst])} activations and workspace"
+            + ("" if most[worst] is None else f", of {shown(most[worst])}")]

@@ -89,6 +89,8 @@ def test_what_is_stated_is_true_and_each_number_changed_is_refused_or_was_not_ch
         for key in path:
             before = before[key]
         assert claim(path) in names or path[0] == "micro_batches"
+        if claim(path) in stated.open:
+            continue
         whole = isinstance(before, int)
         for number in ((before + 1, before - 1) if whole else (before * 1.01 + 1e-3, before * 0.99 - 1e-3)):
             changed = put(value, path, number)

@@ -1,0 +1,187 @@
+"""Damaged problem and schedule files: bytes changed, values replaced. Readers say ``FormatError`` and nothing else, and
+what they let pass, the judge, the summary and the explanation can deal with.
+
+``WEFT_MANY=3000`` (any number) runs so many files of each kind instead of a few.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import weft
+from solver.baselines import baseline
+from solver.entries import FormatError
+from solver.files import (
+    load_problem,
+    load_schedule,
+    problem_from_json,
+    problem_to_json,
+    schedule_from_json,
+    schedule_to_json,
+)
+from solver.instance import Instance
+from solver.problem import ProblemError
+from solver.search import solve
+from tests.builders import chain, pipeline, v
+from weft.commands.summary import summary
+from weft.judging import verdict
+
+MANY = int(os.environ.get("WEFT_MANY", "0"))
+DATA = Path(__file__).parents[1] / "data"
+
+
+def suite(examples: int) -> settings:
+    return settings(max_examples=MANY or examples, deadline=None,
+                    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+def originals() -> list[dict[str, Any]]:
+    """Small files with all that can stand in one."""
+    full = solve(pipeline(v(2), memory=3, lag=0.5), 4, effort=0.1).with_solver(
+        placement="V, B", placements=2, covered="the one placement considered (V, B)", notes=["modelled"],
+        static_memory=[5, 5], gpu_memory=[8, 8], bytes_per_parameter={"weights": 2}, gradients_freed=[0, 1],
+        layers_of_stage=[["a"], ["b"]], gpus_of_stage=[[0], [1]], co_shard=[None, {
+            "parts": "attention in 2", "seconds_more": 0.1, "kept_less": 1, "workspace_less": 2}],
+        tensor_parallel=[{"collectives": {"all_reduce": 2}, "origins": {"measured": 0.5}}, {"collectives": {}}],
+        bound_over_placements=1.0, bound_over_any_placement=1.0, latency_bound=1.0, latency_period=9.0,
+        memory_plan={"stages": [{"stage": 0, "operators": 2, "first": "a", "last": "b", **{
+            what: {"operators": ["a"], "bytes": 1, "seconds": 0.1} for what in ("kept", "recomputed", "offloaded")}}]},
+        alternatives=[{"placement": "V, B", "bound": 1.0, "makespan": 9.0, "verdict": "chosen"},
+                      {"placement": "loop", "bound": 99.0, "makespan": None, "verdict": "bound"},
+                      {"placement": "M", "bound": None, "makespan": None, "verdict": "none", "reason": "too few"}])
+    stated = schedule_to_json(full)
+    for entry in stated["solver"]["alternatives"][:1]:
+        entry["makespan"] = full.makespan
+    return [stated, json.loads((DATA / "false-period-high.json").read_text()),
+            schedule_to_json(baseline("1f1b", pipeline(chain(2), memory=2), 3))]
+
+
+ORIGINALS = originals()
+PROBLEMS = [value["problem"] for value in ORIGINALS] + [problem_to_json(pipeline(chain(3), split=(1, 1)))]
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from([
+    None, True, False, "", "gpu0", "f0", [], {}, [None], [[]], [0], [0, 0], {"block": "f0"}, [[["x"]]] * 2,
+    0, -1, 1, 2, 99, 10**18, 2**63, 10**99, 10**101, 10**400, 0.5, -0.5, 1e308, -1e308, 1e-320, 1e-99, 5e-324, math.nan,
+    math.inf, "weft.problem/2", "\0", "\x1b[31m", "\ufffe", "\ud800", "\u202e", "é" * 500, "x" * 100_000, "none", "1"])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path to every field and list entry in ``value``."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, item in inside for place in ((*path, key), *places(item, (*path, key)))]
+
+
+@st.composite
+def damaged_values(draw: st.DrawFn, originals: list[Any]) -> bytes:
+    """A file in which one to three values are replaced, taken out, moved or repeated."""
+    value = copy.deepcopy(draw(st.sampled_from(originals)))
+    for _ in range(draw(st.integers(1, 3))):
+        every = places(value)
+        if not every:
+            break
+        path = draw(st.sampled_from(every))
+        holder = value
+        for key in path[:-1]:
+            holder = holder[key]
+        kind = draw(st.integers(0, 5))
+        if kind == 0:
+            del holder[path[-1]]
+        elif kind == 1 and isinstance(holder, list):
+            holder.append(holder[path[-1]])
+        elif kind == 2:
+            found = value
+            for key in draw(st.sampled_from(every)):
+                found = found[key]
+            holder[path[-1]] = copy.deepcopy(found)
+        elif kind == 3 and isinstance(holder, dict):
+            holder[draw(st.sampled_from(["", "x", "name", "\ud800"]))] = holder.pop(path[-1])
+        else:
+            holder[path[-1]] = draw(JUNK)
+    return json.dumps(value).encode()
+
+
+_TOKENS = [b"9" * 30, b"[" * 3000, b'{"a":' * 3000, b"e308", b"-", b"\x00", b"\\ud800", b"\\u0000", b"\xef\xbf\xbe",
+           b"\xff", b"NaN", b"1e999"]
+
+
+@st.composite
+def damaged_bytes(draw: st.DrawFn, originals: list[Any]) -> bytes:
+    """A file with bytes changed, taken out, repeated or put in."""
+    data = bytearray(json.dumps(draw(st.sampled_from(originals))).encode())
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, max(0, len(data) - 1)))
+        end = min(len(data), place + draw(st.integers(1, 40)))
+        kind = draw(st.integers(0, 4))
+        if kind == 0:
+            data[place:place + 1] = draw(st.binary(min_size=1, max_size=3))
+        elif kind == 1:
+            del data[place:end]
+        elif kind == 2:
+            data[place:place] = data[place:end]
+        elif kind == 3:
+            data[place:place] = draw(st.sampled_from(_TOKENS))
+        else:
+            del data[place:]
+    return bytes(data)
+
+
+@suite(250)
+@given(st.one_of(damaged_values(PROBLEMS), damaged_bytes(PROBLEMS)))
+def test_damaged_problems_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "p.json"
+    path.write_bytes(data)
+    try:
+        problem = load_problem(path)
+    except FormatError as error:
+        assert str(error).startswith(str(path))
+        assert len(str(error)) < 2000
+        str(error).encode("utf-8")
+        return
+    try:
+        Instance.of(problem)
+    except ProblemError:
+        return
+    assert json.dumps(problem_to_json(problem), allow_nan=False)
+
+
+@suite(250)
+@given(st.one_of(damaged_values(ORIGINALS), damaged_bytes(ORIGINALS)))
+def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "s.json"
+    path.write_bytes(data)
+    try:
+        schedule = load_schedule(path)
+    except FormatError as error:
+        assert str(error).startswith(str(path))
+        assert len(str(error)) < 2000
+        str(error).encode("utf-8")
+        return
+    found = verdict(path)
+    json.dumps(found.to_json(), allow_nan=False).encode("utf-8")
+    for fault in found.faults:
+        fault.encode("utf-8")
+    if not found.faults:
+        summary(schedule).encode("utf-8")
+        weft.explain(schedule).text.encode("utf-8")
+
+
+def test_the_files_that_are_damaged_are_good() -> None:
+    """But for the one with a false period: else the properties above would test refusals alone."""
+    assert [bool(verdict(schedule_from_json(value)).faults) for value in ORIGINALS] == [False, True, False]
+
+
+@pytest.mark.parametrize("text", ["\0", "\x1b[31m", "\ufffe", "\ud800", "\x9b", "\U0010ffff", "a\nb"])
+def test_names_that_cannot_be_shown_are_refused(text: str) -> None:
+    for change in ({"name": text}, {"time_unit": text}, {"devices": [{"name": text, "memory": None}] * 2}):
+        with pytest.raises(ValueError, match="which cannot be shown") as caught:
+            problem_from_json({**PROBLEMS[0], **change})
+        str(caught.value).encode("utf-8")
