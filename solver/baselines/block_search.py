@@ -204,10 +204,12 @@ class _Search:
         flow, total = self.flow, np.zeros(len(offsets))
         for mine, room in zip(self.mine, self.room, strict=True):
             own = offsets[:, mine]
-            change = np.array([flow.change[i] + (flow.filler_change[i] if flow.filler[i] >= 0 else 0) for i in mine])
+            change = np.array([flow.change[i] + (flow.filler_change[i] if flow.filler[i] >= 0 else 0) for i in mine],
+                              dtype=np.float64)  # amounts may be too large for whole numbers
             started = np.floor((own[:, :, None] - own[:, None, :]) / interval + 1e-9) + 1  # of the last axis, by then
             level = started @ change
-            need = level - change + np.array([max(flow.take[i], flow.change[i] + flow.filler_take[i]) for i in mine])
+            need = level - change + np.array([max(flow.take[i], flow.change[i] + flow.filler_take[i]) for i in mine],
+                                            dtype=np.float64)
             peak = need.max(axis=1, initial=0)
             total += peak / max(room, 1)
             total[peak > room] = -np.inf
