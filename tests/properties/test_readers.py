@@ -47,6 +47,7 @@ def suite(examples: int) -> settings:
 def originals() -> list[dict[str, Any]]:
     """Small files with all that can stand in one."""
     full = solve(pipeline(v(2), memory=3, lag=0.5), 4, effort=0.1).with_solver(
+        seconds=0.1, history=[[0.1, 60.0, 1.0], [0.2, 50.0, 2.0]],
         placement="V, B", placements=2, covered="the one placement considered (V, B)", notes=["modelled"],
         static_memory=[5, 5], gpu_memory=[8, 8], bytes_per_parameter={"weights": 2}, gradients_freed=[0, 1],
         layers_of_stage=[["a"], ["b"]], gpus_of_stage=[[0], [1]], co_shard=[None, {
@@ -105,7 +106,7 @@ def damaged_values(draw: st.DrawFn, originals: list[Any]) -> bytes:
         elif kind == 3 and isinstance(holder, dict):
             holder[draw(st.sampled_from(["", "x", "name", "\ud800"]))] = holder.pop(path[-1])
         else:
-            holder[path[-1]] = draw(JUNK)
+            holder[path[-1]] = copy.deepcopy(draw(JUNK))
     return json.dumps(value).encode()
 
 
