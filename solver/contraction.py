@@ -21,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import networkx as nx
+
 from solver.bounds.graph import common_blocks
 from solver.cyclic import Periodic, retime
 from solver.instance import Arc, Instance
@@ -68,10 +70,10 @@ class Contraction:
 
     def expand(self, found: Periodic) -> Periodic:
         """A schedule of ``inner`` with the spans put back at their moments."""
-        period, rank = found.period, {i: rank for rank, i in enumerate(self.spans)}
+        period, rank = found.period, self._ranks(found)
 
         def passed(i: int) -> Fraction:
-            """Ticks of spans before block i; of spans at one moment, the first in ``spans`` runs first."""
+            """Ticks of spans before block i; of spans at one moment, the one of the least rank runs first."""
             ticks = Fraction(0)
             for other, first in rank.items():
                 turns, rest = divmod(found.starts[i] - found.starts[other], period)
@@ -81,6 +83,18 @@ class Contraction:
 
         starts = [found.starts[i] + passed(i) for i in self.whole.blocks]
         return retime(self.whole, period + self.length, starts, found.copies)
+
+    def _ranks(self, found: Periodic) -> dict[int, int]:
+        """The spans in an order that those at one moment can run in: each after those it waits for there, which may be
+        of an earlier micro-batch; else as in ``spans``."""
+        waits: nx.DiGraph[int] = nx.DiGraph()
+        waits.add_nodes_from(self.spans)
+        waits.add_edges_from((arc.source, arc.target) for arc in self.inner.arcs
+                             if arc.source in waits and arc.target in waits and found.starts[arc.source]
+                             == found.starts[arc.target] + arc.distance * found.period)
+        place = {i: number for number, i in enumerate(self.spans)}
+        ordered = nx.lexicographical_topological_sort(waits, key=place.__getitem__)
+        return {i: number for number, i in enumerate(ordered)}
 
 
 def _shorter(arc: Arc, length: int, least_period: int) -> Arc:

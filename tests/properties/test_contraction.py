@@ -12,8 +12,9 @@ from solver.closure import closure_bound, takes_before_giving
 from solver.contraction import Contraction
 from solver.cpsat import Budget
 from solver.instance import Instance
-from solver.problem import Block, BlockKind, Dependency, Problem
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.repetend import find_repetend
+from solver.search import solve
 from solver.seeds import one_at_a_time
 from tests.brute import least_whole_period
 from tests.properties.strategies import cases
@@ -52,6 +53,17 @@ def test_the_contracted_bound_never_exceeds_the_optimum(problem: Problem) -> Non
     # The closure refutes whole ticks; tiny problems have a tick of one unit or a whole number of them.
     inner = closure_bound(contraction.inner, math.ceil(contraction.contract(start).period)) - 1
     assert (inner + contraction.length) * instance.tick < least
+
+
+def test_spans_at_one_moment_run_in_the_order_in_which_they_wait() -> None:
+    """The last block of a micro-batch ends where the first of the next begins, and that waits for it."""
+    devices = (Device("gpu0"), Device("gpu1"))
+    blocks = (Block("middle", BlockKind.OTHER, (0,), 2, after=(Dependency("first"),)),
+              Block("last", BlockKind.OTHER, (0, 1), 2, after=(Dependency("middle"),)),
+              Block("first", BlockKind.OTHER, (1, 0), 5, after=(Dependency("last", distance=1),)))
+    for n in (1, 4):
+        found = solve(Problem("p", devices, blocks), n, effort=0.1)
+        assert (found.makespan, found.period) == (9 * n, 9)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
