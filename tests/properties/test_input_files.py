@@ -41,7 +41,7 @@ from tests.exported_models import MODELS
 #: What the front door prints: one sentence, exit 1 or 2.
 KNOWN = (SpecError, ConfigError, FormatError, ProfileError, ExportError, PlacementError, OperatorError, NoSplit,
          NoMemoryPlan)
-EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "10"))
 FEW = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
                                                                            HealthCheck.too_slow])
 Json: TypeAlias = Any
