@@ -8,21 +8,17 @@ expressions in the text; ``torch.export.load`` hands them to an evaluator, here 
 
 from __future__ import annotations
 
-import json
-import lzma
 import math
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 from models.exported import Exported, ExportError, Meta, Named, Ref, Source, Step, require_order
-from models.limits import MAX_ARCHIVE_ENTRIES, MAX_ELEMENTS, MAX_PROGRAM_BYTES
-from models.reading import bad_name, checked_path
+from models.exported_archive import read_program
+from models.limits import MAX_ELEMENTS
+from models.reading import bad_name
 
 __all__ = ["read_exported"]
 
@@ -36,16 +32,13 @@ _DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 6: "float1
 _LAYOUTS = {1: "sparse_coo", 2: "sparse_csr", 3: "sparse_csc", 4: "sparse_bsr", 5: "sparse_bsc", 6: "_mkldnn",
             7: "strided"}
 _MEMORY_FORMATS = {1: "contiguous_format", 2: "channels_last", 3: "channels_last_3d", 4: "preserve_format"}
-#: What zipfile and what it unpacks with raise for broken and for encrypted archives.
-_NOT_AN_ARCHIVE = (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError,
-                   LookupError, NotImplementedError, RuntimeError)
 _INLINED = {"torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast"}
 
 
 def read_exported(path: str | os.PathLike[str]) -> Exported:
     """The program in a ``.pt2`` file. Raises :class:`ExportError`."""
     where = os.fspath(path)
-    program = _read_archive(where)
+    program = read_program(where)
     found = program.get("schema_version") if isinstance(program, dict) else None
     major = found.get("major") if isinstance(found, dict) else None
     if major != SCHEMA_MAJOR:
@@ -58,52 +51,6 @@ def read_exported(path: str | os.PathLike[str]) -> Exported:
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, RuntimeError) as error:
         raise ExportError(f"{where}: models/model.json is not what torch.export.save writes "
                           f"({type(error).__name__}: {str(error).partition(chr(10))[0]:.200})") from None
-
-
-def _read_archive(where: str) -> Any:
-    checked_path(where, 2**63, "a .pt2 archive", ExportError)
-    try:
-        with zipfile.ZipFile(where) as archive:
-            if len(archive.filelist) > MAX_ARCHIVE_ENTRIES:
-                raise ExportError(f"{where}: has {len(archive.filelist)} entries, at most {MAX_ARCHIVE_ENTRIES} are "
-                                  "supported")
-            entries = {PurePosixPath(name).parts[1:]: name for name in archive.namelist()}
-            top = set(archive.namelist())
-            if "serialized_exported_program.json" in top:
-                raise ExportError(f"{where}: was written by torch 2.7 or older; export the model again with torch 2.8 "
-                                  "or newer")
-            models = [entry for entry in entries if len(entry) == 2 and entry[0] == "models"
-                      and entry[1].endswith(".json")]
-            if not models:
-                raise ExportError(f"{where}: holds no exported program; write it with "
-                                  "torch.export.save(torch.export.export(module, example_inputs), path)")
-            if len(models) > 1:
-                raise ExportError(f"{where}: holds {len(models)} programs, save one per file")
-            return json.loads(_unpacked(archive, entries[models[0]], where))
-    except OSError as error:
-        raise ExportError(f"{where}: cannot be read: {error.strerror or error}") from None
-    except RecursionError:
-        raise ExportError(f"{where}: models/model.json in it is nested too deeply") from None
-    except _NOT_AN_ARCHIVE as error:
-        raise ExportError(f"{where}: is no .pt2 archive ({str(error)[:200]}); write it with "
-                          "torch.export.save") from None
-    except ExportError:
-        raise
-    except ValueError:  # no JSON, no UTF-8, a whole number with thousands of digits
-        raise ExportError(f"{where}: models/model.json in it is not JSON") from None
-
-
-def _unpacked(archive: zipfile.ZipFile, name: str, where: str) -> bytes:
-    """The entry ``name``. It is not unpacked where it says that it is too large, and never beyond that: what it says
-    can be wrong."""
-    data, declared = b"", archive.getinfo(name).file_size
-    if declared <= MAX_PROGRAM_BYTES:
-        with archive.open(name) as stream:
-            data = stream.read(MAX_PROGRAM_BYTES + 1)
-    if max(declared, len(data)) > MAX_PROGRAM_BYTES:
-        raise ExportError(f"{where}: {name} unpacks to more than {MAX_PROGRAM_BYTES // 1024**2} MiB, the program of no "
-                          "model is so large")
-    return data
 
 
 def _version(program: Any) -> str:

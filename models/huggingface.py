@@ -57,7 +57,7 @@ def model_of_config(config: object, *, sequence: int | None = None, where: str =
         raise ConfigError(f"{where}: is no JSON object, a config.json is one")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in _READERS:
-        found = "missing" if kind is None else show(kind)
+        found = "missing" if kind is None else f"{kind!r:.60}"
         raise ConfigError(f"{where}: model_type is {found}, the known ones are {', '.join(known_types())}")
     try:
         return _READERS[kind](_Config(config, where), sequence)
