@@ -108,7 +108,7 @@ def _set(value: dict[str, Any], path: str, new: object) -> None:
     ("shared", [[0, 2]], "of the stages 0 to 1, ascending"),
     ("shared", [[0, 1]], r"rank 0 never runs REDUCE 0\+1: gradients would not be summed"),
     ("format", "weft.plan/1", "REDUCE 0 on rank 0 sums gradients that it does not have; it has none to sum"),
-    ("solver", None, "solver: is null, it must be an object"),
+    ("solver", None, "solver is null, it must be an object"),
 ])
 def test_a_plan_that_is_not_what_it_should_be_is_refused(path: str, new: object, message: str) -> None:
     value = json.loads(json.dumps(plan_to_json(plan_of_two())))

@@ -160,8 +160,8 @@ def placement_text(placement: Placement) -> str:
     """The placement for people: the objective with its proof, and a line for each stage."""
     problem, unit = placement.problem, placement.problem.time_unit
     shape = "graphs of stages" if isinstance(placement, GraphPlacement) else "stages in a row"
-    proof = ("proven optimal" if meets(placement.objective, placement.bound) else f"gap at most {placement.gap:.2%}") + (
-        f" over every cut of these operators into {shape}")
+    found = "proven optimal" if meets(placement.objective, placement.bound) else f"gap at most {placement.gap:.2%}"
+    proof = f"{found} over every cut of these operators into {shape}"
     lines = [
         f"{problem.name}: {len(problem.nodes)} operators in {len(placement.stages)} stages",
         f"bottleneck  {_time(placement.objective, unit)}, lower bound {_time(placement.bound, unit)}: {proof}",
