@@ -15,14 +15,14 @@ from solver.cpsat import Budget
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
 from solver.placement.depth import least_bottleneck_by_depth, least_depth, least_depths
-from solver.placement.graph_search import order_branches, place_graph
+from solver.placement.graph_search import place_graph
 from solver.placement.groups import groups_of
 from solver.placement.hopeless import NoPlacement
 from solver.placement.ideals import Ideals
 from solver.placement.in_flight import Turn, depths, in_flight_samples, least_micro_batches
 from solver.placement.levels import TooWide, levels
 from solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-from solver.placement.reduce import order_twins
+from solver.placement.reduce import order_branches, order_twins
 from solver.placement.search import place
 from solver.placement.stage_blocks import StageWork, one_f_one_b, stage_problem, work_of
 from solver.placement.stage_dag import GraphPlacement, stages_by_depth

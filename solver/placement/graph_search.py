@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 import time
 from collections.abc import Callable
@@ -23,19 +22,19 @@ from solver.explain import NotFound
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
 from solver.placement.coarsen import shorten_paths
-from solver.placement.depth import least_bottleneck_by_depth, least_depth, waits
-from solver.placement.groups import Groups, contract, groups_of
+from solver.placement.depth import least_bottleneck_by_depth, least_depth
+from solver.placement.groups import Groups, groups_of
 from solver.placement.hopeless import NoPlacement, refuse_hopeless
 from solver.placement.levels import TooWide, first_row, levels
 from solver.placement.placement import Stage, meets
 from solver.placement.problem import PlacementError, PlacementProblem
-from solver.placement.reduce import order_twins
+from solver.placement.reduce import order_branches, order_twins
 from solver.placement.search import Step, place_within
 from solver.placement.shares import part_of
 from solver.placement.slicing import Slicing, largest_load
 from solver.placement.stage_dag import GraphPlacement, stages_by_depth
 
-__all__ = ["order_branches", "place_graph"]
+__all__ = ["place_graph"]
 
 #: Graphs of more groups have tables that do not fit a machine.
 _MOST_GROUPS = 2000
@@ -282,38 +281,6 @@ class _Search:
     def _say(self, doing: str) -> None:
         load = math.inf if self.best is None else max(stage.load for stage in self.best)
         self.on_step(Step(doing, load, self.bound, self.budget.elapsed))
-
-
-def order_branches(groups: Groups) -> Groups:
-    """Interchangeable branches put into an order: the first group of one is in the stage of the next one's or before.
-
-    A branch is a path of groups that nothing comes before but what comes before all of it, each but the last with the
-    next as its only successor. Branches that start after the same groups, end before the same groups and cost, hold and
-    send the same, group by group, can exchange their places in a placement: no load, memory or depth changes. So some
-    best placement has their first groups in any order we like.
-    """
-    after: list[list[int]] = [[] for _ in range(groups.count)]
-    before: list[list[int]] = [[] for _ in range(groups.count)]
-    for first, second in waits(groups):
-        after[first].append(second)
-        before[second].append(first)
-    families: dict[object, list[list[int]]] = {}
-    for group in range(groups.count):
-        if len(before[group]) == 1 and len(after[before[group][0]]) == 1:
-            continue  # inside a path
-        path = [group]
-        while len(after[path[-1]]) == 1 and len(before[after[path[-1]][0]]) == 1:
-            path.append(after[path[-1]][0])
-        if len(path) < 2:
-            continue  # single groups are :func:`~solver.placement.reduce.order_twins`'
-        place = {member: -1 - i for i, member in enumerate(path)}
-        nets = sorted((tuple(sorted(place.get(other, other) for other in groups.nets[i].groups)), groups.nets[i].cost)
-                      for i in {i for member in path for i in groups.nets_of[member]})
-        key = (tuple(before[group]), tuple(after[path[-1]]), tuple(nets),
-               tuple((tuple(groups.times[m].tolist()), groups.resident[m], groups.per_micro_batch[m]) for m in path))
-        families.setdefault(key, []).append(path)
-    further = [(a[0], b[0]) for paths in families.values() for a, b in itertools.pairwise(paths)]
-    return contract(groups, range(groups.count), further) if further else groups
 
 
 def _parts(stages: tuple[Stage, ...]) -> list[tuple[int, tuple[int, ...]]]:

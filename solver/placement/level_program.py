@@ -55,6 +55,7 @@ class Program:
         self._costs: dict[Piece, tuple[tuple[float, ...], float, float]] = {}
         self.steps = 0
         self.depth = 0
+        self._packed = 0
         times = self.degrees[0][1]
         self.heavy = [[g for g in range(groups.count) if times[g] >= time]
                       for time in sorted({t for t in times if t > 0})[-_CLASSES:]]
@@ -176,6 +177,9 @@ class Program:
 
         def place(at: int, stages: list[tuple[tuple[int, ...], Piece, int]], used: int) -> None:
             nonlocal best, fewest
+            self._packed += 1
+            if self._packed % 1000 == 0 and self.ideals.budget.spent:
+                raise TooWide("the time is over")
             if used >= fewest or fewest == least:
                 return
             if at == len(ranked):
