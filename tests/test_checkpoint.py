@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -230,6 +231,28 @@ def test_a_run_killed_while_it_saves_goes_on_bit_for_bit(
     ended = launch(broken, "--every", "2", "--resume", WEFT_STAGES="wider")
     assert [end.code for end in ended] == [2, 2], ended
     assert "the checkpoint is of another model: rank" in ended[0].errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spoil", ["flip", "swap"])
+def test_all_ranks_refuse_a_checkpoint_in_which_one_rank_s_file_is_another(tmp_path: Path, spoil: str) -> None:
+    folder = tmp_path / "run"
+    assert [end.code for end in launch(folder, "--every", "6")] == [0, 0]
+    first, second = (folder / "saved" / "step-000000006" / f"__{rank}_0.distcp" for rank in (0, 1))
+    if spoil == "flip":
+        data = bytearray(second.read_bytes())
+        data[len(data) // 2] ^= 1
+        second.write_bytes(data)
+    else:
+        first.rename(tmp_path / "one")
+        second.rename(first)
+        (tmp_path / "one").rename(second)
+    ends = launch(folder, "--every", "6", "--resume")
+    named = rf"{re.escape(str(folder))}\S+/__{'1' if spoil == 'flip' else '[01]'}_0.distcp: is not what was|has"
+    for rank, end in enumerate(ends):
+        assert end.code == 2 and not end.late, ends
+        said, = (line for line in end.errors.splitlines() if line.startswith("weft: "))
+        assert said.startswith(f"weft: rank {rank}: ") and re.search(named, said), said
 
 
 @pytest.mark.slow

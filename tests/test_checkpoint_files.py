@@ -23,7 +23,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from runtime import checkpoint_state
 from runtime.alone import alone
 from runtime.checkpoint import Checkpoints
-from runtime.checkpoint_files import Facts, checksums, write_marker
+from runtime.checkpoint_files import Facts, checksums, fault_of, marker_of, share_of, write_marker
 from runtime.session import Session, SessionError
 from runtime.training import Training
 from tests.test_checkpoint import a_plan, training
@@ -136,6 +136,21 @@ def test_files_that_are_not_what_was_written_are_named(
     spoil(copy / STEP / name)
     sentence = refused(copy, session)
     assert f"{copy / STEP / name}: " in sentence and says in sentence and "delete its folder to go on" in sentence
+
+
+def test_files_that_ranks_have_swapped_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / STEP
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"of the first")
+    (folder / "__1_0.distcp").write_bytes(b"of the other")
+    write_marker(folder, {"plan": "p", "step": 1, "replicas": 1, "signatures": {}}, checksums(folder, 0, 1))
+    marker = marker_of(folder)
+    assert fault_of(folder, marker, marker.files, lambda name: None) is None
+    (folder / "__0_0.distcp").write_bytes(b"of the other")
+    (folder / "__1_0.distcp").write_bytes(b"of the first")
+    found = [fault_of(folder, marker, share_of(marker.files, process, 2), lambda name: None) for process in (0, 1)]
+    for process, sentence in enumerate(found):
+        assert sentence is not None and f"__{process}_0.distcp: is not what was written" in sentence
 
 
 def test_the_newest_is_not_passed_over_because_it_is_damaged(copy: Path, session: Session) -> None:
