@@ -52,13 +52,15 @@ class Allowed(NamedTuple):
 
 class StageFound(NamedTuple):
     """A stage's module: its parameters and their bytes (``None`` for a share of a stage on several ranks), how many the
-    executor can defer, its trained matrix elements, and those that cannot be deferred: name, kind of module, number."""
+    executor can defer, its trained matrix elements, those that cannot be deferred: name, kind of module, number; and
+    its layers, if the training names them."""
 
     parameters: int | None
     parameter_bytes: int | None
     deferred: int
     matrices: int
     held_back: tuple[tuple[str, str, int], ...]
+    layers: tuple[str, ...]
 
 
 class RankFacts(NamedTuple):
@@ -125,15 +127,14 @@ def facts_of(plan: Plan, training: Training) -> RankFacts:
     there."""
     graph = plan.vocabulary.graph
     assert graph is not None  # there is a training
-    return RankFacts({stage: _found(module, len(graph.stages[stage].ranks) > 1)
+    return RankFacts({stage: _found(module, len(graph.stages[stage].ranks) > 1, tuple(training.layers.get(stage, ())))
                       for stage, module in training.stages.items()},
                      dict(_outputs(graph, training)), holding(training))
 
 
-def _found(module: nn.Module, is_spread: bool) -> StageFound:
+def _found(module: nn.Module, is_spread: bool, layers: tuple[str, ...]) -> StageFound:
     parameters = list(module.parameters())
-    layers = deferrable(module)
-    deferred = {p for layer in layers for p in layer.parameters(recurse=False) if p.requires_grad}
+    deferred = {p for layer in deferrable(module) for p in layer.parameters(recurse=False) if p.requires_grad}
     kinds = {name: type(module.get_submodule(name.rpartition(".")[0])).__name__
              for name, _ in module.named_parameters()}
     matrices = {p: name for name, p in module.named_parameters() if p.requires_grad and p.dim() > 1
@@ -142,7 +143,7 @@ def _found(module: nn.Module, is_spread: bool) -> StageFound:
     is_share = is_spread or any(is_sharded(p) for p in parameters)
     return StageFound(None if is_share else sum(p.numel() for p in parameters),
                       None if is_share else sum(p.numel() * p.element_size() for p in parameters),
-                      sum(p.numel() for p in deferred), sum(p.numel() for p in matrices), tuple(held_back))
+                      sum(p.numel() for p in deferred), sum(p.numel() for p in matrices), tuple(held_back), layers)
 
 
 def _outputs(graph: StageGraph, training: Training) -> Iterator[tuple[int, int]]:
@@ -189,14 +190,20 @@ def differences(plan: Plan, found: Sequence[RankFacts]) -> Iterator[tuple[str, s
 
 def _of_another_model(plan: Plan, wanted: StageFacts, stage: int, it: StageFound, output: int | None) -> Iterator[str]:
     assert plan.problem.model is not None
-    layers = "" if not wanted.layers else f" ({wanted.layers[0]}" + (
-        f" to {wanted.layers[-1]}, {len(wanted.layers)} layers)" if len(wanted.layers) > 1 else ")")
+    if wanted.layers and it.layers and wanted.layers != it.layers:
+        yield (f"stage {stage} holds {_span(it.layers)}, but the plan is for a stage of {_span(wanted.layers)}: cut "
+               "the model as the plan does, or plan for this one")
+    layers = f" ({_span(wanted.layers)})" if wanted.layers else ""
     for what, planned, there in (("parameters", wanted.parameters, it.parameters),
                                  ("bytes of parameters", wanted.parameter_bytes, it.parameter_bytes),
                                  ("bytes to hand on", wanted.output_bytes, output)):
         if planned is not None and there is not None and abs(there - planned) > plan.problem.model.tolerance * planned:
             yield (f"stage {stage} has {there:,} {what}, but the plan is for a stage{layers} of {planned:,}: cut the "
                    "model as the plan does, or plan for this one")
+
+
+def _span(layers: Sequence[str]) -> str:
+    return f"{layers[0]} to {layers[-1]}, {len(layers)} layers" if len(layers) > 1 else layers[0]
 
 
 def _forgotten_ties(plan: Plan, graph: StageGraph, found: Sequence[RankFacts],

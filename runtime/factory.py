@@ -137,6 +137,9 @@ def _require_training(training: object, name: str) -> None:
         value = getattr(training, field)
         if not callable(value) and (value is not None or field == "inputs"):
             raise FactoryError(f"{name}: {field} is {type(value).__name__}, it must be a function")
+    if not isinstance(training.layers, Mapping) or any(
+            isinstance(names, str) or not isinstance(names, Sequence) for names in training.layers.values()):
+        raise FactoryError(f"{name}: layers is {training.layers!r:.100}, it must hold lists of names by stage")
     ties = training.ties
     if not isinstance(ties, Sequence) or not all(isinstance(tie, Mapping) and all(
             type(stage) is int and isinstance(parameter, str) for stage, parameter in tie.items()) for tie in ties):

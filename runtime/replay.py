@@ -96,6 +96,8 @@ def replay(plan_path: str | os.PathLike[str], *, emulate: bool = False, stages: 
     try:
         plan = asked_plan(plan_path, emulate, stages, timeout, timeline_path, time_scale, replicas)
         require_sense(emulate, transport, checkpoint, checkpoint_every, resume, unchecked)
+        if emulate and (allow_unsplit or allow_other_model):
+            raise ReplayError("--allow-unsplit and --allow-other-model are about stages: they need --stages")
         if paced and not emulate:
             require_clock(plan, plan_path)
     except ValueError:

@@ -68,6 +68,9 @@ class Training:
     Where the plan offloads a stage, all that its forward keeps moves to the host, its inputs apart; with the names of
     submodules in ``offloaded``, by stage, what their operations keep (and nothing else has kept before).
 
+    ``layers`` may name those of each stage, in order: where the plan's problem names its layers too, they are compared
+    (parameters always are: :mod:`runtime.agreement`).
+
     In inference, and for values that nobody takes, ``collect(step, micro_batch, output)`` gets what comes out: the last
     stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may
     end in any order (:class:`runtime.requests.Requests` puts results back in the order of requests). Modules and data
@@ -89,3 +92,4 @@ class Training:
     clip_norm: float | None = None
     masters: MasterWeights | None = None
     offloaded: Mapping[int, Collection[str]] = field(default_factory=dict)
+    layers: Mapping[int, Sequence[str]] = field(default_factory=dict)

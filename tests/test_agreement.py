@@ -34,6 +34,7 @@ from runtime.training import Boundary, Ports, Training
 from solver.baselines import baseline
 from solver.entries import FormatError
 from solver.files import problem_from_json, problem_to_json
+from solver.model_facts import ModelFacts, StageFacts
 from solver.problem import Problem
 from tests.builders import chain, pipeline
 from tests.exported_models import MODELS, Tied
@@ -204,10 +205,21 @@ def test_only_the_stages_that_were_planned_are_accepted(sizes: list[int], data: 
     assert len(told) == sum(one != other for one, other in zip(costs, counts, strict=True))
 
 
-def facts(parameters: Sequence[int], **more: Any) -> Any:
-    from solver.model_facts import ModelFacts, StageFacts
-
+def facts(parameters: Sequence[int], **more: Any) -> ModelFacts:
     return ModelFacts(tuple(StageFacts(f"f{s}", parameters=count) for s, count in enumerate(parameters)), **more)
+
+
+def test_layers_that_are_named_must_be_those_of_the_plan() -> None:
+    """Layers alike, and those without parameters, are told apart by nothing else."""
+    plan = a_plan(split=None)
+    stages = (StageFacts("f0", ("one", "two")), StageFacts("f1", ("three",)))
+    plan = replace(plan, problem=replace(plan.problem, model=ModelFacts(stages)))
+    part = training_of([layers(2), layers(1)], [0, 1], 0)
+    for names, said in ((["one", "two"], []), ((), []), (["two", "one"], ["two to one, 2 layers"]), (["one"], ["one"])):
+        part.layers = {0: names}
+        told = [text for text, _ in differences(plan, [facts_of(plan, part)])]
+        assert told == [f"stage 0 holds {what}, but the plan is for a stage of one to two, 2 layers: cut the model as "
+                        "the plan does, or plan for this one" for what in said]
 
 
 def test_what_a_stage_hands_on_must_be_what_was_planned() -> None:

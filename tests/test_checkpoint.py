@@ -248,7 +248,7 @@ def test_all_ranks_refuse_a_checkpoint_in_which_one_rank_s_file_is_another(tmp_p
         second.rename(first)
         (tmp_path / "one").rename(second)
     ends = launch(folder, "--every", "6", "--resume")
-    named = rf"{re.escape(str(folder))}\S+/__{'1' if spoil == 'flip' else '[01]'}_0.distcp: is not what was|has"
+    named = rf"{re.escape(str(folder))}\S+/__{'1' if spoil == 'flip' else '[01]'}_0.distcp: (is not what was|has [0-9])"
     for rank, end in enumerate(ends):
         assert end.code == 2 and not end.late, ends
         said, = (line for line in end.errors.splitlines() if line.startswith("weft: "))
@@ -338,6 +338,7 @@ def rank_main() -> None:
     ({"resume": True}, "need --checkpoint FOLDER"),
     ({"unchecked": True, "checkpoint": "x", "checkpoint_every": 1}, "it needs --resume"),
     ({"checkpoint": "x"}, "--checkpoint needs --checkpoint-every N"),
+    ({"allow_unsplit": True, "stages": None, "emulate": True}, "are about stages: they need --stages"),
     ({"checkpoint": "x", "checkpoint_every": -1}, "--checkpoint-every is -1"),
     ({"checkpoint": "x", "checkpoint_every": 1, "stages": None, "emulate": True}, "nothing to save"),
 ])

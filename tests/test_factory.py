@@ -50,6 +50,8 @@ def lossy(plan, rank):
     return good(plan, rank, loss=3)
 def tied(plan, rank):
     return good(plan, rank, ties=[(0, 1)])
+def layered(plan, rank):
+    return good(plan, rank, layers={0: "embedding"})
 names = 3
 """
 
@@ -78,6 +80,7 @@ SENTENCES = {
     "mine.py:endless": "steps is 1.5, it must be a number of batches",
     "mine.py:dataless": "inputs is NoneType, it must be a function",
     "mine.py:lossy": "loss is int, it must be a function",
+    "mine.py:layered": "layers is {0: 'embedding'}, it must hold lists of names by stage",
     "mine.py:tied": "ties is [(0, 1)], it must be a list of parameters' names by stage",
 }
 
@@ -106,6 +109,11 @@ def test_a_function_that_gives_stages_is_taken_from_a_file_or_a_module(
     monkeypatch.syspath_prepend(str(here))
     assert main(["plan", "schedule.json", "-o", "again.json", "--stages", "mine:good"]) == 0
     assert Path("plan.json").read_text() == Path("again.json").read_text()
+
+
+def test_what_stages_may_differ_in_needs_stages(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "schedule.json", "--allow-unsplit"]) == 2
+    assert "they need --stages" in capsys.readouterr().err
 
 
 def test_a_file_is_no_module_of_its_name(here: Path) -> None:

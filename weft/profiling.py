@@ -197,7 +197,8 @@ def stage_lines(measured: MeasuredStages) -> Iterator[str]:
     for cost in measured.stages:
         alike = "" if cost.same_as is None else f" (built like stage {cost.same_as}, measured there)"
         yield f"stage {cost.stage}{alike}: weights {bytes_text(cost.parameter_bytes)}, hands on " + bytes_text(
-            cost.output_bytes)
+            cost.output_bytes) + (f", {cost.deferred / cost.parameters:.0%} of the weights' gradients can wait for W"
+                                  if cost.parameters and cost.deferred is not None else "")
         if cost.skipped is not None:
             yield f"  not measured: {cost.skipped}"
         for mode, passes in cost.passes.items():

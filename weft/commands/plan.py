@@ -25,6 +25,8 @@ def _run(options: argparse.Namespace) -> int:
     require_writable(options.output)
     if options.stages is not None:
         require_torch("plan --stages")
+    elif options.allow_unsplit or options.allow_other_model:
+        raise ValueError("plan: --allow-unsplit and --allow-other-model are about stages: they need --stages")
     plan = weft.plan(options.schedule, options.output, options.stages, allow_unsplit=options.allow_unsplit,
                      allow_other_model=options.allow_other_model)
     if options.output:
