@@ -19,12 +19,12 @@ from solver.model_facts import ModelFacts
 
 Number: TypeAlias = int | float
 
-__all__ = ["LARGEST", "MOST_NAME", "Block", "BlockKind", "Dependency", "Device", "Link", "Number",
-           "Problem", "ProblemError", "is_finite_number", "unprintable"]
+__all__ = ["LARGEST", "LARGEST_AMOUNT", "MOST_NAME", "SMALLEST_AMOUNT", "Block", "BlockKind", "Dependency", "Device",
+           "Link", "Number", "Problem", "ProblemError", "is_finite_number", "unprintable"]
 
 #: No duration, transfer or amount is larger, and none that is not 0 is smaller: sums over millions of operations, and
 #: products and quotients of such sums, stay finite and above 0 in floats.
-_LARGEST, _SMALLEST = 1e60, 1e-60
+LARGEST_AMOUNT, SMALLEST_AMOUNT = 1e60, 1e-60
 #: No other number in a file is larger, such as the times that follow from these.
 LARGEST = 1e100
 #: Names are no longer: they stand in messages, tables and pictures.
@@ -289,10 +289,10 @@ def _require_name(name: str, what: str) -> None:
 
 
 def _require_finite(value: Number, where: str) -> None:
-    if not is_finite_number(value) or abs(value) > _LARGEST:
-        raise ProblemError(f"{where} is {value!r:.60}, it must be a finite number of at most {_LARGEST:g}")
-    if 0 < abs(value) < _SMALLEST:
-        raise ProblemError(f"{where} is {value!r:.60}, it must be 0 or at least {_SMALLEST:g}")
+    if not is_finite_number(value) or abs(value) > LARGEST_AMOUNT:
+        raise ProblemError(f"{where} is {value!r:.60}, it must be a finite number of at most {LARGEST_AMOUNT:g}")
+    if 0 < abs(value) < SMALLEST_AMOUNT:
+        raise ProblemError(f"{where} is {value!r:.60}, it must be 0 or at least {SMALLEST_AMOUNT:g}")
 
 
 def _require_distinct(what: str, names: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SCHEMAS"]
+__all__ = ["PLACEMENT_SCHEMAS"]
 
 _NUMBER = {"type": "number", "minimum": 0}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -42,4 +42,4 @@ _MEMORY_PLANS = _schema("weft.memory_plans/1", {"plans": {"type": "array", "minI
         "offloaded": _object({"operators": _NAMES, "bytes": _COUNT, "seconds": _NUMBER}),
         "memory": {"type": "object", "additionalProperties": _COUNT}, "seconds": _NUMBER})}})}})
 
-SCHEMAS: Mapping[str, Mapping[str, Any]] = {"weft.placement/1": _PLACEMENT, "weft.memory_plans/1": _MEMORY_PLANS}
+PLACEMENT_SCHEMAS: Mapping[str, Mapping[str, Any]] = {"weft.placement/1": _PLACEMENT, "weft.memory_plans/1": _MEMORY_PLANS}

@@ -74,8 +74,25 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
     return measure(stages, repeats=repeats, device=device, ranks=ranks)
 
 
-def schema() -> Mapping[str, Any]:
-    """The JSON Schema of a model spec."""
-    from models.spec import spec_schema
+#: What :func:`schema` knows.
+SCHEMAS = ("spec", "problem", "schedule", "placement", "memory_plans")
 
-    return spec_schema()
+
+def schema(of: str = "spec") -> Mapping[str, Any]:
+    """The JSON Schema of a file: ``of`` is one of :data:`SCHEMAS`, a model spec by default.
+
+    Raises ``ValueError`` for anything else.
+    """
+    if of not in SCHEMAS:
+        raise ValueError(f"there is no schema of {of!r}, there are those of {', '.join(SCHEMAS)}")
+    if of == "spec":
+        from models.spec import spec_schema
+
+        return spec_schema()
+    if of in ("placement", "memory_plans"):
+        from weft.placement_schemas import PLACEMENT_SCHEMAS
+
+        return PLACEMENT_SCHEMAS[f"weft.{of}/1"]
+    from solver.schemas import problem_schema, schedule_schema
+
+    return problem_schema() if of == "problem" else schedule_schema()

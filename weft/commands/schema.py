@@ -1,4 +1,4 @@
-"""``weft schema``: the JSON Schema of a spec, or of what `weft place` writes."""
+"""``weft schema``: the JSON Schemas of the files that weft reads and writes."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ __all__ = ["COMMAND"]
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
-    from weft.placement_schemas import SCHEMAS
-
-    command.add_argument("format", metavar="FORMAT", nargs="?", choices=sorted(SCHEMAS),
-                         help=f"a format that weft writes ({', '.join(sorted(SCHEMAS))}); default: a model spec")
+    command.add_argument("of", nargs="?", choices=weft.SCHEMAS, default="spec",
+                         help="which file: a model spec (the default), a block problem, a schedule, or what weft "
+                         "place writes")
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.placement_schemas import SCHEMAS
-
-    print(json.dumps(SCHEMAS[options.format] if options.format else weft.schema(), indent=1))
+    print(json.dumps(weft.schema(options.of), indent=1))
     return GOOD
 
 
 COMMAND = Command(
     name="schema",
-    summary="print the JSON Schema of a model spec, or of a format that weft writes",
+    summary="print the JSON Schema of a model spec, a block problem, a schedule or a placement",
     paragraphs=(
         "Editors with a YAML language server complete and check specs with it.",
     ),
-    example="weft schema > weft.schema.json",
+    example="weft schema > weft.schema.json\nweft schema schedule",
     arguments=_arguments,
     run=_run,
 )
