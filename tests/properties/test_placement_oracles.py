@@ -202,3 +202,10 @@ def test_no_time_at_all_still_gives_a_placement_where_one_is_easy(search: Callab
                                tuple(Tensor(i, (i + 1,), 0.1) for i in range(1499)))
     found = search(problem, time_limit=0.0)
     assert len(found.stages) == 8 and found.objective <= 1.1 * found.bound
+
+
+@pytest.mark.parametrize("search", [place, place_graph])
+def test_sums_that_are_rounded_up_still_fit(search: Callable[..., Placement]) -> None:
+    """0.1 and 0.2 are more than 0.3 in floats; the judge lets a billionth pass, and so does every refusal."""
+    nodes = (Node("a", (1.0,), 0.1, colocation=0), Node("b", (1.0,), 0.2, colocation=0))
+    assert search(PlacementProblem("t", (DeviceKind("gpu", 1, 0.3),), nodes, ())).objective == 2.0
