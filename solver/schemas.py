@@ -59,10 +59,11 @@ def _problem() -> dict[str, Any]:
         "workspace": {"anyOf": [_FROM_0, _list(_FROM_0)]},
         "after": _list({"anyOf": [_NAME, wait]}),
     }, "name", "kind", "devices", "duration", "memory", "after")
+    device = _object({"name": _NAME, "memory": _or_null(_FROM_0), "static": _FROM_0}, "name", "memory")
     return _object({
         "format": {"const": PROBLEM_FORMAT},
         "name": _NAME, "time_unit": _NAME, "memory_unit": _NAME,
-        "devices": _list(_object({"name": _NAME, "memory": _or_null(_FROM_0)}), minItems=1),
+        "devices": _list(device, minItems=1),
         "links": _list(_object({"name": _NAME, "source": _NAME, "target": _NAME})),
         "blocks": _list(block, minItems=1),
         "model": _model(),

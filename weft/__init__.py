@@ -20,9 +20,9 @@ from weft.api.schedules import check, draw, export_schedule, fit, import_schedul
 from weft.api.searches import compare, demo, explain, latency, place, place_memory, solve, sweep
 from weft.api.sources import PathLike, Source
 
-__all__ = ["SCHEMAS", "PathLike", "Source", "__version__", "capture", "check", "compare", "demo", "draw", "estimate", "explain",
-           "export_schedule", "fit", "import_schedule", "latency", "place", "place_memory", "plan", "profile",
-           "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
+__all__ = ["SCHEMAS", "PathLike", "Source", "__version__", "capture", "check", "compare", "demo", "draw", "estimate",
+           "explain", "export_schedule", "fit", "import_schedule", "latency", "place", "place_memory", "plan",
+           "profile", "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
 

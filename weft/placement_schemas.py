@@ -42,4 +42,6 @@ _MEMORY_PLANS = _schema("weft.memory_plans/1", {"plans": {"type": "array", "minI
         "offloaded": _object({"operators": _NAMES, "bytes": _COUNT, "seconds": _NUMBER}),
         "memory": {"type": "object", "additionalProperties": _COUNT}, "seconds": _NUMBER})}})}})
 
-PLACEMENT_SCHEMAS: Mapping[str, Mapping[str, Any]] = {"weft.placement/1": _PLACEMENT, "weft.memory_plans/1": _MEMORY_PLANS}
+PLACEMENT_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
+    "weft.placement/1": _PLACEMENT, "weft.memory_plans/1": _MEMORY_PLANS,
+}

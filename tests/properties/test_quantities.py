@@ -6,7 +6,7 @@ import copy
 import os
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
