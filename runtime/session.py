@@ -208,8 +208,8 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
             watch.give_up(str(error))
         except (Exception, SystemExit) as error:
             message = (str(error) or "no message").splitlines()[0]
-            if _is_of_the_network(error):
-                watch.give_up(f"{watch.lost(message)} while {watch.text}")
+            if _is_of_the_network(error) and (lost := watch.lost()) is not None:
+                watch.give_up(f"{lost} while {watch.text}")
             traceback.print_exc()
             watch.give_up(f"{type(error).__name__} while {watch.text}: {message}")
 

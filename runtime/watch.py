@@ -98,9 +98,10 @@ class Watch:
         """What this rank does now."""
         return self._now[0].text
 
-    def lost(self, said: str) -> str:
-        """Who is gone, where a library has ``said`` that a connection broke and not whose: those whose word has not
-        changed for :data:`SILENCE` seconds. A rank that gave up in that time is the reason, and this rank ends by it.
+    def lost(self) -> str | None:
+        """Who is gone, where a library says that a connection broke and not whose: those whose word has not changed for
+        :data:`SILENCE` seconds; ``None`` if all others still run. A rank that gave up in that time is the reason, and
+        this rank ends by it.
         """
         try:
             first = {rank: self._read(f"now/{rank}") for rank in range(self.world) if rank != self.rank}
@@ -113,7 +114,7 @@ class Watch:
         except RuntimeError:
             return "lost rank 0 (and the rendezvous store with it)"
         if not gone:
-            return f"lost the connection to a rank that still runs ({said:.200})"
+            return None
         last = first[gone[0]]
         return (f"lost rank{'s' * (len(gone) > 1)} {', '.join(map(str, gone))}"
                 + (f", last heard of {last[0]}," if isinstance(last, list) else ", never heard of,"))
