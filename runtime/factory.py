@@ -41,7 +41,7 @@ def load_factory(stages: str) -> Callable[..., Training]:
             training = function(*arguments, **named)
         except (Exception, SystemExit) as error:
             raise FactoryError(f"{name}: {_told(error)}") from error
-        _require_training(training, name)
+        _require_training(training, name, "a rank's stages" if arguments else "all stages")
         return training  # type: ignore[no-any-return]
 
     return factory
@@ -109,7 +109,7 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {message:.300}{place}"
 
 
-def _require_training(training: object, name: str) -> None:
+def _require_training(training: object, name: str, stages_of: str) -> None:
     """Refuse what is no training, or is made of other things than a training has."""
     from torch import nn
 
@@ -117,7 +117,7 @@ def _require_training(training: object, name: str) -> None:
 
     if not isinstance(training, Training):
         raise FactoryError(f"{name} gave {type(training).__name__}, it must give a runtime.training.Training with "
-                           "stages")
+                           f"{stages_of}")
     stages = training.stages
     if not isinstance(stages, Mapping) or not all(type(stage) is int for stage in stages):
         raise FactoryError(f"{name}: stages is {stages!r:.100}, it must hold modules by number of their stage")

@@ -67,7 +67,7 @@ SENTENCES = {
     "ends.py:f": "ends.py cannot be imported: SystemExit: 0",
     "wrong.py:f": "--stages wrong.py:f: '(' was never closed",
     "mine.py:names": "names is int, it must be a function",
-    "mine.py:other": "gave int, it must give a runtime.training.Training with stages",
+    "mine.py:other": "gave int, it must give a runtime.training.Training with a rank's stages",
     "mine.py:empty": "takes (), it must take a plan and a rank",
     "mine.py:broken": "broken: KeyError: 'weights' (",
     "mine.py:leaves": "leaves: SystemExit: 3",
