@@ -96,12 +96,21 @@ def rerun(names: Sequence[str], ages: dict[str, Age]) -> int:
     print(f"{total:6.0f} minutes in all, about", flush=True)
     failed = []
     for experiment in chosen:
-        if experiment.quiet and not is_quiet():
+        if experiment.gpu and not has_gpu():
+            failed.append(f"{experiment.name} needs a GPU")
+        elif experiment.quiet and not is_quiet():
             failed.append(f"{experiment.name} needs a quiet machine: the load is {os.getloadavg()[0]:.1f}")
         elif subprocess.run([sys.executable, *shlex.split(experiment.command)[1:]], cwd=ROOT, check=False).returncode:
             failed.append(f"{experiment.name} failed: {experiment.command}")
     print("\n".join(failed) or "all done")
     return int(bool(failed))
+
+
+def has_gpu() -> bool:
+    """Whether torch finds a GPU on this machine."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def is_quiet() -> bool:

@@ -7,6 +7,7 @@ itself count, the script that prints them does not. ``minutes`` is a guess until
 from __future__ import annotations
 
 import ast
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +26,8 @@ _EXECUTOR = ("runtime", ":(exclude)runtime/export")
 class Experiment:
     """``name`` is its file's, without ``.json``; ``arguments`` are those of the numbers that are kept, ``smoke`` those
     of a run of seconds. ``quiet``: it takes times of the clock, which need a machine with nothing else to do.
-    ``slow``: its smoke run takes more than some ten seconds."""
+    ``slow``: its smoke run takes more than some ten seconds. ``gpu``: its numbers are those of a GPU; its smoke run
+    takes the CPU."""
 
     name: str
     module: str
@@ -35,6 +37,7 @@ class Experiment:
     arguments: tuple[str, ...] = ()
     quiet: bool = False
     slow: bool = False
+    gpu: bool = False
 
     @property
     def file(self) -> Path:
@@ -44,7 +47,7 @@ class Experiment:
     @property
     def command(self) -> str:
         """What makes the numbers."""
-        return " ".join(["python -m", f"experiments.{self.module}", *self.arguments])
+        return f"python -m experiments.{self.module} {shlex.join(self.arguments)}".strip()
 
     @property
     def title(self) -> str:
@@ -63,7 +66,14 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("collectives", "collectives", ("models",), 0.1, ()),
     Experiment("equality", "equality", (*_EXECUTOR, *_SEARCH), 6,
                ("--shapes", "V", "--ranks", "2", "--dtypes", "fp64"), slow=True),
+    Experiment("equality_gpu", "equality", (*_EXECUTOR, *_SEARCH), 3,
+               ("--shapes", "V", "--ranks", "2", "--dtypes", "fp32"), slow=True, gpu=True,
+               arguments=("--gpu", "--shapes", "V,M head,NN,tied,skip,branches", "--output",
+                          "experiments/equality_gpu.json")),
     Experiment("faults", "faults", _EXECUTOR, 2, ("--only", "world"), quiet=True, slow=True),
+    Experiment("gpu_plan", "gpu_plan", (*_EXECUTOR, *_SEARCH), 6,
+               ("--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1", "--no-shared"),
+               arguments=("--preset", "1.3b", "2.7b", "--optimizer", "adam", "adama"), quiet=True, slow=True, gpu=True),
     Experiment("graph_pipelines", "graph_pipelines", (*_PLACEMENT, "models", "experiments/piper_program.py"), 60,
                ("--models", "mmt", "--devices", "2", "--replicate", "no", "--part", "table")),
     Experiment("heavy_head", "heavy_head", (*_EXECUTOR, *_PLANS), 15,

@@ -4,9 +4,10 @@ Each row is one plan (the greedy schedule, or the search's own) run by gloo proc
 that clips by the global norm, and compared with one process that trains the whole model in the same precision: the
 largest difference of any gradient, of any weight at the end, of a batch's loss, and of its gradient's norm. Shapes on 2
 and 4 ranks are run alone, and those on 2 ranks also as two replicas of a plan on 4. Writes ``equality.json``; exits
-with 1 if an error is too large.
+with 1 if an error is too large. With ``--gpu`` all ranks compute on this machine's GPU and send through shared memory
+(``--output experiments/equality_gpu.json``); the one process that they are compared with computes on the CPU.
 
-    python -m experiments.equality [--shapes V,M] [--ranks 2,4] [--dtypes fp64,fp32,bf16]
+    python -m experiments.equality [--shapes V,M] [--ranks 2,4] [--dtypes fp64,fp32,bf16] [--gpu]
 """
 
 from __future__ import annotations
@@ -108,18 +109,19 @@ def compared(made: Case, plan: Plan, session: Session, row: Row) -> dict[str, An
 
 def _difference(mine: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
     assert mine.keys() == wanted.keys(), (mine.keys(), wanted.keys())
-    return max(float((mine[name].double() - wanted[name].double()).abs().max()) for name in mine)
+    return max(float((mine[name].double().cpu() - wanted[name].double()).abs().max()) for name in mine)
 
 
 def _largest(mine: Sequence[float], wanted: Sequence[float]) -> float:
     return max(abs(a - b) for a, b in zip(mine, wanted, strict=True))
 
 
-def rank_main(folder: Path, replicas: int) -> None:
+def rank_main(folder: Path, replicas: int, gpu: bool) -> None:
     """One process of all runs with so many replicas; process 0 prints what they found."""
     todo = [Row(*entry) for entry in json.loads((folder / "rows.json").read_text())]
     done = []
-    with join(120, replicas=replicas) as session:
+    device, transport = (torch.device("cuda", 0), "shared") if gpu else (None, None)
+    with join(120, device, transport, replicas=replicas) as session:
         for row in todo:
             if row.replicas == replicas and row.ranks == session.world:
                 found = compared(case(row.shape, row.ranks), load_plan(folder / row.plan_file), session, row)
@@ -128,7 +130,7 @@ def rank_main(folder: Path, replicas: int) -> None:
         print(json.dumps(done))
 
 
-def run(folder: Path, todo: Sequence[Row]) -> list[dict[str, Any]]:
+def run(folder: Path, todo: Sequence[Row], gpu: bool = False) -> list[dict[str, Any]]:
     """Plan and run all rows; files go to ``folder``."""
     for row in {row.plan_file: row for row in todo}.values():
         save_plan(plan_for(row), folder / row.plan_file)
@@ -136,7 +138,7 @@ def run(folder: Path, todo: Sequence[Row]) -> list[dict[str, Any]]:
     done: list[dict[str, Any]] = []
     for count, replicas in sorted({(row.ranks, row.replicas) for row in todo}):
         ended = launch_local(count * replicas, [sys.executable, "-m", "experiments.equality", "--folder", str(folder),
-                                                "--replicas", str(replicas)], timeout=900)
+                                                "--replicas", str(replicas), *(["--gpu"] if gpu else [])], timeout=900)
         if any(end.code for end in ended):
             raise SystemExit("\n".join(end.errors for end in ended if end.code))
         done += json.loads(ended[0].output)
@@ -161,17 +163,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shapes", default=",".join(SHAPES), help="some of the shapes, with commas between")
     parser.add_argument("--ranks", default="2,4", help="how many ranks: 2, 4 or both")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of the precisions")
+    parser.add_argument("--gpu", action="store_true", help="all ranks on this machine's GPU")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--replicas", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.replicas:
-        rank_main(options.folder, options.replicas)
+        rank_main(options.folder, options.replicas, options.gpu)
         return 0
     record = Record(options.output)
     todo = rows(options.shapes.split(","), [int(count) for count in options.ranks.split(",")])
     with tempfile.TemporaryDirectory() as folder:
-        done = run(Path(folder), [row for row in todo if row.dtype in options.dtypes.split(",")])
+        done = run(Path(folder), [row for row in todo if row.dtype in options.dtypes.split(",")], options.gpu)
     print(table(done))
     good = all(row[error] <= TOLERANCE[row["dtype"]] for row in done
                for error in ("gradient_error", "weight_error", "loss_error", "norm_error"))

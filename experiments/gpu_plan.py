@@ -6,9 +6,9 @@ plans runs by itself, with fp32 master weights and Adam, and what the ranks took
 planned against measured time and peak memory of each (held to 5 % on a GPU), tokens per second, and the executor's own
 time in a step. At last all four ranks train together on the one device over shared memory, to show that they do.
 Transfers between the ranks take no time here, in the plan and in what is predicted. ``--preset tiny`` is the same in
-small, on any machine. Writes ``gpu_plan.json``.
+small, on any machine. Writes ``gpu_plan.json``, an entry for each preset and optimizer.
 
-    python -m experiments.gpu_plan [--preset 1.3b|2.7b|tiny] [--optimizer adam|adama]
+    python -m experiments.gpu_plan [--preset 1.3b 2.7b tiny] [--optimizer adam adama]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import itertools
 import platform
 import sys
 import tempfile
@@ -177,8 +178,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment and write its numbers; exits with 1 if a GPU's are not within 5 % of the plan."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     on_gpu = torch.cuda.is_available()
-    parser.add_argument("--preset", choices=PRESETS, default="1.3b" if on_gpu else "tiny")
-    parser.add_argument("--optimizer", choices=COPIES, default="adam")
+    parser.add_argument("--preset", nargs="+", choices=PRESETS, default=["1.3b" if on_gpu else "tiny"])
+    parser.add_argument("--optimizer", nargs="+", choices=COPIES, default=["adam"])
     parser.add_argument("--micro-batches", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=5, help="timed steps of each rank")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of the search")
@@ -187,17 +188,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not on_gpu:
         print("no GPU here: this runs on a CPU, where times are too unsteady to be held to anything")
-    record = Record(options.output)
-    result = run(options.preset, options.optimizer, options.micro_batches, options.repeats, options.time_limit,
-                 not options.no_shared)
-    record.write(result)
-    for name in ("1F1B", "weft"):
-        row = result[name]
-        print(f"{name:5}  planned {row['planned_s'] * 1e3:9.2f} ms  measured / planned {row['time_ratio']:.3f}  peak "
-              f"{' '.join(format(ratio, '.3f') for ratio in row['peak_ratios'])}  {row['tokens_per_s']:.0f} tokens/s  "
-              f"executor's own {row['own_share']:.2%}")
-    together_ran = options.no_shared or not any(result["together"]["codes"])
-    return 0 if together_ran and (result["within_tolerance"] or not on_gpu) else 1
+    record, results = Record(options.output), {}
+    for preset, optimizer in itertools.product(options.preset, options.optimizer):
+        results[f"{preset} {optimizer}"] = run(preset, optimizer, options.micro_batches, options.repeats,
+                                               options.time_limit, not options.no_shared)
+        record.write(results)
+    for name, result in results.items():
+        for schedule in ("1F1B", "weft"):
+            print(f"{name:12} {schedule:5}  {_line(result[schedule])}")
+    together_ran = all(options.no_shared or not any(result["together"]["codes"]) for result in results.values())
+    held = not on_gpu or all(result["within_tolerance"] for result in results.values())
+    return 0 if together_ran and held else 1
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    peaks = " ".join(format(ratio, ".3f") for ratio in row["peak_ratios"])
+    return (f"planned {row['planned_s'] * 1e3:9.2f} ms  measured / planned {row['time_ratio']:.3f}  peak {peaks}  "
+            f"{row['tokens_per_s']:.0f} tokens/s  executor's own {row['own_share']:.2%}")
 
 
 if __name__ == "__main__":

@@ -82,7 +82,13 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {"cpu": _cpu(), "cores": os.cpu_count(), "memory_gib": round(memory, 1),
             "load": round(os.getloadavg()[0], 2), "system": f"{platform.system()} {platform.machine()}",
-            "python": platform.python_version(), **{name: _version(name) for name in ("ortools", "torch")}}
+            "python": platform.python_version(), **{name: _version(name) for name in ("ortools", "torch")}, **_gpu()}
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU of an experiment that has loaded torch, where there is one."""
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch is not None and torch.cuda.is_available() else {}
 
 
 def git(*arguments: str) -> str | None:
