@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from solver.bounds import makespan_bound
-from solver.cyclic import Periodic
+from solver.cyclic import Periodic, in_order
 from solver.instance import Instance
 from solver.schedule import Operation, Repetend, Schedule
 from solver.timing import time_orders
@@ -50,6 +50,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     result = replace(
         schedule,
         micro_batches=micro_batches,
+        period=_period(schedule, instance),
         operations=time_orders(problem, micro_batches, orders),
         makespan_bound=instance.bound(makespan_bound(instance, micro_batches)),
         repetend=replace(repetend, count=repetend.count + periods),
@@ -57,6 +58,21 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     )
     validate(result)
     return result
+
+
+def _period(schedule: Schedule, instance: Instance) -> float | None:
+    """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer."""
+    repetend = schedule.repetend
+    if schedule.period is None or repetend is None or repetend.micro_batches > 1:  # none waits in those of several
+        return schedule.period
+    rings = []
+    for device, operations in enumerate(schedule.device_orders):
+        row = [(operation.block, operation.micro_batch) for operation in operations]
+        length = len(schedule.problem.blocks_on[device])
+        first = first_repeat(row, length, repetend.count, 1) if length else 0
+        rings.append(row[first:first + length])
+    found = in_order(instance, rings)
+    return schedule.period if found is None else min(schedule.period, instance.time(found.period))
 
 
 def at_its_times(found: Periodic, micro_batches: int) -> Schedule:

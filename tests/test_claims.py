@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from solver.claims import judge_claims
+from solver.cyclic import Periodic
 from solver.files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
+from solver.instance import Instance
 from solver.schedule import Repetend, Schedule
 from solver.search import solve
-from solver.unroll import unroll
+from solver.unroll import at_its_times, unroll
 from solver.validate import statements, violations
 from tests.builders import chain, pipeline
 from weft.cli import main
@@ -143,6 +146,17 @@ def test_an_unrolled_schedule_states_nothing_of_the_one_it_was(steady: Schedule)
         alternatives=[{"placement": "here", "bound": 1.0, "makespan": steady.makespan, "verdict": "chosen"}]), 20)
     assert verdict(longer).faults == []
     assert not {"alternatives", "bound_over_placements", "history"} & set(longer.solver)
+
+
+def test_blocks_that_wait_no_longer_have_the_period_of_their_order() -> None:
+    """What is unrolled starts as early as it can: every 2, where it was made to start every 3."""
+    from tests.test_validate import block, problem
+
+    instance = Instance.of(problem(block("a", duration=2)))
+    slow = at_its_times(Periodic(instance, 3 / instance.tick, (Fraction(0),)), 3)
+    assert slow.period == 3
+    assert statements(slow).false == []
+    assert unroll(slow, 6).period == 2
 
 
 def test_peaks_are_exact() -> None:
