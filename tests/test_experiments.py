@@ -60,8 +60,6 @@ def test_every_experiment_runs_in_small_and_writes_what_is_kept(experiment: Expe
     assert set(written["provenance"]) >= set(ENTRIES)
     if experiment.name == "roofline":  # in small nothing is fitted
         kept = {key: value for key, value in kept.items() if not key.startswith("fitted on")}
-    if experiment.name == "tessel_evaluation":  # in small nothing is trained
-        del kept["training"]
     if experiment.name == "gpu_plan":  # in small it is another preset
         written, kept = written["tiny adam"], kept["1.3b adam"]
     assert written.keys() == kept.keys()
