@@ -127,9 +127,10 @@ def _impossible_in_part(instance: Instance, period: int, lags: Lags, share: floa
     return False
 
 
-def _parts(instance: Instance, share: float) -> list[range]:
-    """Stretches of a share of the devices at their begin, at their end and in the middle, where there are many."""
-    count = len(instance.capacity)
-    part = int(count * share)
-    return [] if count < _PARTED else [range(first, first + part)
-                                       for first in (0, count - part, (count - part) // 2)]
+def _parts(instance: Instance, share: float) -> list[list[int]]:
+    """Stretches of a share of the devices that have work, at their begin, at their end and in the middle, where there
+    are many."""
+    used = [device for device, on in enumerate(instance.blocks_on) if on]
+    part = int(len(used) * share)
+    return [] if len(used) < _PARTED else [used[first:first + part]
+                                           for first in (0, len(used) - part, (len(used) - part) // 2)]
