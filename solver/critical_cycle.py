@@ -17,7 +17,7 @@ from solver.critical import Levels, Reason
 from solver.cycles import longest_paths_or_cycle, ratio
 from solver.instance import Instance
 from solver.schedule import Operation, Schedule
-from solver.unroll import first_repeat
+from solver.unroll import ends_of_repeats
 
 __all__ = ["CriticalCycle", "Turn", "critical_cycle"]
 
@@ -106,7 +106,8 @@ class _Graph:
         for device, row in enumerate(schedule.device_orders):
             length = len(schedule.problem.blocks_on[device]) * step
             if length:
-                first = first_repeat([(o.block, o.micro_batch) for o in row], length, count, step)
+                ends = ends_of_repeats([(o.block, o.micro_batch) for o in row], length, count, step)
+                first = ends[-1] - count * length
                 self._order_device(device, row[first:first + length + 1])
         self._depend()
 

@@ -3,16 +3,18 @@ schedule run for some micro-batches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from solver.bounds import makespan_bound
+from solver.bounds import least_time
 from solver.cyclic import Periodic, in_order
 from solver.instance import Instance
+from solver.problem import Problem
 from solver.schedule import Operation, Repetend, Schedule
 from solver.timing import time_orders
 from solver.validate import validate
 
-__all__ = ["at_its_times", "first_repeat", "unroll"]
+__all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
 
 #: What a schedule's ``solver`` says of so many micro-batches only, or of blocks that wait for their time.
 _OF_ONE_NUMBER = frozenset({"alternatives", "bound_over_any_placement", "bound_over_placements", "covered", "history",
@@ -41,18 +43,20 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
         raise ValueError(f"the schedule's warm-up and cool-down take {least} micro-batches, it cannot run "
                          f"{micro_batches}")
     problem = schedule.problem
-    orders = []
-    for device, operations in enumerate(schedule.device_orders):
-        row = [(operation.block, operation.micro_batch) for operation in operations]
-        orders.append(_stretched(row, len(problem.blocks_on[device]) * repetend.micro_batches, repetend.count, periods,
-                                 repetend.micro_batches))
+    rows = [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
+    ends = repeats(problem, rows, repetend)
+    if ends is None:
+        raise ValueError("what the schedule's devices repeat does not fit together: a block in one device's stretch "
+                         "waits for one behind another's; solve it again for this number of micro-batches")
+    orders = [_stretched(row, end, len(on) * repetend.micro_batches, periods, repetend.micro_batches)
+              for row, end, on in zip(rows, ends, problem.blocks_on, strict=True)]
     instance = Instance.of(problem)
     result = replace(
         schedule,
         micro_batches=micro_batches,
-        period=_period(schedule, instance),
+        period=_period(schedule, instance, rows, ends),
         operations=time_orders(problem, micro_batches, orders),
-        makespan_bound=instance.bound(makespan_bound(instance, micro_batches)),
+        makespan_bound=least_time(instance, micro_batches),
         repetend=replace(repetend, count=repetend.count + periods),
         solver={key: value for key, value in schedule.solver.items() if key not in _OF_ONE_NUMBER},
     )
@@ -60,18 +64,15 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     return result
 
 
-def _period(schedule: Schedule, instance: Instance) -> float | None:
-    """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer."""
+def _period(schedule: Schedule, instance: Instance, rows: Sequence[Sequence[tuple[int, int]]],
+            ends: Sequence[int]) -> float | None:
+    """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer; its
+    devices' stretches of repeats end at ``ends`` of ``rows``."""
     repetend = schedule.repetend
     if schedule.period is None or repetend is None or repetend.micro_batches > 1:  # none waits in those of several
         return schedule.period
-    rings = []
-    for device, operations in enumerate(schedule.device_orders):
-        row = [(operation.block, operation.micro_batch) for operation in operations]
-        length = len(schedule.problem.blocks_on[device])
-        first = first_repeat(row, length, repetend.count, 1) if length else 0
-        rings.append(row[first:first + length])
-    found = in_order(instance, rings)
+    found = in_order(instance, [row[end - len(on):end] for row, end, on in
+                                zip(rows, ends, schedule.problem.blocks_on, strict=True)])
     return schedule.period if found is None else min(schedule.period, instance.time(found.period))
 
 
@@ -92,31 +93,69 @@ def at_its_times(found: Periodic, micro_batches: int) -> Schedule:
     return Schedule(
         problem, micro_batches,
         tuple(operation(block, m) for block in instance.blocks for m in range(micro_batches)),
-        makespan_bound=instance.bound(makespan_bound(instance, micro_batches)),
+        makespan_bound=least_time(instance, micro_batches),
         period=instance.time(found.period) if whole > 0 else None,
         repetend=Repetend(found.depth, whole) if whole > 0 else None,
         solver={"name": "weft"})
 
 
-def _stretched(row: list[tuple[int, int]], length: int, count: int, periods: int, step: int) -> list[tuple[int, int]]:
-    """``row`` with ``periods`` more repeats (fewer, if negative) of its ``count`` repeats of ``length`` operations."""
-    first = first_repeat(row, length, count, step)
-    end = first + length * count
+def _stretched(row: list[tuple[int, int]], end: int, length: int, periods: int, step: int) -> list[tuple[int, int]]:
+    """``row`` with ``periods`` more repeats (fewer, if negative) of the ``length`` operations before ``end``."""
     extra = periods * step
-    if periods <= 0:
-        return [*row[:end + periods * length], *((block, m + extra) for block, m in row[end:])]
     last = row[end - length:end]
-    return [*row[:end], *((block, m + turn * step) for turn in range(1, periods + 1) for block, m in last),
+    return [*row[:end + min(periods, 0) * length],
+            *((block, m + turn * step) for turn in range(1, periods + 1) for block, m in last),
             *((block, m + extra) for block, m in row[end:])]
 
 
-def first_repeat(row: list[tuple[int, int]], length: int, count: int, step: int) -> int:
-    """Where the stretch of ``count`` repeats starts: each operation ``length`` later is the same block, ``step`` on."""
-    run = 0
-    for position in range(len(row) - length, -1, -1):
-        here = row[position]
-        same = position + length < len(row) and row[position + length] == (here[0], here[1] + step)
-        run = run + 1 if same else 0
-        if run >= (count - 1) * length:
-            return position
-    raise AssertionError("the judged repetend is not in the row")
+def repeats(problem: Problem, rows: Sequence[Sequence[tuple[int, int]]], repetend: Repetend) -> list[int] | None:
+    """Where each device's stretch of repeats ends, such that all can be put in once more; None if they fit nowhere.
+
+    A stretch is as the judge has it: ``count`` times every block of the device ``micro_batches`` times, each time so
+    many micro-batches further. It may stand in several places of a row, in most of them if there is but one repeat. Put
+    in after ends before which all is done that is waited for there, the repeats deadlock nowhere: an operation of one
+    waits for what the repeat before it has in the same place, or for earlier. The first such ends are found by
+    moving each end on to its next place as long as something before it waits for something behind another.
+    """
+    places = [ends_of_repeats(row, len(on) * repetend.micro_batches, repetend.count, repetend.micro_batches)
+              for row, on in zip(rows, problem.blocks_on, strict=True)]
+    position = [{op: place for place, op in enumerate(row)} for row in rows]
+    waits: list[list[tuple[int, int]]] = [[(i, 0)] for i in range(len(problem.blocks))]  # for itself, elsewhere too
+    for producer, consumer, dependency in problem.dependencies():
+        waits[consumer].append((producer, dependency.distance))
+    least = [0] * len(rows)  # operations of each row that must stand before the end
+    ends = [0] * len(rows)
+    open_ = [device for device, row in enumerate(rows) if row]
+    while open_:
+        device = open_.pop()
+        end = next((end for end in places[device] if end >= least[device]), None)
+        if end is None:
+            return None
+        begin, ends[device] = ends[device], end
+        for block, m in rows[device][begin:end]:
+            for before, distance in waits[block]:
+                for other in problem.blocks[before].devices if m >= distance else ():
+                    needed = position[other][before, m - distance] + 1
+                    if needed > max(least[other], ends[other]):
+                        least[other] = needed
+                        open_.append(other)
+    return ends
+
+
+def ends_of_repeats(row: Sequence[tuple[int, int]], length: int, count: int, step: int) -> list[int]:
+    """Where stretches of ``count`` repeats end in ``row``, in rising order."""
+    found: list[int] = []
+    times: dict[int, int] = {}  # of each block in the last ``length`` operations
+    full = run = 0  # blocks that are there ``step`` times; operations in turn that are as one length before
+    for place, (block, m) in enumerate(row):
+        times[block] = times.get(block, 0) + 1
+        full += (times[block] == step) - (times[block] - 1 == step)
+        before = place - length
+        run = run + 1 if before >= 0 and row[before] == (block, m - step) else 0
+        if before >= 0:
+            gone = row[before][0]
+            times[gone] -= 1
+            full += (times[gone] == step) - (times[gone] + 1 == step)
+        if place + 1 >= length and full * step == length and run >= (count - 1) * length:
+            found.append(place + 1)
+    return found
