@@ -74,11 +74,11 @@ def _measure(instance: Instance, micro_batches: int, makespan: float, determinis
     seconds["static"] = round(time.process_time() - began, 4)
     began = time.process_time()
     bounds["windows"] = bounds["static"]
-    if instance.bound(bounds["static"]) < makespan * (1 - 1e-9):
+    if instance.bound(bounds["static"], micro_batches) < makespan * (1 - 1e-9):
         bounds["windows"] = max([bounds["static"], *map(Fraction, rolling_bounds(instance, micro_batches, Budget(),
                                                                                 deterministic))])
     seconds["windows"] = round(time.process_time() - began, 4)
-    return {"makespan": makespan, "gaps": {kind: round(makespan / instance.bound(bounds[kind]) - 1, 9)
+    return {"makespan": makespan, "gaps": {kind: round(makespan / instance.bound(bounds[kind], micro_batches) - 1, 9)
                                            for kind in KINDS}, "cpu_seconds": seconds}
 
 

@@ -54,7 +54,8 @@ class Collision:
 @dataclass(frozen=True, slots=True)
 class Shortage:
     """A device (by index) with too little memory: its ``capacity``, the least that works, and what collides there, all
-    in the problem's memory unit. ``held`` are ``(block, amount)``; see :class:`Collision`."""
+    in the problem's memory unit. ``held`` are ``(block, amount)``; see :class:`Collision`. Unless ``exact``, ``least``
+    is known to work, but less may."""
 
     device: int
     capacity: Number
@@ -63,6 +64,7 @@ class Shortage:
     held: tuple[tuple[int, Number], ...]
     left_behind: Number
     forced: bool
+    exact: bool = True
 
     @property
     def missing(self) -> Number:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
-__all__ = ["Attempt", "Budget", "Outcome", "race", "run"]
+__all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
 
 
 @dataclass
@@ -87,6 +87,17 @@ def run(
     """
     attempt = Attempt(model, deterministic, presolve, relaxation)
     return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
+
+
+def proven(model: cp_model.CpModel, budget: Budget, *, deterministic: float = float("inf")) -> Outcome:
+    """As :func:`run`; where there is no solution, two configurations agree on it."""
+    outcome = run(model, budget, deterministic=deterministic, presolve=True)
+    if not outcome.infeasible:
+        return outcome
+    # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
+    used = outcome.solver.response_proto.deterministic_time
+    second = run(model, budget, workers=1, deterministic=used + 0.05, relaxation=False)
+    return second if second.found else outcome
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,22 @@
 
 Times become ticks. Decimal durations (what profiles and people write) are represented exactly as long as that takes
 no more than about 2**36 ticks for one micro-batch; otherwise they are rounded *up* to a tick, so that any order
-found is feasible in real time, and ``inflation`` says by how much at most: scaling a real schedule by ``inflation``
-gives one that fits the rounded durations, hence ``bound(rounded) / inflation <= optimum(real)``.
+found is feasible in real time. What that does to bounds, :meth:`Instance.bound` takes back, the smaller of two ways:
+
+* By share. ``inflation`` is the largest share by which an amount grew. Scaling a real schedule by it gives one that
+  fits the rounded amounts, hence ``bound(rounded) / inflation <= optimum(real)``.
+* By sum. Keep the order of a real schedule and time it with the rounded amounts. Its makespan is the longest path, and
+  a path meets every operation and every transfer at most once: it grows by no more than all that was rounded up in N
+  micro-batches, ``N * loss`` ticks, hence ``bound(rounded) - N * loss <= optimum(real)``. The time per micro-batch of
+  a steady state is the largest ratio of length to periods passed over the cycles of one period's operations; a simple
+  cycle meets each of them once and passes at least one period, so it grows by no more than ``loss`` a micro-batch.
+
+The first is lost on a tiny amount, which a tick multiplies; the second forgives it, as it is a few ticks at most.
+
+For the latency of one micro-batch at a period P the second is as follows. Stretch time: right before an operation ends
+or a transfer arrives, put in what it was rounded up by. Every period gets ``loss`` ticks longer. All lasts no shorter
+than rounded and keeps its order, so there is a schedule of the rounded amounts with the period P + ``loss``; a latency
+L sees the ends of at most L / P + 2 periods: it becomes L + (L / P + 2) ``loss`` at most.
 Memory is always exact.
 """
 
@@ -16,7 +30,7 @@ from fractions import Fraction
 
 from solver.problem import Number, Problem, ProblemError
 
-__all__ = ["Arc", "Instance"]
+__all__ = ["Arc", "Instance", "in_whole_numbers"]
 
 _MOST_TICKS = 2**36
 _MOST_MEMORY = 2**52
@@ -42,8 +56,8 @@ class Instance:
 
     ``take[d][i]`` is what block i takes on device d when it starts (workspace included), ``change[d][i]`` by how
     much it has changed the level once it has ended; both hold only the device's blocks. ``capacity[d]`` is None
-    where unlimited. ``tick`` is the length of a tick in the problem's time unit, ``memory_unit`` what one unit of
-    the amounts here is in the problem's.
+    where unlimited. ``tick`` is the length of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for
+    one micro-batch) what rounding to it added, ``memory_unit`` what one unit of the amounts here is in the problem's.
     """
 
     problem: Problem
@@ -54,6 +68,7 @@ class Instance:
     capacity: tuple[int | None, ...]
     tick: Fraction
     inflation: Fraction
+    loss: Fraction
     memory_unit: Fraction
 
     @classmethod
@@ -61,7 +76,7 @@ class Instance:
         """Raises :class:`ProblemError` if memory amounts have too many digits to add them exactly."""
         dependencies = list(problem.dependencies())
         lags = [dependency.lag for _, _, dependency in dependencies]
-        tick, inflation = _tick([block.duration for block in problem.blocks], lags)
+        tick, inflation, loss = _tick([block.duration for block in problem.blocks], lags)
         links = {link.name: i for i, link in enumerate(problem.links)}
         unit = _memory_unit(problem)
         return cls(
@@ -79,6 +94,7 @@ class Instance:
                            for device in problem.devices),
             tick=tick,
             inflation=inflation,
+            loss=loss,
             memory_unit=unit,
         )
 
@@ -126,15 +142,42 @@ class Instance:
             durations=tuple(duration * factor for duration in self.durations),
             arcs=tuple(replace(arc, lag=arc.lag * factor) for arc in self.arcs),
             tick=self.tick / factor,
+            loss=self.loss * factor,
         )
 
     def time(self, ticks: int | Fraction) -> float:
         """``ticks`` in the problem's time unit."""
         return float(ticks * self.tick)
 
-    def bound(self, ticks: int | Fraction) -> float:
-        """A lower bound in ticks as a lower bound on real time, rounded down by no more than float precision."""
-        return float(ticks * self.tick / self.inflation)
+    def bound(self, ticks: int | Fraction, micro_batches: int) -> float:
+        """A lower bound in ticks as one on real time, rounded down by no more than float precision.
+
+        ``micro_batches``: of how many, if it bounds a makespan; 1 where it bounds the time per micro-batch of a steady
+        state.
+        """
+        return float(max(ticks / self.inflation, ticks - micro_batches * self.loss, Fraction(0)) * self.tick)
+
+    @property
+    def _by_sum(self) -> bool:
+        """Whether latencies are bounded by the sum of what was rounded up; the same for all periods of an instance."""
+        return self.loss < (self.inflation - 1) * self.heaviest_load
+
+    def loosened(self, period: Fraction) -> Fraction:
+        """Ticks of a period that rounded schedules have where real ones have ``period`` ticks at most."""
+        return period + self.loss if self._by_sum else period * self.inflation
+
+    def latency_bound(self, ticks: int | Fraction, least: Fraction) -> Fraction:
+        """A lower bound on the latency of rounded schedules with periods up to :meth:`loosened` of a limit, in ticks,
+        as one on that of real schedules with periods from ``least`` ticks to it, in the problem's time unit."""
+        real = (ticks - 2 * self.loss) / (1 + self.loss / least) if self._by_sum else ticks / self.inflation
+        return max(real, Fraction(0)) * self.tick
+
+
+def in_whole_numbers(values: Sequence[Number]) -> tuple[list[int], Fraction]:
+    """``values``, the decimal numbers that were written, as multiples of one unit, and that unit."""
+    exact = [_exact(value) for value in values]
+    unit = _common_unit(value for value in exact if value)
+    return [int(value / unit) for value in exact], unit
 
 
 def _exact(value: Number) -> Fraction:
@@ -142,14 +185,17 @@ def _exact(value: Number) -> Fraction:
     return Fraction(str(value))
 
 
-def _tick(durations: Sequence[Number], lags: Sequence[Number]) -> tuple[Fraction, Fraction]:
+def _tick(durations: Sequence[Number], lags: Sequence[Number]) -> tuple[Fraction, Fraction, Fraction]:
+    """The tick, by which share at most an amount grows when it is rounded up to ticks, and by how many all do."""
     amounts = [_exact(value) for value in (*durations, *lags) if value]
     exact = _common_unit(amounts)
     total = sum(amounts, Fraction(0))
     if total / exact <= _MOST_TICKS:
-        return exact, Fraction(1)
+        return exact, Fraction(1), Fraction(0)
     tick = total / _MOST_TICKS
-    return tick, max(math.ceil(amount / tick) * tick / amount for amount in amounts)
+    rounded = [math.ceil(amount / tick) for amount in amounts]
+    share = max(ticks * tick / amount for ticks, amount in zip(rounded, amounts, strict=True))
+    return tick, share, sum(rounded) - total / tick
 
 
 def _memory_unit(problem: Problem) -> Fraction:

@@ -24,7 +24,7 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from solver.cpsat import Budget, Outcome, run
+from solver.cpsat import Budget, Outcome, proven
 from solver.cyclic import Periodic
 from solver.instance import Instance
 from solver.turn_model import TurnModel, heads_and_tails, lags_within
@@ -94,7 +94,7 @@ def least_latency(
         raise ValueError(f"the schedule to start from has a period of {start.period} ticks, more than {limit}")
     limit = min(limit, max(start.period, Fraction(slowest_useful_period(instance))))
     least = max(Fraction(instance.heaviest_load), least_period or Fraction(0))
-    search = LatencySearch(Fraction(critical_path(instance, limit * instance.inflation) or 0), start)
+    search = LatencySearch(Fraction(critical_path(instance, instance.loosened(limit)) or 0), start)
     on_change(search)
     until = budget.deterministic_used + deterministic
     ticks = limit.denominator if limit.denominator <= _FINER else 1
@@ -141,7 +141,7 @@ class _Round:
     def _within(self, search: LatencySearch, top: int, deterministic: float) -> bool:
         """Search among latencies up to ``top``; whether the least of them is found, or all are refuted."""
         model = self._model(search, top)
-        outcome = _solve(model, self.budget, deterministic)
+        outcome = proven(model.model, self.budget, deterministic=deterministic)
         if outcome.infeasible:
             # Whatever is better than the best has an image up to ceil(best) - 1.
             self._raise(search, min(Fraction(top + 1, self.ticks), search.best.latency))
@@ -153,7 +153,7 @@ class _Round:
         if outcome.found and not self._keep(search, model, outcome) and self._left > 0:
             model = self._model(search, top)
             model.only_whole_periods()
-            whole = _solve(model, self.budget, deterministic)
+            whole = proven(model.model, self.budget, deterministic=deterministic)
             if whole.found:
                 self._keep(search, model, whole)
         return outcome.optimal
@@ -181,16 +181,5 @@ class _Round:
 
     def _largest_denominator(self, search: LatencySearch) -> Fraction:
         work = sum(self.instance.durations) + sum(arc.lag for arc in self.instance.arcs)
-        loose, least = self.limit * self.instance.inflation, self.least
+        loose, least = self.instance.loosened(self.limit), self.least
         return max((search.best.latency + work) / least, Fraction(max(loose.denominator, least.denominator)))
-
-
-def _solve(model: TurnModel, budget: Budget, deterministic: float) -> Outcome:
-    """A solution, or a proof that there is none, on which two configurations agree."""
-    outcome = run(model.model, budget, deterministic=deterministic, presolve=True)
-    if not outcome.infeasible:
-        return outcome
-    # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
-    used = outcome.solver.response_proto.deterministic_time
-    second = run(model.model, budget, workers=1, deterministic=used + 0.05, relaxation=False)
-    return second if second.found else outcome

@@ -1,13 +1,15 @@
 """The search: baselines first, then the repetend, its completion and, while time is left, the whole schedule.
 
 Every schedule that improves on the best so far is timed, judged and reported before the search goes on, so whoever
-stops it (a time limit, Ctrl-C) has a valid schedule with a proven bound.
+stops it (a time limit, Ctrl-C) has a valid schedule with a proven bound. Nor does a fault in one of the phases take
+that away: the phase ends, the others go on, and the result says so (``solver["stopped"]``).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -16,6 +18,7 @@ from math import ceil
 from solver.baselines import NotApplicable
 from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import graph_of
+from solver.bounds.load import exact_load, exact_load_bound
 from solver.bounds.order import Order, implied_order
 from solver.bounds.windows import rolling_bounds
 from solver.closure import takes_before_giving
@@ -23,19 +26,20 @@ from solver.completion import complete, repeat
 from solver.copies import in_copies, repeat_copies
 from solver.cpsat import Budget
 from solver.cyclic import Periodic
-from solver.explain import Infeasible, require_room
+from solver.explain import Infeasible, NoneFound, require_room
 from solver.finite import reorder
 from solver.history import History
 from solver.instance import Instance
 from solver.paths import FixedOrder
 from solver.problem import Problem
 from solver.repetend import PeriodSearch, find_repetend, shorten_latency
+from solver.room import device_rows
 from solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
 from solver.seeds import STARTS, periodic_seed
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
-__all__ = ["MAX_OPERATIONS", "Infeasible", "Progress", "Search", "solve"]
+__all__ = ["MAX_OPERATIONS", "Infeasible", "NoneFound", "Progress", "Search", "solve"]
 
 #: Schedules with more operations than this are refused: unroll a smaller one instead.
 MAX_OPERATIONS = 2_000_000
@@ -50,6 +54,9 @@ _COPIES = (2, 3, 4)
 _MOST_COPIES = 160
 #: Up to so many operations the whole schedule is polished while time is left.
 _POLISHED = 1500
+#: Deterministic seconds of the first try at a schedule where no known one fits, and of the last one; every later try
+#: may take so many times as long.
+_FIRST_TRY, _LAST_TRY, _LONGER = 1.0, 256.0, 4
 
 
 @dataclass(frozen=True)
@@ -79,8 +86,8 @@ def solve(
     reached. Ctrl-C ends the search as the time limit does (and says ``interrupted`` in the result's ``solver``).
     ``start`` is a known valid schedule of the same problem to improve on. ``on_progress`` hears of every improvement.
 
-    Raises :class:`~solver.explain.Infeasible` if no schedule fits the devices' memory, and ``ValueError`` for
-    numbers out of range.
+    Raises :class:`~solver.explain.Infeasible` if it is proven that no schedule fits the devices' memory, its subclass
+    ``NoneFound`` if that is open and none was found within the limit, and ``ValueError`` for numbers out of range.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
     search = Search(problem, micro_batches, budget, on_progress, start)
@@ -116,9 +123,16 @@ class Search:
         self.budget = budget
         self.on_progress = on_progress
         self.instance = Instance.of(problem)
-        self.bound = makespan_bound(self.instance, micro_batches, self.implied)
+        self.stopped: list[str] = []  # by which faults, phases
+        self.phase = "bound"
+        self.bound = Fraction(0)
+        # What ticks are too coarse for.
+        self.exact = float(exact_load_bound(problem, micro_batches)) if self.instance.loss else 0.0
+        with self._at_most_noted():
+            self.bound = makespan_bound(self.instance, micro_batches, self.implied)
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
+        self.unheard: Exception | None = None  # what the listener raised
         self.periods: PeriodSearch | None = None
         self.rate_bounds: dict[int, Fraction] = {}  # by micro-batches per period, in ticks per micro-batch
         self.phase = "baselines"
@@ -127,12 +141,22 @@ class Search:
     @property
     def makespan_bound(self) -> float:
         """The proven lower bound on the makespan so far, in the problem's time unit."""
-        return self.instance.bound(self.bound)
+        return max(self.exact, self.instance.bound(self.bound, self.micro_batches))
 
     @cached_property
     def steady_bound(self) -> Fraction:
         """The proven least time per micro-batch of any steady state, in ticks."""
-        return steady_bound(self.instance, self.implied)
+        with self._at_most_noted():
+            return steady_bound(self.instance, self.implied)
+        return Fraction(self.instance.heaviest_load)
+
+    def _rate(self, bound: Fraction) -> float:
+        """A proven bound on the time per micro-batch of a steady state, in ticks, in the problem's time unit."""
+        return max(self._exact_load, self.instance.bound(bound, 1))
+
+    @cached_property
+    def _exact_load(self) -> float:
+        return float(exact_load(self.problem)) if self.instance.loss else 0.0
 
     def _share(self, most: float, part: float) -> float:
         """A deterministic limit: ``most``, or less where that is more than ``part`` of what is left of the budget."""
@@ -148,25 +172,41 @@ class Search:
 
     def steps(self) -> Iterator[None]:
         """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
-        self._offer_baselines()
-        yield
+        yield from self._find_first()
         if self.operations <= _SMALL and not self.done:
-            self._solve_whole(deterministic=20.0)
-            yield
+            yield from self._kept(self._solve_whole(deterministic=20.0))
         elif self.operations <= _MEDIUM and not self.done:
-            self._solve_whole(deterministic=self._share(0.1, 0.1))
-            yield
-        self._find_repetend()
-        yield
+            yield from self._kept(self._solve_whole(deterministic=self._share(0.1, 0.1)))
+        yield from self._kept(self._find_repetend())
         if not self.settled:
-            yield from self._complete()
+            yield from self._kept(self._complete())
         if self.operations <= _LARGE and not self.done:
-            self._solve_whole(deterministic=self._share(2.0, 0.2))
-            yield
+            yield from self._kept(self._solve_whole(deterministic=self._share(2.0, 0.2)))
         if not self.settled:
-            yield from self._find_longer_periods()
+            yield from self._kept(self._find_longer_periods())
         if not self.done:
-            yield from self._in_turn((self._polish(), 4), (self._tighten(), 1))
+            yield from self._in_turn((self._kept(self._polish()), 4), (self._kept(self._tighten()), 1))
+
+    def _kept(self, phase: Iterator[None]) -> Iterator[None]:
+        """The steps of ``phase``, up to a fault in it."""
+        ended = False
+        while not ended:
+            ended = True
+            with self._at_most_noted():
+                ended = next(phase, _ENDED) is _ENDED
+            if not ended:
+                yield
+
+    @contextmanager
+    def _at_most_noted(self) -> Iterator[None]:
+        """A fault in what is done here is no reason to lose the best: it is noted and no more. What the listener raises
+        is for whoever gave it."""
+        try:
+            yield
+        except Exception as fault:
+            if fault is self.unheard:
+                raise
+            self.stopped.append(f"{self.phase}: {type(fault).__name__}: {fault}")
 
     def _in_turn(self, *phases: tuple[Iterator[None], int]) -> Iterator[None]:
         """So many steps of each, again and again: better schedules and better bounds come side by side."""
@@ -199,19 +239,30 @@ class Search:
         """Whether no steady state is left to look for: a proven optimum without one may be matched by one with."""
         return self.budget.spent or (self.done and self.best is not None and self.best.period is not None)
 
-    def _offer_baselines(self) -> None:
+    def _find_first(self) -> Iterator[None]:
+        """Known schedules; where none fits, any order of operations that does, or a proof that there is none."""
         for name, orders in STARTS.items():
-            try:
-                found = orders(self.problem, self.micro_batches)
-            except NotApplicable:
-                continue
-            self.offer(found, name)
-        if self.best is None:
-            require_room(self.instance, self.micro_batches, self.budget)
-            raise Infeasible(f"{self.problem.name}: no schedule was found that fits the devices' memory, "
-                             "though none of the devices alone rules it out; raise their memory")
+            with suppress(NotApplicable), self._at_most_noted():
+                self.offer(orders(self.problem, self.micro_batches), name)
+        effort = _FIRST_TRY
+        while self.best is None:
+            self.phase = "first schedule"
+            order = require_room(self.instance, self.micro_batches, self.budget, effort)
+            if order is not None:
+                self.offer(device_rows(self.instance, order), "weft")
+            elif self.budget.spent or effort >= _LAST_TRY:
+                raise self._none_found()
+            else:
+                effort *= _LONGER
+                yield
+        yield
 
-    def _find_repetend(self) -> None:
+    def _none_found(self) -> NoneFound:
+        return NoneFound(f"{self.problem.name}: no schedule of {self.micro_batches} micro-batches that fits the "
+                         "devices' memory was found within the limit, and it is not proven that there is none; give it "
+                         "more time or memory")
+
+    def _find_repetend(self) -> Iterator[None]:
         self.phase = "repetend"
         # Without balance there is no steady state; and where a block gives back what another micro-batch takes, a
         # repeated schedule may not fit while there is no micro-batch before.
@@ -226,6 +277,7 @@ class Search:
         effort = 1.0 if self.done else 30.0  # what is proven already only gains a steady state to unroll
         self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=effort)
         self.offer_repeated(self.periods.best)
+        yield
 
     def _complete(self) -> Iterator[None]:
         self.phase = "completion"
@@ -289,7 +341,7 @@ class Search:
             if not improved:
                 size *= 2
 
-    def _solve_whole(self, deterministic: float) -> None:
+    def _solve_whole(self, deterministic: float) -> Iterator[None]:
         self.phase = "whole schedule"
         result = reorder(self.instance, self.micro_batches, self.orders, [(0, len(row)) for row in self.orders],
                          self.budget, bound=ceil(self.bound), deterministic=deterministic, implied=self.implied)
@@ -298,6 +350,7 @@ class Search:
             self.offer(result.orders, "weft")
         else:
             self.report()
+        yield
 
     def _reorder_stretch(self, first: int, last: int) -> bool:
         """Free the operations number ``first`` to ``last`` in order of start."""
@@ -356,12 +409,17 @@ class Search:
 
     def report(self) -> None:
         """Tell the listener where the search stands."""
-        self.on_progress(Progress(self.result(), self.budget.elapsed, self.phase))
+        progress = Progress(self.result(), self.budget.elapsed, self.phase)
+        try:
+            self.on_progress(progress)
+        except Exception as fault:
+            self.unheard = fault
+            raise
 
     def result(self) -> Schedule:
         """The best schedule, with all that has been proven."""
         if self.best is None:
-            raise Infeasible(f"{self.problem.name}: stopped before any schedule was found")
+            raise self._none_found()
         best = self.best
         bound = min(best.makespan, self.makespan_bound)
         self.history.record(self.budget.elapsed, best.makespan, bound)
@@ -370,11 +428,11 @@ class Search:
         if self.periods is not None:
             entries["repetend_period"] = self.instance.time(self.periods.best.period)
             entries["repetend_period_bound"] = min(self.instance.time(self.periods.best.period),
-                                                   self.instance.bound(self.periods.bound))
+                                                   self._rate(self.periods.bound))
             entries["repetend_proven"] = self.periods.proven
             if best.period is not None:
                 copies = 1 if best.repetend is None else best.repetend.micro_batches
-                period_bound = min(best.period, self.instance.bound(self.rate_bounds[copies]))
+                period_bound = min(best.period, self._rate(self.rate_bounds[copies]))
         return Schedule(
             best.problem, best.micro_batches, best.operations, bound, best.period, period_bound, best.repetend,
             solver={
@@ -385,7 +443,8 @@ class Search:
                 "workers": self.budget.workers,
                 "deterministic_seconds": round(self.budget.deterministic_used, 3),
                 **({"interrupted": True} if self.budget.interrupted else {}),
-                "steady_bound": self.instance.bound(self.steady_bound),
+                **({"stopped": "; ".join(self.stopped)} if self.stopped else {}),
+                "steady_bound": self._rate(self.steady_bound),
                 "history": self.history.to_json(),
                 **entries,
             })

@@ -61,7 +61,7 @@ class TurnModel:
     def __init__(self, instance: Instance, ticks: int, least: Fraction, limit: Fraction, low: int, top: int) -> None:
         self.instance, self.ticks, self.top = instance, ticks, top
         self.durations = [duration * ticks for duration in instance.durations]
-        loose = limit * instance.inflation  # real schedules within the limit, in ticks that were rounded up
+        loose = instance.loosened(limit)  # real schedules within the limit, in ticks that were rounded up
         self.shortest, self.longest = math.floor(least * ticks), math.ceil(loose * ticks)
         self.model = cp_model.CpModel()
         self.period = self.model.new_int_var(self.shortest, math.floor(loose * ticks), "period")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from solver.bounds import makespan_bound
+from solver.bounds import least_time
 from solver.critical_cycle import critical_cycle
 from solver.idle import idle_times
 from solver.instance import Instance
@@ -104,8 +104,7 @@ def what_if(
             untried.append(change)
             continue
         else:
-            instance = Instance.of(change.problem)
-            bound = instance.bound(makespan_bound(instance, start.micro_batches))
+            bound = least_time(Instance.of(change.problem), start.micro_batches)
             best = replace(start, makespan_bound=min(start.makespan, bound))
         periods = [start.period, best.period, best.solver.get("repetend_period")]
         figures.append(Figure(change, best, best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE),

@@ -188,8 +188,8 @@ def test_a_problem_that_fits_nothing_is_explained_not_raised() -> None:
     assert found.schedule is None
     assert found.text.startswith("uniform: no schedule fits")
     (first, *_) = found.to_json()["refusal"]["shortages"]
-    assert first == {"device": "gpu0", "capacity": 1, "least": 2, "missing": 1, "when_starts": "f7",
-                     "in_every_order": True, "left_behind": 0,
+    assert first == {"device": "gpu0", "capacity": 1, "least": 2, "least_is_exact": True, "missing": 1,
+                     "when_starts": "f7", "in_every_order": True, "left_behind": 0,
                      "held": [{"block": "f0", "amount": 1}, {"block": "f7", "amount": 1}]}
 
 

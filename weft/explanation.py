@@ -13,7 +13,7 @@ from solver.cpsat import Budget
 from solver.critical import CriticalPath, critical_path
 from solver.critical_cycle import CriticalCycle, critical_cycle
 from solver.entries import read_json
-from solver.explain import Infeasible
+from solver.explain import Infeasible, NoneFound
 from solver.files import SCHEDULE_FORMAT
 from solver.idle import Cause, DeviceIdle, idle_times
 from solver.problem import Problem
@@ -109,12 +109,16 @@ class Explanation:
 
     def _refusal_json(self, refusal: Infeasible) -> dict[str, Any]:
         problem = self.problem
-        return {"message": str(refusal), "most_micro_batches": refusal.most_micro_batches, "shortages": [
-            {"device": problem.devices[entry.device].name, "capacity": entry.capacity, "least": entry.least,
-             "missing": entry.missing, "when_starts": problem.blocks[entry.at].name, "in_every_order": entry.forced,
-             "held": [{"block": problem.blocks[block].name, "amount": amount} for block, amount in entry.held],
-             "left_behind": entry.left_behind}
-            for entry in (refusal.shortages if problem is not None else ()) if problem is not None]}
+        return {
+            "message": str(refusal), "proven": not isinstance(refusal, NoneFound),
+            "most_micro_batches": refusal.most_micro_batches, "most_is_exact": refusal.most_exact,
+            "shortages": [
+                {"device": problem.devices[entry.device].name, "capacity": entry.capacity, "least": entry.least,
+                 "least_is_exact": entry.exact, "missing": entry.missing,
+                 "when_starts": problem.blocks[entry.at].name, "in_every_order": entry.forced,
+                 "held": [{"block": problem.blocks[block].name, "amount": amount} for block, amount in entry.held],
+                 "left_behind": entry.left_behind}
+                for entry in (refusal.shortages if problem is not None else ()) if problem is not None]}
 
     def _schedule_json(self, schedule: Schedule) -> dict[str, Any]:
         problem, names = schedule.problem, [block.name for block in schedule.problem.blocks]

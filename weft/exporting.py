@@ -172,13 +172,12 @@ def _with_bounds(schedule: Schedule) -> Schedule:
     """The schedule with its steady period and a proven lower bound, where it keeps every rule: bounds hold for those
     schedules only."""
     from solver.baselines import steady_period
-    from solver.bounds import makespan_bound
+    from solver.bounds import least_time
     from solver.instance import Instance
     from solver.validate import violations
 
     if violations(schedule):
         return schedule
-    instance = Instance.of(schedule.problem)
-    bound = instance.bound(makespan_bound(instance, schedule.micro_batches))
+    bound = least_time(Instance.of(schedule.problem), schedule.micro_batches)
     return replace(schedule, makespan_bound=min(bound, schedule.makespan),
                    period=steady_period(schedule.problem, schedule.micro_batches, schedule.operations))

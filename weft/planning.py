@@ -16,7 +16,7 @@ from solver.files import load_problem
 from solver.history import History
 from solver.problem import Problem
 from solver.schedule import Schedule
-from solver.search import Infeasible, Progress, Search
+from solver.search import Infeasible, NoneFound, Progress, Search
 from weft.choice import Searched, choice, shape_placement_details
 from weft.coverage import Coverage
 from weft.domination import undominated
@@ -226,6 +226,11 @@ class _Entry:
         """Of its best schedule so far."""
         return _makespan(self.search)
 
+    @property
+    def ruled_out(self) -> bool:
+        """Whether it is proven that it has no schedule."""
+        return self.refusal is not None and not isinstance(self.refusal, NoneFound)
+
     def rank(self, *, easy_first: bool = True) -> tuple[bool, float]:
         """Smaller for what is to be searched sooner."""
         return easy_first and self.placement.is_hard, self.bound
@@ -241,6 +246,7 @@ class _Tournament:
         self.entries = [_Entry(placement, load_bound(placement.problem, self._count(placement)))
                         for placement in case.placements]
         self.history = History()  # over all placements
+        self.stopped: list[str] = []  # by which faults, placements' searches
 
     @property
     def winner(self) -> Search | None:
@@ -264,7 +270,11 @@ class _Tournament:
                 return
             if entry.least >= _makespan(self.winner):
                 continue
-            entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report)
+            try:
+                entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report)
+            except Exception as fault:
+                self._note(entry, fault)
+                continue
             steps = entry.search.steps()
             if entry.bound < _makespan(self.winner) and self._take_turn(entry, steps, 0.0):
                 running[entry] = steps
@@ -291,7 +301,17 @@ class _Tournament:
                     return True
         except Infeasible as refusal:
             entry.refusal = refusal
+        except Exception as fault:
+            if entry.search is not None and fault is entry.search.unheard:
+                raise
+            self._note(entry, fault)
         return False
+
+    def _note(self, entry: _Entry, fault: Exception) -> None:
+        """A fault in one placement's search takes nothing away from the others' schedules."""
+        if self.winner is None:
+            raise fault
+        self.stopped.append(f"{entry.placement.title}: {type(fault).__name__}: {fault}")
 
     def _used(self) -> float:
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
@@ -308,14 +328,19 @@ class _Tournament:
         self.on_progress(replace(progress, best=leader.placement.label(best)))
 
     def _bound(self) -> float:
-        return min(entry.bound for entry in self.entries if entry.refusal is None)
+        return min(entry.bound for entry in self.entries if not entry.ruled_out)
 
     def result(self) -> Schedule:
         leader = self._leader
         if leader is None or leader.search is None:
-            raise next(entry.refusal for entry in self.entries if entry.refusal is not None)
+            first = min(self.entries, key=lambda entry: entry.ruled_out)
+            raise first.refusal or NoneFound(
+                f"{first.placement.problem.name}: no schedule that fits the devices' memory was found within the "
+                "limit, and it is not proven that there is none; give it more time or memory")
         best = leader.search.result()
         covered = self.case.coverage.text()
+        if self.stopped:
+            best = best.with_solver(stopped="; ".join([*leader.search.stopped, *self.stopped]))
         if len(self.entries) == 1:
             return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))
         self.history.record(self.budget.elapsed, best.makespan, self._bound())

@@ -120,13 +120,13 @@ class _Placed:
         """A proven bound on the latency at a period of at most ``period``, both in the problem's unit; None where no
         schedule is so fast."""
         instance, limit = self.instance, self.limit(period)
-        if self.least_period > limit * instance.inflation:
+        if self.least_period > instance.loosened(limit):
             return None
-        path = critical_path(instance, min(limit, Fraction(slowest_useful_period(instance))) * instance.inflation)
+        path = critical_path(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
         if path is None:
             return None
         best = max([Fraction(path), *(bound for at, bound in self.bounds if at >= limit)])
-        return best * instance.tick / instance.inflation
+        return instance.latency_bound(best, Fraction(instance.heaviest_load) - instance.loss)
 
 
 class _Hunt:
@@ -201,10 +201,13 @@ class _Hunt:
             raise Infeasible(f"{problem.name}: with several replicas of the model a period has as many micro-batches; "
                              "latency is searched with one (leave x out of placement.shapes)")
         search = Search(problem, 1, self.budget)
-        next(search.steps())  # raises Infeasible where one micro-batch alone does not fit
+        for _ in search.steps():  # raises Infeasible where one micro-batch alone does not fit
+            if search.best is not None:
+                break
+        search.result()  # raises NoneFound where that is not known
         if not instance.balanced or not takes_before_giving(instance):
-            raise Infeasible(f"{problem.name}: there is no steady state, so no throughput to hold: every micro-batch "
-                             "must give back the memory it takes, each part after it was taken")
+            raise Infeasible(f"{problem.name}: no steady state is looked for, so there is no throughput to hold: "
+                             "every micro-batch must give back the memory it takes, each part after it was taken")
         name = None if search.best is None else str(search.best.solver.get("name"))
         placed = _Placed(placement, instance, list({id(one): one for one in (
             periodic_seed(instance, None), periodic_seed(instance, name))}.values()),
@@ -262,7 +265,7 @@ class _Hunt:
         first = self.placed[0].placement.problem
         unit = first.time_unit
         best = min(placed.fastest.period * placed.instance.tick for placed in self.placed)
-        bound = min(placed.instance.tick * placed.least_period / placed.instance.inflation for placed in self.placed)
+        bound = Fraction(min(placed.instance.bound(placed.least_period, 1) for placed in self.placed))
         proof = ("proven the best with one micro-batch a period" if best <= bound * (1 + Fraction(PROOF_TOLERANCE))
                  else f"and no more than {_rate(bound)}/{unit} is possible with one micro-batch a period")
         return (f"{self.case.name}: {_rate(floor)} micro-batches/{unit} cannot be met: the best found is "
@@ -279,7 +282,7 @@ class _Hunt:
             tuple(self._point(period, latency) for period, latency in front),
             floor=self.floor, placements=len(self.case.placements),
             least_period=float(min(p.fastest.period * p.instance.tick for p in self.placed)),
-            least_period_bound=float(min(p.least_period * p.instance.tick / p.instance.inflation for p in self.placed)),
+            least_period_bound=min(p.instance.bound(p.least_period, 1) for p in self.placed),
             seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted,
             covered=self.case.coverage)
 

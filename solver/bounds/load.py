@@ -5,14 +5,18 @@ No block of a device starts before the longest chain of blocks of its micro-batc
 one ends still the shortest of the chains that follow is to run; in between the device runs all micro-batches of all its
 blocks. Where blocks hold every device, time is cut into what they take and the rest, in which they take none
 (:func:`solver.bounds.graph.without_common` has the argument). Memory and order do not count here: the bound is for
-telling which of many problems need no closer look.
+telling which of many problems need no closer look, and for what ticks are too coarse for.
 """
 
 from __future__ import annotations
 
-from solver.problem import Problem
+from collections.abc import Sequence
+from fractions import Fraction
 
-__all__ = ["load_bound"]
+from solver.instance import in_whole_numbers
+from solver.problem import Number, Problem
+
+__all__ = ["exact_load", "exact_load_bound", "load_bound"]
 
 #: Floats are added up here: what is claimed is that much less.
 _ROUNDING = 1e-9
@@ -20,32 +24,61 @@ _ROUNDING = 1e-9
 
 def load_bound(problem: Problem, micro_batches: int) -> float:
     """A lower bound on the makespan of ``micro_batches`` micro-batches, in the problem's time unit."""
+    lags = [dependency.lag for _, _, dependency in problem.dependencies()]
+    found = _bound(problem, micro_batches, [float(block.duration) for block in problem.blocks], lags)
+    return float(found) * (1 - _ROUNDING)
+
+
+def exact_load_bound(problem: Problem, micro_batches: int) -> Fraction:
+    """The same, of the times as they are written, however far apart they are."""
+    durations, lags, unit = _whole(problem)
+    return Fraction(_bound(problem, micro_batches, durations, lags)) * unit
+
+
+def exact_load(problem: Problem) -> Fraction:
+    """How long one micro-batch keeps the busiest device or link busy: no steady state takes less time for each."""
+    durations, lags, unit = _whole(problem)
+    carried = dict.fromkeys(problem.links_by_name, 0)
+    for (_, _, dependency), lag in zip(problem.dependencies(), lags, strict=True):
+        if dependency.link is not None:
+            carried[dependency.link] += lag
+    return max(*(sum(durations[i] for i in on) for on in problem.blocks_on), *carried.values(), 0) * unit
+
+
+def _whole(problem: Problem) -> tuple[list[int], list[int], Fraction]:
+    """Durations and lags as exact whole numbers of a unit."""
+    lags = [dependency.lag for _, _, dependency in problem.dependencies()]
+    numbers, unit = in_whole_numbers([*(block.duration for block in problem.blocks), *lags])
+    return numbers[:len(problem.blocks)], numbers[len(problem.blocks):], unit
+
+
+def _bound(problem: Problem, micro_batches: int, durations: Sequence[Number], lags: Sequence[Number]) -> Number:
     used = {d for block in problem.blocks for d in block.devices}
-    common = frozenset(block.name for block in problem.blocks if used <= set(block.devices)) if len(used) > 1 else ()
-    bound = _busiest(problem, micro_batches, frozenset())
+    common = {i for i, block in enumerate(problem.blocks) if len(used) > 1 and used <= set(block.devices)}
+    bound = _busiest(problem, micro_batches, durations, lags)
     if common:
-        cut = sum(block.duration for block in problem.blocks if block.name in common)
-        bound = max(bound, micro_batches * cut + _busiest(problem, micro_batches, frozenset(common)))
-    return bound * (1 - _ROUNDING)
+        rest = [0 if i in common else duration for i, duration in enumerate(durations)]
+        cut = sum(durations[i] for i in common)
+        bound = max(bound, micro_batches * cut + _busiest(problem, micro_batches, rest, [0] * len(lags)))
+    return bound
 
 
-def _busiest(problem: Problem, micro_batches: int, common: frozenset[str]) -> float:
-    """The bound by the busiest device. Blocks of ``common`` take no time, and where there are any, transfers none."""
-    length = [0.0 if block.name in common else float(block.duration) for block in problem.blocks]
-    lag = 0.0 if common else 1.0
-    head, tail = [0.0] * len(length), [0.0] * len(length)
+def _busiest(problem: Problem, micro_batches: int, length: Sequence[Number], lags: Sequence[Number]) -> Number:
+    """The bound by the busiest device."""
+    head: list[Number] = [0] * len(length)
+    tail: list[Number] = [0] * len(length)
     order = problem.topological_order
+    into: list[list[tuple[int, Number]]] = [[] for _ in length]
+    for (producer, consumer, dependency), lag in zip(problem.dependencies(), lags, strict=True):
+        if not dependency.distance:
+            into[consumer].append((producer, lag))
     for i in order:
-        for wait in problem.blocks[i].after:
-            if not wait.distance:
-                before = problem.index[wait.block]
-                head[i] = max(head[i], head[before] + length[before] + lag * wait.lag)
+        for before, lag in into[i]:
+            head[i] = max(head[i], head[before] + length[before] + lag)
     for i in reversed(order):
-        for wait in problem.blocks[i].after:
-            if not wait.distance:
-                before = problem.index[wait.block]
-                tail[before] = max(tail[before], tail[i] + length[i] + lag * wait.lag)
-    bound = max((head[i] + length[i] + tail[i] for i in order), default=0.0)
+        for before, lag in into[i]:
+            tail[before] = max(tail[before], tail[i] + length[i] + lag)
+    bound = max((head[i] + length[i] + tail[i] for i in order), default=0)
     for blocks in problem.blocks_on:
         timed = [i for i in blocks if length[i]]
         if timed:

@@ -15,12 +15,13 @@ from fractions import Fraction
 
 from solver.bounds.graph import Graph, common_blocks, graph_of, without_common
 from solver.bounds.heads import Times, heads, laid_out, tails
+from solver.bounds.load import exact_load_bound
 from solver.bounds.memory import area_of_one, chains_of_one, memory_bound
 from solver.bounds.order import Order, implied_order
 from solver.bounds.steady import critical_cycle
 from solver.instance import Instance
 
-__all__ = ["makespan_bound"]
+__all__ = ["least_time", "makespan_bound"]
 
 #: Up to so many operations are laid out one by one.
 _LAID_OUT = 4000
@@ -39,6 +40,13 @@ def makespan_bound(instance: Instance, micro_batches: int, order: Order | None =
         cut = micro_batches * sum(instance.durations[i] for i in common)
         bound = max(bound, cut + _bound(without_common(instance, common), micro_batches, blocks))
     return Fraction(bound)
+
+
+def least_time(instance: Instance, micro_batches: int) -> float:
+    """:func:`makespan_bound` in the problem's time unit; not below what the devices' work says of the exact times,
+    where ticks have rounded them."""
+    bound = instance.bound(makespan_bound(instance, micro_batches), micro_batches)
+    return bound if not instance.loss else max(bound, float(exact_load_bound(instance.problem, micro_batches)))
 
 
 def _bound(instance: Instance, micro_batches: int, order: Order) -> int:

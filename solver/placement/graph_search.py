@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from solver.cpsat import Budget
-from solver.explain import NotFound
+from solver.explain import NoneFound
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
 from solver.placement.coarsen import shorten_paths
@@ -87,7 +87,7 @@ class _Search:
             self._search()
         except KeyboardInterrupt:
             self.budget.interrupted = True
-        except NotFound:  # one of the ways; another may have found something
+        except NoneFound:  # one of the ways; another may have found something
             if self.best is None:
                 raise
         if self.best is None:
@@ -105,7 +105,7 @@ class _Search:
         if self.budget.interrupted:
             raise KeyboardInterrupt
         what = "replicated stages" if self.problem.degrees else "stages"
-        raise NotFound(f"found no graph of {what} that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
+        raise NoneFound(f"found no graph of {what} that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
                        "proof that there is none; give more time, more memory or more devices")
 
     def _answer(self, began: float) -> GraphPlacement:
@@ -260,7 +260,7 @@ class _Search:
             with part_of(self.budget, 0.3) as part:
                 row = place_within(self.problem, part, on_step=self.on_step)
             self._keep(self.whole, _on(self.whole, row.stages))
-        except (NoPlacement, NotFound):
+        except (NoPlacement, NoneFound):
             pass
         self._say("least load with memory by depth")
         start = None if self.best is None else _on(self.groups, self.best)

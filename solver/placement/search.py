@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from solver.cpsat import Budget
-from solver.explain import NotFound
+from solver.explain import NoneFound
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
 from solver.placement.coarsen import coarsen
@@ -63,7 +63,7 @@ def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float 
     ``latency``: then, among those with that load, the one with the least latency. ``effort`` limits CP-SAT's
     deterministic time, so that a ``seed`` repeats a run exactly (with one worker and a time limit that is not met).
     Ctrl-C returns the best so far. Raises :class:`~solver.placement.hopeless.NoPlacement` where it is proven that
-    nothing fits, and :class:`~solver.explain.NotFound` where nothing was found.
+    nothing fits, and :class:`~solver.explain.NoneFound` where nothing was found.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
     return place_within(problem, budget, latency=latency, options=options, on_step=on_step)
@@ -234,7 +234,7 @@ class _Search:
     def _give_up(self) -> None:
         if self.budget.interrupted:
             raise KeyboardInterrupt
-        raise NotFound(f"found no placement that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
+        raise NoneFound(f"found no placement that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
                        "proof that there is none; give more time, more memory or more devices")
 
     def _latency(self) -> float:

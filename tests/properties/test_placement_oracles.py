@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import weft
-from solver.explain import Infeasible, NotFound
+from solver.explain import Infeasible, NoneFound
 from solver.placement.graph_search import place_graph
 from solver.placement.placement import Placement, meets
 from solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
@@ -81,7 +81,7 @@ def test_stages_in_a_row_are_the_best_of_all_or_proven_impossible(problem: Place
     answer = best(every_row(problem))
     try:
         found = place(problem, effort=EFFORT)
-    except NotFound:
+    except NoneFound:
         pytest.fail("found nothing, and nothing is proven")
     except Infeasible as refusal:
         assert answer is None, refusal
@@ -95,7 +95,7 @@ def check_graph(problem: PlacementProblem, slack: float, *, exact: bool) -> None
     answer = best(every_graph(problem), slack)
     try:
         found = place_graph(problem, slack=slack, effort=EFFORT)
-    except NotFound:
+    except NoneFound:
         assert not exact
         return
     except Infeasible as refusal:

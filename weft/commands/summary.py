@@ -48,6 +48,9 @@ def summary(schedule: Schedule) -> str:
                  for amount in schedule.solver["gradients_freed"])
         lines.append(f"AdamA     no whole gradients are held; with Adam they would take {', '.join(freed)} more")
     lines += choice_lines(schedule)
+    if schedule.solver.get("stopped"):
+        lines.append("stopped   a part of the search failed, this is the best without it: "
+                     f"{schedule.solver['stopped']}")
     notes = schedule.solver.get("notes")
     lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
     return "\n".join(lines)
