@@ -11,6 +11,11 @@ from ortools.sat.python import cp_model
 
 __all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
 
+#: Seconds of wall time that a solve may take, and more for each deterministic second that it may. Where domains are
+#: wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a solve, of
+#: three blocks whose times have 15 digits, did not end in minutes. Any other takes a second or two for each.
+_LEAST_WALL, _WALL = 5.0, 30.0
+
 
 @dataclass
 class Budget:
@@ -138,11 +143,12 @@ class _Solve:
             parameters.use_strong_propagation_in_disjunctive = True
             parameters.use_dynamic_precedence_in_disjunctive = True
         parameters.catch_sigint_signal = False
-        if budget.left < float("inf"):
-            parameters.max_time_in_seconds = budget.left
         limit = min(attempt.deterministic, budget.deterministic_left)
         if limit < float("inf"):
             parameters.max_deterministic_time = limit
+        wall = min(budget.left, _LEAST_WALL + _WALL * limit)
+        if wall < float("inf"):
+            parameters.max_time_in_seconds = wall
         self.done = threading.Event()
         self._model = attempt.model
         self._result: cp_model.CpSolverStatus | BaseException | None = None

@@ -242,7 +242,7 @@ class Search:
     def _find_first(self) -> Iterator[None]:
         """Known schedules; where none fits, any order of operations that does, or a proof that there is none."""
         for name, orders in STARTS.items():
-            with suppress(NotApplicable), self._at_most_noted():
+            with self._at_most_noted(), suppress(NotApplicable):
                 self.offer(orders(self.problem, self.micro_batches), name)
         effort = _FIRST_TRY
         while self.best is None:
