@@ -9,7 +9,8 @@ Hence
     least period >= L + least period of the contracted instance,
 
 and where dependencies have no transfer time this is an equality: put the spans back at their moments, where every
-device stands at a boundary, and each block is as long after its predecessors as before, or longer. Transfer times that
+device stands at a boundary, and each block is as long after its predecessors as before, or longer. (Not so where a span
+waits for one of the micro-batch before: spans at one moment run in the order of one micro-batch.) Transfer times that
 pass in part during a span are shortened by what the spans can take away, which keeps the bound.
 
 The contracted instance is far easier: closure and Little's law see that *every* activation is held through the spans
@@ -57,7 +58,8 @@ class Contraction:
             arcs=tuple(_shorter(arc, length, instance.heaviest_load) for arc in instance.arcs))
         idle = all(not instance.take[d].get(i) and not instance.change[d].get(i)
                    for d in range(len(instance.capacity)) if instance.limited(d) for i in spans)
-        return cls(instance, inner, spans, length, idle and not any(arc.lag for arc in instance.arcs))
+        ordered = not any(arc.distance and arc.source in spans and arc.target in spans for arc in instance.arcs)
+        return cls(instance, inner, spans, length, idle and ordered and not any(arc.lag for arc in instance.arcs))
 
     def contract(self, found: Periodic) -> Periodic:
         """A schedule of ``whole`` without the spans."""

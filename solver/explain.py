@@ -165,20 +165,18 @@ class _Refusal:
 
         Fewer fit where more do: leave out the last, and no device holds more.
         """
-        fits, too_many = 0, self.micro_batches
+        fits, too_many, proven = 0, self.micro_batches, True
         while too_many - fits > 1:
             middle = (fits + too_many) // 2
             if any(_piles_up(self.instance, device, middle) for device in self.left):
-                too_many = middle
+                too_many, proven = middle, True
                 continue
             room = find_room(self.instance, middle, self.budget, _EACH)
-            if room.impossible:
-                too_many = middle
-            elif room.order is not None:
+            if room.order is not None:
                 fits = middle
             else:
-                return (fits, False) if fits else None
-        return (fits, True) if fits else None
+                too_many, proven = middle, room.impossible
+        return (fits, proven) if fits else None
 
     def _said(self, found: tuple[Shortage, ...], most: tuple[int, bool] | None) -> Infeasible:
         instance, n = self.instance, self.micro_batches

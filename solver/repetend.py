@@ -49,6 +49,8 @@ _MOST_BLOCKS = 256
 #: Periods that stay open lie no closer than this share at first; with every pass they lie so many times closer, and
 #: tries take so many times longer.
 _FIRST_SPACING, _LONGER = 1 / 64, 4
+#: No ticks so fine that a path through all blocks is longer than this: numbers have 63 bits.
+_MOST_FINE = 2**60
 
 
 @dataclass
@@ -298,6 +300,8 @@ def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: Allowan
     height = max(1, int(weight / search.bound))
     while not allowed.spent:
         factor = search.best.period.denominator * height
+        if len(instance.durations) * weight * factor > _MOST_FINE:
+            return
         outcome = decide(instance.refined(factor), int(search.best.period * factor) - 1, allowed)
         if outcome is REFUTED:
             search.bound = search.best.period

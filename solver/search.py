@@ -124,6 +124,7 @@ class Search:
         self.on_progress = on_progress
         self.instance = Instance.of(problem)
         self.stopped: list[str] = []  # by which faults, phases
+        self.unheard: Exception | None = None  # what the listener raised
         self.phase = "bound"
         self.bound = Fraction(0)
         # What ticks are too coarse for.
@@ -132,7 +133,6 @@ class Search:
             self.bound = makespan_bound(self.instance, micro_batches, self.implied)
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
-        self.unheard: Exception | None = None  # what the listener raised
         self.periods: PeriodSearch | None = None
         self.rate_bounds: dict[int, Fraction] = {}  # by micro-batches per period, in ticks per micro-batch
         self.phase = "baselines"
@@ -206,7 +206,11 @@ class Search:
         except Exception as fault:
             if fault is self.unheard:
                 raise
-            self.stopped.append(f"{self.phase}: {type(fault).__name__}: {fault}")
+            self.note(fault)
+
+    def note(self, fault: Exception) -> None:
+        """Remember a fault that the search survives."""
+        self.stopped.append(f"{self.phase}: {type(fault).__name__}: {fault}")
 
     def _in_turn(self, *phases: tuple[Iterator[None], int]) -> Iterator[None]:
         """So many steps of each, again and again: better schedules and better bounds come side by side."""
@@ -268,7 +272,10 @@ class Search:
         # repeated schedule may not fit while there is no micro-batch before.
         if not self.instance.balanced or not takes_before_giving(self.instance):
             return
-        start = periodic_seed(self.instance, None if self.best is None else str(self.best.solver.get("name")))
+        try:
+            start = periodic_seed(self.instance, None if self.best is None else str(self.best.solver.get("name")))
+        except NotApplicable:  # all micro-batches fit, but no order of one was found
+            return
 
         def changed(search: PeriodSearch) -> None:
             self.periods = search

@@ -8,10 +8,12 @@ from functools import partial
 from solver.baselines import BASELINES, NotApplicable
 from solver.baselines.spread_1f1b import around_blocks
 from solver.completion import repeat
+from solver.cpsat import Budget
 from solver.cyclic import Periodic, in_order, retime
 from solver.instance import Instance
 from solver.paths import FixedOrder
 from solver.problem import Problem
+from solver.room import device_rows, find_room
 from solver.schedule import Schedule
 from solver.timing import Orders, time_orders
 from solver.validate import violations
@@ -22,6 +24,9 @@ __all__ = ["STARTS", "one_at_a_time", "periodic_seed", "steady_state"]
 STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
     **{name: entry.orders for name, entry in BASELINES.items()},
     **{f"blocks around, {held} held": partial(around_blocks, held=held) for held in (4, 8)}}
+
+#: Deterministic seconds for an order of one micro-batch, where no heuristic finds one that fits.
+_ALONE = 5.0
 
 
 def periodic_seed(instance: Instance, name: str | None) -> Periodic:
@@ -41,11 +46,25 @@ def periodic_seed(instance: Instance, name: str | None) -> Periodic:
 
 
 def one_at_a_time(instance: Instance) -> Periodic:
-    """Each micro-batch finished before the next one starts."""
-    fixed = FixedOrder(instance, 1, BASELINES["greedy"].orders(instance.problem, 1))
+    """Each micro-batch finished before the next one starts.
+
+    Raises :class:`~solver.baselines.NotApplicable` where no order is found in which one micro-batch fits.
+    """
+    fixed = FixedOrder(instance, 1, _alone(instance))
     across = [-(-(fixed.start[arc.source, 0] + instance.durations[arc.source] + arc.lag - fixed.start[arc.target, 0])
                 // arc.distance) for arc in instance.arcs if arc.distance]
     return retime(instance, max([fixed.makespan, *across]), [fixed.start[i, 0] for i in instance.blocks])
+
+
+def _alone(instance: Instance) -> Orders:
+    """Orders of one micro-batch: short ones, or else any that fits."""
+    try:
+        return BASELINES["greedy"].orders(instance.problem, 1)
+    except NotApplicable:
+        order = find_room(instance, 1, Budget(deterministic=_ALONE)).order
+        if order is None:
+            raise
+        return device_rows(instance, order)
 
 
 def steady_state(instance: Instance, orders: Orders) -> Periodic | None:

@@ -246,7 +246,7 @@ class _Tournament:
         self.entries = [_Entry(placement, load_bound(placement.problem, self._count(placement)))
                         for placement in case.placements]
         self.history = History()  # over all placements
-        self.stopped: list[str] = []  # by which faults, placements' searches
+        self.faults: list[tuple[_Entry, Exception]] = []  # that stopped placements' searches
 
     @property
     def winner(self) -> Search | None:
@@ -309,9 +309,7 @@ class _Tournament:
 
     def _note(self, entry: _Entry, fault: Exception) -> None:
         """A fault in one placement's search takes nothing away from the others' schedules."""
-        if self.winner is None:
-            raise fault
-        self.stopped.append(f"{entry.placement.title}: {type(fault).__name__}: {fault}")
+        self.faults.append((entry, fault))
 
     def _used(self) -> float:
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
@@ -333,14 +331,17 @@ class _Tournament:
     def result(self) -> Schedule:
         leader = self._leader
         if leader is None or leader.search is None:
+            if self.faults:
+                raise self.faults[0][1]
             first = min(self.entries, key=lambda entry: entry.ruled_out)
             raise first.refusal or NoneFound(
                 f"{first.placement.problem.name}: no schedule that fits the devices' memory was found within the "
                 "limit, and it is not proven that there is none; give it more time or memory")
         best = leader.search.result()
         covered = self.case.coverage.text()
-        if self.stopped:
-            best = best.with_solver(stopped="; ".join([*leader.search.stopped, *self.stopped]))
+        if self.faults:
+            best = best.with_solver(stopped="; ".join([*leader.search.stopped, *(
+                f"{entry.placement.title}: {type(fault).__name__}: {fault}" for entry, fault in self.faults)]))
         if len(self.entries) == 1:
             return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))
         self.history.record(self.budget.elapsed, best.makespan, self._bound())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
@@ -10,7 +11,7 @@ from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, P
 __all__ = ["Drawn", "drawn"]
 
 #: Durations: alike, whole, decimal, of many digits, and so far apart that ticks are rounded.
-_TIMES = {
+_TIMES: dict[str, Callable[[random.Random], Number]] = {
     "ones": lambda dice: 1,
     "whole": lambda dice: dice.randint(1, 6),
     "decimal": lambda dice: dice.choice([0.1, 0.25, 0.3, 0.7, 1.1, 1.9, 2.5, 3.3]),
