@@ -10,8 +10,9 @@ import pytest
 from solver.critical_cycle import critical_cycle
 from solver.files import load_schedule
 from solver.problem import Device
-from solver.schedule import Operation, Repetend, Schedule
+from solver.schedule import Repetend, Schedule
 from solver.search import solve
+from solver.timing import time_orders
 from solver.unroll import repeats, unroll
 from solver.validate import validate
 from tests.builders import chain, pipeline, v
@@ -51,17 +52,13 @@ def test_schedules_cut_down_to_one_period_grow_again(shape: list[int], spare: in
 
 
 def test_stretches_that_do_not_fit_together_are_refused() -> None:
-    """The first device's stretch ends before what the second's waits for."""
+    """The first device repeats its order late, the second early: nothing can be put in without waiting in a circle."""
     problem = pipeline(chain(2))
-    schedule = solve(problem, 3, effort=0.5)
-    rows = [[(0, 0), (3, 0), (0, 1), (0, 2), (3, 1), (3, 2)], [(1, 0), (1, 1), (2, 0), (1, 2), (2, 1), (2, 2)]]
+    names = {"f": (0, 1), "b": (3, 2)}
+    rows = [[(names[entry[0]][device], int(entry[1])) for entry in row.split()] for device, row in enumerate((
+        "f0 f1 b0 b1 f2 f3 b2 f4 b3 f5 b4 b5", "f0 b0 f1 b1 f2 f3 b2 b3 f4 f5 b4 b5"))]
     assert repeats(problem, rows, Repetend(0, 1)) is not None
-    alone = [[(0, 0), (3, 0), (0, 1), (0, 2), (3, 2), (3, 1)], [(1, 0), (2, 0), (1, 1), (1, 2), (2, 1), (2, 2)]]
-    assert repeats(problem, alone, Repetend(0, 1, 3)) is not None
-    assert repeats(problem, alone, Repetend(0, 2)) is None
-    told = Schedule(problem, 3, tuple(Operation(o.block, o.micro_batch, o.start, o.end) for o in schedule.operations),
-                    0.0, repetend=Repetend(0, 3))
-    if repeats(problem, [[(o.block, o.micro_batch) for o in row] for row in told.device_orders],
-               Repetend(0, 3)) is None:
-        with pytest.raises(ValueError, match="does not fit together"):
-            unroll(told, 4)
+    schedule = Schedule(problem, 6, time_orders(problem, 6, rows), 0.0, repetend=Repetend(0, 2))
+    validate(schedule)
+    with pytest.raises(ValueError, match="does not fit together"):
+        unroll(schedule, 7)
