@@ -65,6 +65,9 @@ def around(problem: Problem, micro_batches: int, inner: Callable[[Problem, int],
     kept = [i for i in range(len(problem.blocks)) if i not in spread]
     if not kept:
         raise NotApplicable("it needs a pipeline beside the blocks on several devices")
+    if any(wait.distance and producer != consumer and not {producer, consumer}.isdisjoint(spread)
+           for producer, consumer, wait in problem.dependencies()):
+        raise NotApplicable("its blocks on several devices must not wait for, or hold up, other micro-batches")
     chain = _without(problem, spread, kept)
     start: dict[tuple[int, int], float] = {}
     end: dict[tuple[int, int], float] = {}
