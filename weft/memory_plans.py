@@ -58,14 +58,14 @@ def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> Me
     """See :func:`weft.place_memory`."""
     from models.memory_candidates import decided_candidates
     from models.spec import load_spec
-    from solver.explain import Infeasible, NotFound
+    from solver.explain import Infeasible, NoneFound
     from solver.placement.memory_plan import MemoryPlanNotFound, NoMemoryPlan
 
     spec = load_spec(source) if isinstance(source, str | os.PathLike) else source
     try:
         return MemoryPlans(spec.name, tuple(decided_candidates(spec, every=False, time_limit=time_limit)))
     except NoMemoryPlan as error:
-        kind = NotFound if isinstance(error, MemoryPlanNotFound) else Infeasible
+        kind = NoneFound if isinstance(error, MemoryPlanNotFound) else Infeasible
         raise kind(f"{spec.name}: {error}") from None
 
 

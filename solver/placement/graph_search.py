@@ -105,8 +105,8 @@ class _Search:
         if self.budget.interrupted:
             raise KeyboardInterrupt
         what = "replicated stages" if self.problem.degrees else "stages"
-        raise NoneFound(f"found no graph of {what} that fits the devices' memory in {self.budget.elapsed:.0f} s, and no "
-                       "proof that there is none; give more time, more memory or more devices")
+        raise NoneFound(f"found no graph of {what} that fits the devices' memory in {self.budget.elapsed:.0f} s, and "
+                       "no proof that there is none; give more time, more memory or more devices")
 
     def _answer(self, began: float) -> GraphPlacement:
         assert self.best is not None
