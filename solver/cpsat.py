@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from solver.stopping import STOP, shielded
+
 __all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
 
 #: Seconds of wall time that a solve may take, and more for each deterministic second that it may. Where domains are
@@ -17,10 +19,15 @@ __all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
 _LEAST_WALL, _WALL = 5.0, 30.0
 
 
+#: Seconds between looks for a stop while one model is solved.
+_LOOK = 0.1
+
+
 @dataclass
 class Budget:
     """How long a search may go on. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent
-    measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C; whoever sees :attr:`spent` returns the best so far.
+    measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other stop that somebody asks for
+    (:mod:`solver.stopping`); whoever sees :attr:`spent` returns the best so far.
     """
 
     seconds: float = float("inf")
@@ -38,8 +45,9 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """Seconds of wall time left, 0 or more."""
-        return max(0.0, self.seconds - self.elapsed)
+        """Seconds of wall time left, 0 or more; none once a stop was asked for."""
+        self._look()
+        return 0.0 if self.interrupted else max(0.0, self.seconds - self.elapsed)
 
     @property
     def deterministic_left(self) -> float:
@@ -49,7 +57,10 @@ class Budget:
     @property
     def spent(self) -> bool:
         """Whether the search must stop now."""
-        return self.interrupted or self.left <= 0 or self.deterministic_left <= 0
+        return self.left <= 0 or self.deterministic_left <= 0
+
+    def _look(self) -> None:
+        self.interrupted = self.interrupted or STOP.requested
 
 
 @dataclass(frozen=True)
@@ -176,17 +187,19 @@ def _finish(solves: Sequence[_Solve], budget: Budget,
             decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
     """Wait for ``solves``, or stop what is left of them once one is ``decided`` or Ctrl-C comes."""
     running, stopped = list(solves), False
-    while running:
-        try:
-            running[0].done.wait(0.2 if len(running) == 1 else 0.005)
-        except KeyboardInterrupt:
-            budget.interrupted = True
-        ended = [solve for solve in running if solve.done.is_set()]
-        running = [solve for solve in running if solve not in ended]
-        stopped = stopped or budget.interrupted or any(decided(solve.outcome) for solve in ended)
-        if stopped:  # again and again: one that has not begun yet does not hear it
-            for solve in running:
-                solve.solver.stop_search()
+    with shielded():  # a stop raised between two solves' ends would leave one running
+        while running:
+            try:
+                running[0].done.wait(_LOOK if len(running) == 1 else 0.005)
+            except KeyboardInterrupt:
+                budget.interrupted = True
+            budget.interrupted = budget.interrupted or STOP.hear()
+            ended = [solve for solve in running if solve.done.is_set()]
+            running = [solve for solve in running if solve not in ended]
+            stopped = stopped or budget.interrupted or any(decided(solve.outcome) for solve in ended)
+            if stopped:  # again and again: one that has not begun yet does not hear it
+                for solve in running:
+                    solve.solver.stop_search()
     outcomes = [solve.outcome for solve in solves]
     budget.deterministic_used += sum(outcome.solver.response_proto.deterministic_time for outcome in outcomes)
     return outcomes

@@ -6,19 +6,18 @@ a value of the wrong type, and say where (:class:`FormatError`).
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
 import os
 import re
 import stat
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from solver.problem import LARGEST, MOST_NAME, Number, is_finite_number, unprintable
+from solver.writing import write_atomically
 
 __all__ = ["MOST_BYTES", "Entry", "FormatError", "named", "near", "number", "read_json", "read_text",
            "require_format", "show", "write_atomically"]
@@ -82,30 +81,6 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     if _SUSPICIOUS.search(text):
         _refuse_unprintable(value, name)
     return value
-
-
-def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Write ``content`` to ``path`` whole or not at all.
-
-    Raises ``OSError`` (folder missing or unwritable, disk full); the old file, if any, is then untouched and no
-    temporary file stays behind.
-    """
-    target = Path(path)
-    data = content.encode("utf-8") if isinstance(content, str) else content
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 class _DuplicateKeyError(Exception):

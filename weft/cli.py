@@ -6,6 +6,7 @@ Each command is a thin face of the function of :mod:`weft` with the same name.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import textwrap
@@ -13,38 +14,62 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import weft
-from weft.commands import commands
-from weft.commands.command import BAD, GOOD, INTERRUPTED, NO, Command
+from solver.stopping import STOP
+from weft.commands.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
+from weft.faults import FOREIGN, is_said, report
+from weft.stopping import end_with, listening
 
 __all__ = ["main"]
 
 _EXIT_STATUS = """\
 exit status:
-  0    good
+  0    good; also after Ctrl-C, SIGTERM or SIGHUP, where there was an answer to keep
   1    the answer is no: the schedule is invalid, or no schedule fits the memory
   2    bad usage, or a file that cannot be read or written
+  3    a fault in weft: the sentence names a file with the details
   130  interrupted before there was any answer (sweep: before there was all of it)
 """
 
+#: An error is one sentence; names in it may be as long as a file makes them.
+_LONGEST = 2000
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. Errors a user can mend are one sentence on standard error."""
-    known = commands()
-    options = _parser(known).parse_args(arguments)
+    """Run one command; returns the exit status. Errors a user can mend are one sentence on standard error, and so are
+    those that nobody has foreseen. Without ``arguments`` those of the process are taken, which ends afterwards."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal may not know every character that a name has
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
+        with listening():
+            status = _run(arguments)
+            if arguments is None:
+                end_with(status)
+            return status
+    except KeyboardInterrupt:  # in the last moment: nothing was held, or it would not have been raised
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        from weft.commands import commands
+
+        known = commands()
+        options = _parser(known).parse_args(arguments)
         return _checked(known[options.command], options)
     except KeyboardInterrupt:
-        print("weft: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return _fail(INTERRUPTED, "interrupted")
     except BrokenPipeError:
         # Whoever read our output has had enough; Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with contextlib.suppress(OSError, ValueError):  # what a test reads from has no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return GOOD
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
+        self.exit(BAD, f"{self.prog}: {short} (see {self.prog} --help)\n")
 
 
 def _parser(known: Mapping[str, Command]) -> argparse.ArgumentParser:
@@ -68,20 +93,30 @@ def _checked(command: Command, options: argparse.Namespace) -> int:
         status = command.run(options)
         sys.stdout.flush()
         return status
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        return _fail(BAD, f"{name}{error.strerror or error}")
-    except ImportError as error:
-        return _fail(BAD, str(error))
-    except ValueError as error:
-        from solver.search import Infeasible
-        from solver.validate import InvalidSchedule
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and error.filename is None:
+            raise
+        status, sentence = _sentence(error, command.name)
+        # Where a stop cuts a search short, "nothing was found" says nothing of what there is.
+        return _fail(INTERRUPTED if STOP.requested and status == NO else status, sentence)
 
-        if isinstance(error, InvalidSchedule):
-            return _fail(NO, _first(error.violations))
-        return _fail(NO if isinstance(error, Infeasible) else BAD, str(error))
+
+def _sentence(error: Exception, command: str) -> tuple[int, str]:
+    """The exit status and the sentence that ``error`` is for the user of ``command``."""
+    if isinstance(error, FOREIGN) or is_said(error):
+        if isinstance(error, OSError):
+            name = f"{error.filename}: " if error.filename else ""
+            return BAD, f"{name}{error.strerror or error}"
+        if isinstance(error, ImportError):
+            return BAD, str(error)
+        if isinstance(error, ValueError):
+            from solver.search import Infeasible
+            from solver.validate import InvalidSchedule
+
+            if isinstance(error, InvalidSchedule):
+                return NO, _first(error.violations)
+            return NO if isinstance(error, Infeasible) else BAD, str(error)
+    return FAULT, report(error, command)
 
 
 def _first(faults: Sequence[str]) -> str:
@@ -90,5 +125,8 @@ def _first(faults: Sequence[str]) -> str:
 
 
 def _fail(status: int, message: str) -> int:
-    print(f"weft: {message}", file=sys.stderr)
+    if len(message) > _LONGEST:
+        message = f"{message[:_LONGEST // 2]} ... {message[-_LONGEST // 2:]}"
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(f"weft: {message}", file=sys.stderr, flush=True)
     return status

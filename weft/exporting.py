@@ -8,11 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from solver.problem import Problem
-from solver.schedule import Schedule
-
 if TYPE_CHECKING:
     from runtime.export.torch_import import Table
+    from solver.schedule import Schedule
     from weft.api.sources import PathLike, Source
 
 __all__ = ["EXPORTS", "export_to", "format_of", "import_from"]
@@ -153,6 +151,7 @@ def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Sche
 
 def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
     from runtime.export.tessel import load_tessel
+    from solver.problem import Problem
     from weft.planning import read_source
 
     source = None if problem is None else read_source(problem)

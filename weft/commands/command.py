@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["BAD", "GOOD", "INTERRUPTED", "NO", "SPEC", "Command"]
+__all__ = ["BAD", "FAULT", "GOOD", "INTERRUPTED", "NO", "SPEC", "Command"]
 
 #: Exit statuses; the epilog of every ``--help`` explains them.
-GOOD, NO, BAD, INTERRUPTED = 0, 1, 2, 130
+GOOD, NO, BAD, FAULT, INTERRUPTED = 0, 1, 2, 3, 130
 
 #: A paragraph of the commands that take one.
 SPEC = (
