@@ -13,7 +13,6 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from solver.problem import LARGEST, MOST_NAME, Number, is_finite_number, unprintable

@@ -36,6 +36,7 @@ from solver.repetend import PeriodSearch, find_repetend, shorten_latency
 from solver.room import device_rows
 from solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
 from solver.seeds import STARTS, periodic_seed
+from solver.stopping import breakable
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
@@ -92,8 +93,9 @@ def solve(
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
     search = Search(problem, micro_batches, budget, on_progress, start)
     try:
-        for _ in search.steps():
-            pass
+        with breakable():
+            for _ in search.steps():
+                pass
     except KeyboardInterrupt:
         budget.interrupted = True
         if search.best is None:

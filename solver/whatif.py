@@ -20,6 +20,7 @@ from solver.pipeline import NotAPipeline, Pipeline
 from solver.problem import Block, Dependency, Number, Problem
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
 from solver.search import solve
+from solver.stopping import STOP
 from solver.timing import time_orders
 from solver.validate import validate
 
@@ -57,7 +58,7 @@ class Figure:
 class WhatIf:
     """``unchanged``: the schedule of the problem as it is, searched on with the same effort. ``figures``: of every
     change tried, shortest makespan first. ``untried``: changes left out, because time or number ran out
-    and the known order gains nothing by them."""
+    and the known order gains nothing by them, or because a stop came."""
 
     unchanged: Schedule
     figures: tuple[Figure, ...]
@@ -81,11 +82,18 @@ def what_if(
     """Try the :func:`changes` of a valid ``schedule``'s problem, at most ``most`` of them, the most promising first.
 
     ``effort`` is CP-SAT's deterministic time for each (about seconds). ``spent`` says whether to stop with what there
-    is.
+    is. A stop (Ctrl-C) leaves the rest untried.
     """
-    unchanged = schedule if schedule.gap == 0 else _searched(schedule, effort, seed)
+    fresh = replace(schedule, solver={key: value for key, value in schedule.solver.items() if key != "interrupted"})
+    unchanged = fresh if schedule.gap == 0 or spent() else _searched(fresh, effort, seed)
     waiting = {idle.device: idle.by_cause["memory"] for idle in idle_times(schedule)}
-    starts = {change: _retimed(schedule, change.problem) for change in changes(schedule.problem)}
+    stopped = _was_stopped(unchanged)
+    starts: dict[Change, Schedule] = {}
+    tried = list(changes(schedule.problem))
+    for change in tried:
+        if stopped or STOP.requested:
+            return WhatIf(unchanged, (), tuple(tried))
+        starts[change] = _retimed(schedule, change.problem)
 
     def promise(change: Change) -> tuple[bool, float]:
         if change.kind == "memory":
@@ -98,8 +106,13 @@ def what_if(
     figures, untried = [], []
     for number, change in enumerate(queue):
         start = starts[change]
+        stopped = stopped or STOP.requested
+        if stopped:
+            untried.append(change)
+            continue
         if number < most and not spent():
             best = _searched(start, effort, seed)
+            stopped = _was_stopped(best)
         elif change.kind == "memory":
             untried.append(change)
             continue
@@ -111,6 +124,11 @@ def what_if(
                               min((period for period in periods if period is not None), default=None)))
     figures.sort(key=lambda figure: figure.schedule.makespan)
     return WhatIf(unchanged, tuple(figures), tuple(untried))
+
+
+def _was_stopped(schedule: Schedule) -> bool:
+    """Whether Ctrl-C ended the search for it: then it is to end all, not this one."""
+    return bool(schedule.solver.get("interrupted"))
 
 
 def _searched(start: Schedule, effort: float, seed: int) -> Schedule:

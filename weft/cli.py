@@ -51,19 +51,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    name = "weft"
     try:
         from weft.commands import commands
 
         known = commands()
         options = _parser(known).parse_args(arguments)
-        return _checked(known[options.command], options)
+        name = options.command
+        status = known[name].run(options)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return _fail(INTERRUPTED, "interrupted")
-    except BrokenPipeError:
-        # Whoever read our output has had enough; Python would complain again when it flushes at exit.
-        with contextlib.suppress(OSError, ValueError):  # what a test reads from has no file
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return GOOD
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and error.filename is None:
+            # Whoever read our output has had enough; Python would complain again when it flushes at exit.
+            with contextlib.suppress(OSError, ValueError):  # what a test reads from has no file
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return GOOD
+        status, sentence = _sentence(error, name)
+        # Where a stop cuts a search short, "nothing was found" says nothing of what there is.
+        return _fail(INTERRUPTED if STOP.requested and status == NO else status, sentence)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -86,19 +94,6 @@ def _parser(known: Mapping[str, Command]) -> argparse.ArgumentParser:
             description="\n\n".join(textwrap.fill(paragraph, 100) for paragraph in text),
             epilog=f"example:\n{textwrap.indent(command.example, '  ')}\n\n{_EXIT_STATUS}"))
     return top
-
-
-def _checked(command: Command, options: argparse.Namespace) -> int:
-    try:
-        status = command.run(options)
-        sys.stdout.flush()
-        return status
-    except Exception as error:
-        if isinstance(error, BrokenPipeError) and error.filename is None:
-            raise
-        status, sentence = _sentence(error, command.name)
-        # Where a stop cuts a search short, "nothing was found" says nothing of what there is.
-        return _fail(INTERRUPTED if STOP.requested and status == NO else status, sentence)
 
 
 def _sentence(error: Exception, command: str) -> tuple[int, str]:

@@ -160,7 +160,8 @@ def compare_source(
     own = solve_case(case, options, on_progress)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
-    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem):
+    cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
+    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem) and not cut_short:
         assert source.training is not None
         twin = source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
         try:

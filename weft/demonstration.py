@@ -11,8 +11,9 @@ from runtime.export.perfetto import save_trace
 from runtime.plan import plan_of, save_plan
 from solver.files import save_schedule
 from solver.search import Progress
+from solver.stopping import STOP
 from weft.comparison import Comparison, compare_source
-from weft.figures import draw
+from weft.figures import FORMATS, draw
 from weft.options import SearchOptions
 
 __all__ = ["Demonstration", "demonstrate"]
@@ -38,12 +39,14 @@ def demonstrate(
     target.mkdir(parents=True, exist_ok=True)
     comparison = compare_source(demo_spec(), None, options, on_progress)
     schedule, rival = comparison.weft, comparison.best_fixed
-    files = [target / f"schedule{ending}" for ending in (".json", ".html", ".svg", ".png")]
+    files = [target / name for name in ("schedule.json", "plan.json", "trace.json")]
     save_schedule(schedule, files[0])
+    save_plan(plan_of(schedule), files[1])
+    save_trace(schedule, files[2])
     title = f"{comparison.case.name}: {comparison.case.micro_batches} micro-batches, same memory, same durations"
-    for picture in files[1:]:
-        draw(schedule, picture, baseline=None if rival is None else comparison.schedules[rival], title=title)
-    trace, plan = target / "trace.json", target / "plan.json"
-    save_trace(schedule, trace)
-    save_plan(plan_of(schedule), plan)
-    return Demonstration(comparison, (*files, trace, plan))
+    for ending in FORMATS:
+        if STOP.requested:  # what is drawn can be drawn later, with weft draw
+            break
+        files.append(target / f"schedule{ending}")
+        draw(schedule, files[-1], baseline=None if rival is None else comparison.schedules[rival], title=title)
+    return Demonstration(comparison, tuple(files))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from solver.schedule import Schedule
     from weft.api.sources import PathLike, Source
 
-__all__ = ["EXPORTS", "export_to", "format_of", "import_from"]
+__all__ = ["EXPORTS", "export_to", "format_of", "import_from", "require_export"]
 
 
 def _pytorch(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
@@ -70,6 +70,9 @@ EXPORTS: dict[str, Callable[[Schedule, PathLike, str], list[Path]]] = {
     "nnscaler": _nnscaler, "tessel": _tessel, "perfetto": _perfetto,
 }
 _ENDINGS = {".csv": "pytorch", ".toml": "torchtitan", ".py": "nnscaler"}
+#: The endings that say what a file is, each with the formats that are that; a format may have other endings.
+_SAID = {".csv": ("pytorch", "pytorch-comms"), ".toml": ("torchtitan",), ".py": ("nnscaler",),
+         ".json": ("tessel", "perfetto"), ".html": (), ".svg": (), ".png": (), ".yaml": (), ".yml": ()}
 
 
 def format_of(path: PathLike) -> str:
@@ -84,10 +87,21 @@ def format_of(path: PathLike) -> str:
 
 def export_to(schedule: Schedule, path: PathLike, *, format: str | None = None, torch: str = "2.13") -> list[Path]:
     """See :func:`weft.export_schedule`."""
+    return EXPORTS[require_export(path, format)](schedule, path, torch)
+
+
+def require_export(path: PathLike, format: str | None) -> str:
+    """The format that ``path`` is to have. Raises ``ValueError`` for an unknown one, and for an ending that says
+    another."""
     name = format_of(path) if format is None else format
     if name not in EXPORTS:
         raise ValueError(f"there is no format {name!r}, there are {', '.join(EXPORTS)}")
-    return EXPORTS[name](schedule, path, torch)
+    ending = Path(path).suffix.lower()
+    if name not in _SAID.get(ending, (name,)):
+        fit = [known for known, formats in _SAID.items() if name in formats]
+        raise ValueError(f"{os.fspath(path)}: the ending is {ending}, which {name} is not; end the file's name in "
+                         f"{fit[0] if fit else '.txt'}")
+    return name
 
 
 def import_from(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:

@@ -17,6 +17,7 @@ from solver.history import History
 from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Infeasible, NoneFound, Progress, Search
+from solver.stopping import breakable
 from weft.choice import Searched, choice, shape_placement_details
 from weft.coverage import Coverage
 from weft.domination import undominated
@@ -199,7 +200,8 @@ def solve_case(
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress)
     try:
-        tournament.run()
+        with breakable():
+            tournament.run()
     except KeyboardInterrupt:
         budget.interrupted = True
         if tournament.winner is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from types import TracebackType
@@ -39,8 +40,9 @@ class ProgressLine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self.live and self._last:
-            self.stream.write("\n")
-            self.stream.flush()
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self.stream.write("\n")
+                self.stream.flush()
 
     def __call__(self, progress: Progress) -> None:
         """Show where the search stands."""

@@ -22,6 +22,7 @@ from solver.repetend import PROOF_TOLERANCE, PeriodSearch, find_repetend
 from solver.schedule import Schedule
 from solver.search import Search
 from solver.seeds import periodic_seed
+from solver.stopping import breakable
 from solver.unroll import at_its_times
 from solver.validate import validate
 from weft.latencies import Point, Serving, parse_period, parse_throughput
@@ -79,12 +80,15 @@ def serve_source(
     count = case.micro_batches if micro_batches is not None or size is not None else None
     hunt = _Hunt(case, size, count, floor, budget, on_progress)
     try:
-        if floor is None:
-            hunt.trace(points)
-        else:
-            hunt.meet(floor)
+        with breakable():
+            hunt.start()
+            if floor is None:
+                hunt.trace(points)
+            else:
+                hunt.meet(floor)
     except KeyboardInterrupt:
         budget.interrupted = True
+        hunt.settle()
         if not hunt.points:
             raise
     return hunt.result()
@@ -138,15 +142,27 @@ class _Hunt:
         self.budget, self.on_progress = budget, on_progress
         self.points: dict[tuple[Fraction, Fraction], tuple[_Placed, Periodic]] = {}  # by period and latency
         self.placed: list[_Placed] = []
+        self.examined = 0  # placements that bounds hold for: fewer than all after an early interrupt
         self._built: dict[tuple[Fraction, Fraction], tuple[Schedule, tuple[Number, ...]]] = {}
+
+    def start(self) -> None:
+        """The least period of every placement. Raises :class:`Infeasible` where none fits."""
         refused: list[Infeasible] = []
-        for number, placement in enumerate(case.placements):
+        for number, placement in enumerate(self.case.placements):
+            self.examined = number + 1
             try:
-                self.placed.append(self._start(placement, len(case.placements) - number))
+                self._start(placement, len(self.case.placements) - number)
             except Infeasible as refusal:
                 refused.append(refusal)
         if not self.placed:
             raise refused[0]
+
+    def settle(self) -> None:
+        """Points of what is known so far: what an interrupt leaves before the first search for a latency has ended."""
+        for placed in self.placed:
+            for found in placed.known:
+                if self.floor is None or found.period <= placed.limit(self.floor):
+                    self._add(placed, found)
 
     # -- the two ways to search ---------------------------------------------------------------------------------
 
@@ -194,7 +210,7 @@ class _Hunt:
         left = self.budget.left if self.budget.deterministic is None else self.budget.deterministic_left
         return min(most, left / parts)
 
-    def _start(self, placement: Placement, parts: int) -> _Placed:
+    def _start(self, placement: Placement, parts: int) -> None:
         """One micro-batch after another, and, unless that is fast enough, the least period."""
         problem, instance = placement.problem, Instance.of(placement.problem)
         if placement.replicas > 1:
@@ -212,6 +228,7 @@ class _Hunt:
         placed = _Placed(placement, instance, list({id(one): one for one in (
             periodic_seed(instance, None), periodic_seed(instance, name))}.values()),
             Fraction(instance.heaviest_load))
+        self.placed.append(placed)
 
         def changed(search: PeriodSearch) -> None:
             placed.least_period = max(placed.least_period, search.bound)
@@ -224,7 +241,6 @@ class _Hunt:
             with contextlib.suppress(_FastEnough):
                 changed(find_repetend(instance, placed.fastest, self.budget, changed,
                                       deterministic=self._share(_PERIOD, parts + 1)))
-        return placed
 
     def _fast_enough(self, placed: _Placed) -> bool:
         return self.floor is not None and placed.fastest.period <= placed.limit(self.floor)
@@ -280,7 +296,7 @@ class _Hunt:
         return Serving(
             self.case.name, len(first.devices), first.time_unit, first.memory_unit, self.size,
             tuple(self._point(period, latency) for period, latency in front),
-            floor=self.floor, placements=len(self.case.placements),
+            floor=self.floor, placements=self.examined,
             least_period=float(min(p.fastest.period * p.instance.tick for p in self.placed)),
             least_period_bound=min(p.instance.bound(p.least_period, 1) for p in self.placed),
             seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted,

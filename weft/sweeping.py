@@ -20,10 +20,12 @@ from models.profiles import ProfileError
 from models.spec import SpecError
 from solver.problem import Problem
 from solver.search import Infeasible
+from solver.stopping import STOP, breakable, shielded
 from weft.cache import Cache, default_folder, key_of
 from weft.options import SearchOptions
 from weft.planning import Case, case_of, read_source
 from weft.refinement import tightened
+from weft.stopping import blocked
 from weft.tasks import Solved, solve_point
 from weft.tradeoff import Known, LeftOut, Row, Sweep, non_dominated, row_of
 from weft.variants import Axes, Variant, variants_of
@@ -135,15 +137,18 @@ class _Run:
     def over(self, executor: Executor, refine: bool) -> None:
         """Settle every point, and those that ``refine`` adds; Ctrl-C ends it, and points are left."""
         try:
-            self._settle(range(len(self.variants)), executor)
-            rounds = _ROUNDS if refine else 0
-            while rounds and (added := self._refine()):
-                self._settle(added, executor)
-                rounds -= 1
+            with breakable():
+                self._settle(range(len(self.variants)), executor)
+                rounds = _ROUNDS if refine else 0
+                while rounds and (added := self._refine()):
+                    self._settle(added, executor)
+                    rounds -= 1
         except KeyboardInterrupt:
             self._pending = {future: task for future, task in self._pending.items() if not future.cancel()}
             self._collect_the_rest()
         except BrokenExecutor:
+            if STOP.requested:  # the workers were told to end, too
+                return
             raise ChildProcessError(
                 "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
                 + ("" if self.cache is None else "; what was solved is cached, the same sweep goes on from there")
@@ -194,18 +199,21 @@ class _Run:
         """Take what has been solved; ``timeout`` ``None`` waits until there is something."""
         done, _ = wait(self._pending, timeout, FIRST_COMPLETED)
         for future in sorted(done, key=lambda future: self._pending[future].index):
-            task = self._pending.pop(future)
-            if future.cancelled():
-                continue
-            try:
-                result = future.result()
-            except ImportError as error:
-                raise ImportError(f"a worker cannot import what it needs ({error}): install weft there") from error
-            if isinstance(result, str):
-                self._leave_out(task.index, Infeasible(result))
-                continue
-            self._save(task.key, result)
-            self._keep(task.index, result, cached=False)
+            with shielded():  # from the list of what is pending to that of what is settled, and onto the disk
+                self._take(future, self._pending.pop(future))
+
+    def _take(self, future: Future[Solved | str], task: _Task) -> None:
+        if future.cancelled():
+            return
+        try:
+            result = future.result()
+        except ImportError as error:
+            raise ImportError(f"a worker cannot import what it needs ({error}): install weft there") from error
+        if isinstance(result, str):
+            self._leave_out(task.index, Infeasible(result))
+            return
+        self._save(task.key, result)
+        self._keep(task.index, result, cached=False)
 
     def _collect_the_rest(self) -> None:
         """Take what was solved when the sweep was interrupted; workers that the interrupt reached as well say so."""
@@ -271,6 +279,8 @@ def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
     watched, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
     try:
+        with blocked():  # the first task starts all workers
+            pool.submit(int)
         yield pool
     finally:
         held.close()
@@ -278,11 +288,7 @@ def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
 
 
 def _end_with_parent(watched: Connection) -> None:
-    """In a new worker: leave Ctrl-C to the parent, and end when it closes its end of ``watched`` or dies."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
+    """In a new worker, which hears no signals: end when the parent closes its end of ``watched`` or dies."""
     def watch() -> None:
         with contextlib.suppress(EOFError, OSError):
             watched.recv()

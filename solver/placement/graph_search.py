@@ -33,6 +33,7 @@ from solver.placement.search import Step, place_within
 from solver.placement.shares import part_of
 from solver.placement.slicing import Slicing, largest_load
 from solver.placement.stage_dag import GraphPlacement, stages_by_depth
+from solver.stopping import breakable
 
 __all__ = ["place_graph"]
 
@@ -84,7 +85,8 @@ class _Search:
 
     def run(self, began: float) -> GraphPlacement:
         try:
-            self._search()
+            with breakable():
+                self._search()
         except KeyboardInterrupt:
             self.budget.interrupted = True
         except NoneFound:  # one of the ways; another may have found something

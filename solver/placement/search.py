@@ -32,6 +32,7 @@ from solver.placement.refine import refine
 from solver.placement.shares import part_of
 from solver.placement.slicing import Slicing, best_slicing, depth_first_order, largest_load
 from solver.placement.windows import windows_of
+from solver.stopping import breakable
 
 __all__ = ["Step", "place", "place_within"]
 
@@ -97,18 +98,16 @@ class _Search:
             "coarsening": None, "slicing": None}
 
     def run(self, *, latency: bool) -> Placement:
+        latency_bound = None
         try:
-            self._bottleneck()
+            with breakable():
+                self._bottleneck()
+                if latency and self.best is not None and not self.budget.spent:
+                    latency_bound = self._latency()
         except KeyboardInterrupt:
             self.budget.interrupted = True
         if self.best is None:
             self._give_up()
-        latency_bound = None
-        if latency and not self.budget.spent:
-            try:
-                latency_bound = self._latency()
-            except KeyboardInterrupt:  # what is least in load is there
-                self.budget.interrupted = True
         return self._placement(latency_bound)
 
     # -- the largest load ----------------------------------------------------------------------------------------

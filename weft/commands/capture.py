@@ -7,7 +7,7 @@ import json
 
 import weft
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_torch, require_writable
+from weft.commands.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -25,7 +25,7 @@ def _run(options: argparse.Namespace) -> int:
     from models.operator_files import graph_to_json, save_graph
     from weft.capturing import graph_lines
 
-    require_writable(options.output)
+    require_output(options.output, "an operator graph", JSON, [options.model])
     graph = weft.capture(options.model)
     shown = by_layer(graph)
     if options.output:

@@ -7,7 +7,7 @@ import argparse
 import weft
 from weft.commands.arguments import add_search
 from weft.commands.command import GOOD, Command
-from weft.commands.output import search, show
+from weft.commands.output import require_folder, search, show
 
 __all__ = ["COMMAND"]
 
@@ -19,6 +19,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    require_folder(options.output)
     shown = search(weft.demo, options.output, options)
     show(shown.comparison, options.json)
     if not options.json:

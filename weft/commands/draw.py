@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import os
 
 import weft
 from weft.commands.arguments import add_schedule
 from weft.commands.command import GOOD, Command
+from weft.commands.output import require_output
 
 __all__ = ["COMMAND"]
 
@@ -26,7 +27,12 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    outputs = options.output or [str(Path(options.schedule).with_suffix(".html"))]
+    from weft.figures import FORMATS
+
+    outputs = options.output or [os.path.splitext(options.schedule)[0] + ".html"]
+    for output in outputs:
+        require_output(output, "a picture", (*FORMATS, ".json"),
+                       [options.schedule, options.baseline, options.measured])
     for output in outputs:
         weft.draw(options.schedule, output, baseline=options.baseline, measured=options.measured, title=options.title,
                   critical=options.critical, history=options.history)

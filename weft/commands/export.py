@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import weft
 from weft.commands.arguments import add_schedule
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_writable
+from weft.commands.output import require_output
 from weft.exporting import EXPORTS
 
 __all__ = ["COMMAND"]
@@ -22,7 +23,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    require_writable(options.output)
+    require_output(options.output, "", [Path(options.output).suffix.lower()], [options.schedule])
     for path in weft.export_schedule(options.schedule, options.output, format=options.format, torch=options.torch):
         print(f"written to {path}")
     return GOOD

@@ -6,7 +6,7 @@ import argparse
 
 import weft
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_writable, show
+from weft.commands.output import JSON, kept, require_output, show
 
 __all__ = ["COMMAND"]
 
@@ -19,10 +19,10 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    require_writable(options.output)
+    require_output(options.output, "a problem", JSON, [options.plan, *options.timelines])
     found = weft.fit(options.plan, *options.timelines)
     if options.output:
-        found.save(options.output)
+        kept(found.save, options.output, "the problem")
     show(found, options.json)
     if not options.json:
         for warning in found.warnings:

@@ -7,7 +7,7 @@ import argparse
 import weft
 from weft.commands.arguments import count
 from weft.commands.command import GOOD, NO, Command
-from weft.commands.output import require_writable, save
+from weft.commands.output import JSON, require_output, save
 from weft.commands.summary import summary
 
 __all__ = ["COMMAND"]
@@ -24,7 +24,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from solver.validate import violations
 
-    require_writable(options.output)
+    require_output(options.output, "a schedule", JSON, [options.file, options.problem])
     schedule = weft.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)
     save(schedule, options.output)
     print(summary(schedule))

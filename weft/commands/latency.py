@@ -7,7 +7,7 @@ import argparse
 import weft
 from weft.commands.arguments import add_search, add_spec, count
 from weft.commands.command import GOOD, SPEC, Command
-from weft.commands.output import require_output, show
+from weft.commands.output import kept, require_output, show, told
 
 __all__ = ["COMMAND"]
 
@@ -29,14 +29,15 @@ def _run(options: argparse.Namespace) -> int:
     from weft.serving import PointLines
 
     for output in options.output or ():
-        require_output(output, "a latency", OUTPUTS)
+        require_output(output, "a latency", OUTPUTS, [options.spec])
     found = weft.latency(
         options.spec, throughput=options.throughput, period=options.period, points=options.points,
         micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-        workers=options.workers, on_progress=PointLines(quiet=options.quiet))
+        workers=options.workers, on_progress=told(PointLines(quiet=options.quiet)))
+    for output in options.output or ():
+        kept(found.save, output, "the result")
     show(found, options.json)
     for output in options.output or ():
-        found.save(output)
         if not options.json:
             print(f"written to {output}")
     return GOOD
@@ -51,7 +52,8 @@ COMMAND = Command(
         "With --throughput (micro-batches per time) or --period (the longest allowed) the least latency at that floor "
         "is searched; without, the whole trade-off from the best throughput to the least latency. Every point "
         "carries a lower bound that holds over all placements and every schedule of one micro-batch a period. A floor "
-        "that cannot be met is refused with the best throughput (exit status 1). Ctrl-C keeps what was found.",
+        "that cannot be met is refused with the best throughput (exit status 1). Ctrl-C, SIGTERM and SIGHUP keep what "
+        "was found.",
         "-o writes, at a floor, the schedule (.json) or its picture (.html, .svg, .png); of the trade-off its numbers "
         "or its picture. Its latency holds for micro-batches that arrive when the schedule has them begin, as with "
         "weft replay --paced; those that are all there from the start queue.",

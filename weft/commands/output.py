@@ -5,11 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from solver.stopping import STOP
+from solver.writing import is_replaced
 
 if TYPE_CHECKING:
     from solver.schedule import Schedule
@@ -20,7 +24,12 @@ if TYPE_CHECKING:
     from weft.memory_plans import MemoryPlans
     from weft.tradeoff import Sweep
 
-__all__ = ["require_output", "require_torch", "require_writable", "save", "search", "show"]
+__all__ = ["JSON", "kept", "require_folder", "require_output", "require_torch", "save", "search", "show", "told"]
+
+#: The endings of a file that holds weft's own formats.
+JSON = (".json",)
+
+_Progress = TypeVar("_Progress")
 
 
 def search(function: Callable[..., Any], source: Any, options: argparse.Namespace, **further: Any) -> Any:
@@ -29,7 +38,26 @@ def search(function: Callable[..., Any], source: Any, options: argparse.Namespac
 
     with ProgressLine(quiet=options.quiet) as progress:
         return function(source, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-                        workers=options.workers, on_progress=progress, **further)
+                        workers=options.workers, on_progress=told(progress), **further)
+
+
+def told(listener: Callable[[_Progress], object],
+         answers: Callable[[_Progress], bool] = lambda _: True) -> Callable[[_Progress], None]:
+    """``listener`` for the progress of a search: from the first one that ``answers`` on, a stop keeps the best so far;
+    and where nobody can be told any more (a closed terminal), the search goes on in silence."""
+    silent = False
+
+    def tell(progress: _Progress) -> None:
+        nonlocal silent
+        if answers(progress):
+            STOP.hold()
+        try:
+            if not silent:
+                listener(progress)
+        except OSError:
+            silent = True
+
+    return tell
 
 
 def show(found: Comparison | Sweep | Serving | Fitted | Report | MemoryPlans, as_json: bool, width: int = 140) -> None:
@@ -37,45 +65,87 @@ def show(found: Comparison | Sweep | Serving | Fitted | Report | MemoryPlans, as
     if as_json:
         print(json.dumps(found.to_json()))
         return
-    from rich.console import Console
+    from weft.tables import console
 
-    Console(width=None if sys.stdout.isatty() else width).print(found.table())
+    console(width=None if sys.stdout.isatty() else width).print(found.table())
 
 
 def save(schedule: Schedule, path: str) -> None:
-    """Save a result that may have taken hours: if ``path`` fails, somewhere else, and say so."""
+    """Save a schedule as :func:`kept` does."""
     from solver.files import save_schedule
 
+    kept(lambda name: save_schedule(schedule, name), path, "the schedule")
+
+
+def kept(write: Callable[[str], object], path: str, what: str) -> None:
+    """``write`` a result that may have taken hours to ``path``: if that fails, somewhere else, and say so."""
     try:
-        save_schedule(schedule, path)
+        write(path)
     except OSError as error:
-        rescue = Path(tempfile.gettempdir()) / f"weft-{os.getpid()}-{Path(path).name}"
+        rescue = str(Path(tempfile.gettempdir()) / f"weft-{os.getpid()}-{Path(path).name}")
         try:
-            save_schedule(schedule, rescue)
-        except OSError:
+            write(rescue)
+        except (OSError, ValueError):
             raise error from None
-        raise OSError(error.errno, f"{error.strerror}; the schedule was saved to {rescue} instead", path) from None
+        raise OSError(error.errno, f"{error.strerror}; {what} was saved to {rescue} instead", path) from None
 
 
-def require_output(path: str, what: str, endings: Sequence[str]) -> None:
-    """Refuse a file whose ending means nothing for ``what``, or that cannot be written."""
+def require_output(path: str | None, what: str, endings: Sequence[str], inputs: Sequence[str | None] = ()) -> None:
+    """Refuse, before a long search rather than after it, a file whose ending means nothing for ``what``, that is one of
+    the ``inputs`` or that cannot be written. Devices and pipes may have any name."""
+    if path is None:
+        return
+    require_writable(path)
+    if not is_replaced(path):
+        return
     if Path(path).suffix.lower() not in endings:
         raise ValueError(f"{path}: the ending is {Path(path).suffix or 'missing'}, {what} is written as "
                          f"{', '.join(endings)}")
-    require_writable(path)
+    for read in inputs:
+        if read is not None and _same(read, path):
+            raise ValueError(f"{path}: is what is read, it would be overwritten; name another file")
 
 
-def require_writable(path: str | None) -> None:
+def require_writable(path: str) -> None:
     """Refuse an impossible output before a long search rather than after it."""
-    if path is None:
-        return
-    folder = Path(path).parent
-    if Path(path).is_dir():
+    if not path:
+        raise ValueError("the name of an output is empty; name a file")
+    if "\0" in path:
+        raise ValueError(f"{path!r} cannot be a file's name")
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    if mode is not None and stat.S_ISDIR(mode):
         raise OSError(21, "is a folder, name a file in it", path)
+    if mode is not None and not os.access(path, os.W_OK):
+        raise OSError(13, "is read-only", path)
+    if not is_replaced(path):
+        return
+    folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         raise OSError(2, "its folder does not exist", path)
-    if not os.access(folder, os.W_OK):
-        raise OSError(13, "its folder cannot be written to", path)
+    try:
+        handle, probe = tempfile.mkstemp(dir=folder, prefix=".weft-", suffix=".part")
+    except OSError as error:
+        raise OSError(error.errno, f"its folder cannot be written to ({error.strerror})", path) from None
+    os.close(handle)
+    os.unlink(probe)
+
+
+def require_folder(path: str) -> None:
+    """Make the folder ``path``, unless it is there, and refuse one that cannot be written to."""
+    if Path(path).exists() and not Path(path).is_dir():
+        raise OSError(20, "is a file, name a folder", path)
+    Path(path).mkdir(parents=True, exist_ok=True)
+    require_writable(str(Path(path) / "schedule.json"))
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
 
 
 def require_torch(command: str) -> None:

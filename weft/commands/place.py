@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft.commands.arguments import add_search, share
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_writable, show
+from weft.commands.output import JSON, kept, require_output, show, told
 
 if TYPE_CHECKING:
     from solver.problem import Problem
@@ -55,12 +55,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.problem and not options.stage_graph:
         raise PlacementError("--problem writes the blocks of a graph of stages or of a memory plan; add "
                              "--stage-graph or --memory")
-    require_writable(options.output)
-    require_writable(options.problem)
+    _require_outputs(options)
     found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
                        stage_graph=options.stage_graph, slack=options.slack, replicate=options.replicate,
                        whole_layers=not options.operators, time_limit=options.time_limit, effort=options.effort,
-                       seed=options.seed, workers=options.workers, on_step=StepLines(quiet=options.quiet))
+                       seed=options.seed, workers=options.workers, on_step=told(
+                           StepLines(quiet=options.quiet), lambda step: step.objective < float("inf")))
     answer, blocks = found.to_json(), None
     if options.problem:
         assert isinstance(found, GraphPlacement)
@@ -93,8 +93,7 @@ def _run_memory(options: argparse.Namespace) -> int:
                              "--effort, --seed and --workers")
     if not options.graph.endswith((".yaml", ".yml")):
         raise PlacementError(f"{options.graph}: --memory is for model specs (.yaml)")
-    require_writable(options.output)
-    require_writable(options.problem)
+    _require_outputs(options)
     found = weft.place_memory(options.graph, time_limit=options.time_limit)
     _write(options, found.to_json(), with_static(found.candidates[0]))
     show(found, options.json, width=180)
@@ -103,13 +102,18 @@ def _run_memory(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, answer: dict[str, Any], blocks: Problem | None) -> None:
-    from solver.entries import write_atomically
     from solver.files import save_problem
+    from solver.writing import write_atomically
 
     if options.output:
-        write_atomically(options.output, json.dumps(answer) + "\n")
+        kept(lambda name: write_atomically(name, json.dumps(answer) + "\n"), options.output, "the placement")
     if options.problem and blocks is not None:
-        save_problem(blocks, options.problem)
+        kept(lambda name: save_problem(blocks, name), options.problem, "the problem")
+
+
+def _require_outputs(options: argparse.Namespace) -> None:
+    require_output(options.output, "a placement", JSON, [options.graph])
+    require_output(options.problem, "a problem", JSON, [options.graph, options.output])
 
 
 def _tell_written(options: argparse.Namespace) -> None:

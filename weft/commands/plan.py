@@ -8,7 +8,7 @@ import json
 import weft
 from weft.commands.arguments import add_allowed, add_schedule
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_torch, require_writable
+from weft.commands.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -22,7 +22,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    require_writable(options.output)
+    require_output(options.output, "a plan", JSON, [options.schedule])
     if options.stages is not None:
         require_torch("plan --stages")
     elif options.allow_unsplit or options.allow_other_model:

@@ -8,7 +8,7 @@ import json
 import weft
 from weft.commands.arguments import byte_size, count, natural
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_torch, require_writable
+from weft.commands.output import JSON, kept, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
     if (options.model is None) == (options.stages is None):
         raise ValueError("profile: say what to time: either MODEL.pt2, or --stages FILE.py:FUNCTION")
     for path in (options.output, options.problem):
-        require_writable(path)
+        require_output(path, "what was measured", JSON, [options.model, _file_of(options.stages)])
     if options.stages is not None:
         return _run_stages(options)
     if options.problem is not None:
@@ -48,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
     with OperatorLine(quiet=options.quiet) as progress:
         times = profile_operators(options.model, repeats=options.repeats, device=options.device, on_progress=progress)
     if options.output:
-        save_times(times, options.output)
+        kept(lambda name: save_times(times, name), options.output, "the figures")
     print(json.dumps(times_to_json(times)) if options.json else "\n".join(times.summary()))
     if options.output and not options.json:
         print(f"written to {options.output}")
@@ -63,7 +63,7 @@ def _run_stages(options: argparse.Namespace) -> int:
     measured = weft.profile_stages(options.stages, repeats=options.repeats, device=options.device,
                                    ranks=options.ranks)
     if options.output:
-        save_stage_costs(measured, options.output)
+        kept(lambda name: save_stage_costs(measured, name), options.output, "the figures")
     print(json.dumps(stage_costs_to_json(measured)) if options.json else "\n".join(stage_lines(measured)))
     if options.problem:
         save_problem(measured_problem(measured.stages, backward=options.backward, memory=options.memory,
@@ -73,6 +73,11 @@ def _run_stages(options: argparse.Namespace) -> int:
         for path in filter(None, (options.output, options.problem)):
             print(f"written to {path}")
     return GOOD
+
+
+def _file_of(stages: str | None) -> str | None:
+    """Of FILE.py:FUNCTION the file."""
+    return None if stages is None else stages.rpartition(":")[0]
 
 
 COMMAND = Command(

@@ -8,7 +8,7 @@ import json
 import weft
 from weft.commands.arguments import add_allowed, count, positive
 from weft.commands.command import GOOD, Command
-from weft.commands.output import require_torch
+from weft.commands.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -47,6 +47,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    require_output(options.timeline, "a timeline", JSON, [options.plan])
     require_torch("replay")
     if options.rank_alone is not None:
         return _run_alone(options)

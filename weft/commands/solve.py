@@ -8,7 +8,7 @@ import json
 import weft
 from weft.commands.arguments import add_search, add_spec
 from weft.commands.command import GOOD, SPEC, Command
-from weft.commands.output import require_writable, save, search
+from weft.commands.output import JSON, require_output, save, search
 from weft.commands.summary import summary
 
 __all__ = ["COMMAND"]
@@ -21,9 +21,9 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    require_writable(options.output)
+    require_output(options.output, "a schedule", JSON, [options.spec])
     schedule = search(weft.solve, options.spec, options, micro_batches=options.micro_batches)
-    if options.output:
+    if options.output is not None:
         save(schedule, options.output)
     if options.json:
         from solver.files import schedule_to_json
@@ -48,7 +48,7 @@ COMMAND = Command(
         "the backward whole or split into input- and weight-gradient. Known schedules come first, so that "
         "there is an answer within a second; then the steady state (the repetend), warm-up and cool-down "
         "around it, and while time is left the schedule as a whole. Every answer has passed an independent "
-        "check and carries a lower bound. Ctrl-C ends the search and keeps the best answer so far.",
+        "check and carries a lower bound. Ctrl-C, SIGTERM and SIGHUP end the search and keep the best answer so far.",
     ),
     example="weft solve gpt.yaml -o schedule.json --time-limit 30\nweft solve problem.json --micro-batches 16 --json",
     arguments=_arguments,

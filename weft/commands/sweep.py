@@ -8,7 +8,7 @@ import contextlib
 import weft
 from weft.commands.arguments import add_repeatable, count, counts, positive, texts
 from weft.commands.command import GOOD, INTERRUPTED, SPEC, Command
-from weft.commands.output import require_output, show
+from weft.commands.output import kept, require_output, show, told
 
 __all__ = ["COMMAND"]
 
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
     from weft.tradeoff import OUTPUTS
 
     for output in options.output or ():
-        require_output(output, "a sweep", OUTPUTS)
+        require_output(output, "a sweep", OUTPUTS, [options.spec])
     with contextlib.ExitStack() as stack:
         executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
         found = weft.sweep(
@@ -54,10 +54,11 @@ def _run(options: argparse.Namespace) -> int:
             micro_batch_sizes=options.micro_batch_size, recompute=options.recompute, shapes=options.shapes,
             chunks=options.chunks, executor=executor, workers=options.workers, cache=options.cache,
             refine=options.refine, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-            on_progress=SweepLines(quiet=options.quiet))
+            on_progress=told(SweepLines(quiet=options.quiet), lambda progress: bool(progress.sweep.rows)))
+    for output in options.output or ():
+        kept(found.save, output, "the sweep")
     show(found, options.json)
     for output in options.output or ():
-        found.save(output)
         if not options.json:
             print(f"written to {output}")
     return INTERRUPTED if found.interrupted else GOOD
@@ -82,7 +83,7 @@ COMMAND = Command(
         "The ending of the output chooses: .html, .svg, .png draw tokens per second against GiB; "
         ".json holds the numbers.",
         "Points are solved side by side, one process a core, or on a Dask cluster. Each solved point is kept on "
-        "disk: after Ctrl-C, or with more values, the same command solves only what is missing.",
+        "disk: after Ctrl-C or SIGTERM, or with more values, the same command solves only what is missing.",
     ),
     example=(
         "weft sweep gpt.yaml --memory 16GiB,20GiB,24GiB --micro-batches 8,16 --recompute both -o front.html\n"
