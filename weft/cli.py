@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with listening():
+        with listening(ends=arguments is None):
             status = _run(arguments)
             if arguments is None:
                 end_with(status)

@@ -19,6 +19,7 @@ from solver.idle import Cause, DeviceIdle, idle_times
 from solver.problem import Problem
 from solver.schedule import Schedule
 from solver.search import Progress
+from solver.stopping import STOP
 from solver.validate import InvalidSchedule, violations
 from solver.whatif import WhatIf, what_if
 from weft import sentences
@@ -188,6 +189,7 @@ def explain_source(
         if what_if_figures and (faults := violations(schedule)):
             raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "
                                    f"{fault}" for fault in faults])
+    STOP.hold()  # what is known of the schedule is an answer, with figures of changes or without
     clock = Budget(seconds=options.time_limit)
     found = what_if(schedule, effort=options.effort or 0.3, seed=options.seed,
                     spent=lambda: clock.spent) if what_if_figures else None

@@ -88,7 +88,8 @@ def serve_source(
                 hunt.meet(floor)
     except KeyboardInterrupt:
         budget.interrupted = True
-        hunt.settle()
+        if not hunt.points:
+            hunt.settle()
         if not hunt.points:
             raise
     return hunt.result()

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from solver.stopping import STOP
 
@@ -31,7 +31,8 @@ _AGAIN = 0.02
 class _Listener:
     """Raises ``KeyboardInterrupt`` once at most, where :data:`~solver.stopping.STOP` allows it."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends: bool) -> None:
+        self.ends = ends
         self._first = 0.0
         self._number = int(signal.SIGINT)
         self._trying = False
@@ -42,10 +43,12 @@ class _Listener:
         elif not STOP.requested:
             STOP.requested, self._first, self._number = True, time.monotonic(), number
         elif time.monotonic() - self._first > _SAME:
-            _end_at_once()
+            _end_at_once("interrupted twice, ended at once")
         if not STOP.may_break:
             return
         if _imports(frame):
+            if self.ends and not STOP.held:
+                _end_at_once("interrupted")
             self._try_again()
             return
         STOP.heard = True
@@ -73,13 +76,14 @@ class _Listener:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[None]:
-    """Inside, the three signals are stops. Only in the main thread; signals that are ignored stay so (``nohup``)."""
+def listening(*, ends: bool = False) -> Iterator[None]:
+    """Inside, the three signals are stops. Only in the main thread; signals that are ignored stay so (``nohup``).
+    ``ends``: the process ends with what is inside, so that nobody needs the handlers that were there before."""
     STOP.clear()
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    listener, hook = _Listener(), sys.unraisablehook
+    listener, hook = _Listener(ends), sys.unraisablehook
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     sys.unraisablehook = lambda unraisable: listener.lost(unraisable, hook)
     for number, handler in before.items():
@@ -88,11 +92,12 @@ def listening() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        sys.unraisablehook = hook
-        STOP.clear()
+        if not ends:
+            for number, handler in before.items():
+                if handler is not signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            sys.unraisablehook = hook
+            STOP.clear()
 
 
 def end_with(status: int) -> None:
@@ -124,11 +129,11 @@ def _imports(frame: FrameType | None) -> bool:
     return False
 
 
-def _end_at_once() -> None:
+def _end_at_once(why: str) -> NoReturn:
     from solver.writing import discard_partial
     from weft.commands.command import INTERRUPTED
 
     discard_partial()
     with contextlib.suppress(OSError):
-        os.write(2, b"\nweft: interrupted twice, ended at once\n")
+        os.write(2, f"weft: {why}\n".encode())
     os._exit(INTERRUPTED)

@@ -277,6 +277,7 @@ def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
         return
     context = multiprocessing.get_context("spawn")  # fork copies the locks of threads that the copy does not have
     watched, held = context.Pipe(duplex=False)
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
     try:
         with blocked():  # the first task starts all workers
@@ -284,6 +285,9 @@ def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
         yield pool
     finally:
         held.close()
+        if STOP.requested:  # those that are still being imported do not watch yet
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
         pool.shutdown(cancel_futures=True)
 
 
