@@ -1,9 +1,9 @@
 """SIGTERM and SIGINT at random moments of every long command: what is lost, and how long the end takes.
 
 ``python -m experiments.signals [moments] [--only COMMAND]``: each long command is started anew for every moment and
-signalled once, at a time drawn between its start and so many seconds later. A result counts as lost where an answer
-had been told (a line of progress) and no result is printed or written; before the first answer nothing can be lost.
-Processes that stay and tracebacks count as faults, too.
+signalled once, half of the times after its start and half after its first answer, some random seconds later. A result
+is lost where an answer had been told (a line of progress) and no result is printed or written; before the first answer
+nothing can be lost. Processes that stay and tracebacks count as faults, too.
 """
 
 from __future__ import annotations
@@ -89,8 +89,9 @@ def cases(folder: Path) -> list[Case]:
     ]
 
 
-def signalled(case: Case, number: int, after: float, folder: Path) -> Ended:
-    """Run ``case`` in ``folder`` and send it the signal ``number`` once, ``after`` seconds after its start."""
+def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bool = False) -> Ended:
+    """Run ``case`` in ``folder`` and send it the signal ``number`` once, ``after`` seconds after its start, or after
+    its first ``answer``."""
     command = [sys.executable, "-m", "weft", *(part.replace("{}", str(folder)) for part in case.arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=_HOME,
                                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -98,6 +99,8 @@ def signalled(case: Case, number: int, after: float, folder: Path) -> Ended:
     assert process.stderr is not None and process.stdout is not None
     listener = threading.Thread(target=lambda: told.extend(iter(process.stderr.readline, "")), daemon=True)  # type: ignore[union-attr]
     listener.start()
+    while answer and process.poll() is None and not any(re.search(case.answer, line) for line in list(told)):
+        time.sleep(0.02)
     time.sleep(after)
     early = process.poll() is not None
     answered = any(re.search(case.answer, line) for line in list(told))
@@ -194,7 +197,9 @@ def main() -> None:
                 for moment in range(options.moments):
                     folder = Path(name) / f"{case.name}-{number.name}-{moment}"
                     folder.mkdir()
-                    found.append(signalled(case, number, draw.uniform(FIRST, case.seconds), folder))
+                    late = moment % 2 == 1 and case.name != "explain"  # it has its answer from the start
+                    found.append(signalled(case, number, draw.uniform(0.0 if late else FIRST, case.seconds / 2), folder,
+                                           answer=late))
                 rows.append(_row(case, number, found))
                 print(json.dumps(rows[-1]), flush=True)
     if options.output:

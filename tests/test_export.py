@@ -54,7 +54,8 @@ def test_exporting_needs_no_torch() -> None:
     (["-o", "x.json"], "x.json: the ending does not say which format; name one with --format"),
     (["-o", "no/such/x.csv"], "its folder does not exist"),
     (["-o", "x.csv", "--torch", "1.13"], "the PyTorch version is '1.13', it must be 2.6 or newer"),
-    (["-o", "x.csv", "--format", "torchtitan"], "x.csv: the ending is .csv, which torchtitan is not; end the file's name in .toml"),
+    (["-o", "x.csv", "--format", "torchtitan"], "x.csv: the ending is .csv, which torchtitan is not; end the file's "
+                                                "name in .toml"),
 ])
 def test_an_export_that_means_nothing_is_one_sentence(arguments: list[str], message: str, saved: Path,
                                                       tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
