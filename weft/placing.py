@@ -16,6 +16,7 @@ from solver.placement.problem import DeviceKind, PlacementError, PlacementProble
 from solver.placement.search import Step, place
 from solver.placement.stage_dag import GraphPlacement
 from weft.options import SearchOptions
+from weft.units import name_text
 
 if TYPE_CHECKING:
     from models.sections import Spec
@@ -163,7 +164,7 @@ def placement_text(placement: Placement) -> str:
     found = "proven optimal" if meets(placement.objective, placement.bound) else f"gap at most {placement.gap:.2%}"
     proof = f"{found} over every cut of these operators into {shape}"
     lines = [
-        f"{problem.name}: {len(problem.nodes)} operators in {len(placement.stages)} stages",
+        f"{name_text(problem.name)}: {len(problem.nodes)} operators in {len(placement.stages)} stages",
         f"bottleneck  {_time(placement.objective, unit)}, lower bound {_time(placement.bound, unit)}: {proof}",
         f"latency     {_time(placement.latency, unit)}" + (
             "" if placement.latency_bound is None else f", lower bound {_time(placement.latency_bound, unit)} at this "
@@ -179,7 +180,7 @@ def placement_text(placement: Placement) -> str:
         limit = "" if kind.memory is None else f" of {_memory(kind.memory, problem)}"
         several = f"{stage.devices} x " if stage.devices > 1 else ""
         added_up = f", {_time(stage.all_reduce, unit)} all-reduce" if stage.all_reduce else ""
-        names = [problem.nodes[stage.nodes[0]].name, problem.nodes[stage.nodes[-1]].name]
+        names = [name_text(problem.nodes[node].name) for node in (stage.nodes[0], stage.nodes[-1])]
         count = "1 operator" if len(stage.nodes) == 1 else f"{len(stage.nodes)} operators"
         lines.append(f"  stage {number:<2} {several}{kind.name}: load {_time(stage.load, unit)} "
                      f"({_time(stage.compute, unit)} compute, {_time(stage.transfers, unit)} transfers{added_up}), "

@@ -1,10 +1,27 @@
-"""Numbers as people read them: seconds as ms, bytes as GiB, other units as they are."""
+"""Numbers as people read them: seconds as ms, bytes as GiB, other units as they are; and names, however long."""
 
 from __future__ import annotations
 
-from solver.problem import Number
+import re
+from typing import TYPE_CHECKING
 
-__all__ = ["bytes_text", "memory_text", "time_text"]
+if TYPE_CHECKING:
+    from solver.problem import Number
+
+__all__ = ["NAME", "TEXT", "bytes_text", "memory_text", "name_text", "time_text"]
+
+#: Characters that a name (a device, a block) and a longer text (a title, a cell) are cut to where people read them.
+NAME, TEXT = 60, 300
+
+#: What no terminal and no XML (SVG) may get: control characters, halves of surrogate pairs, and two that are none.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def name_text(name: str, most: int = NAME) -> str:
+    """``name`` in ``most`` characters at most, the middle left out, and with a sign for each that cannot be shown."""
+    if len(name) > most:
+        name = f"{name[:most // 2]}…{name[len(name) - (most - 1 - most // 2):]}"
+    return _UNPRINTABLE.sub("\ufffd", name)
 
 
 def time_text(value: float, unit: str) -> tuple[str, str]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 
+#: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes, micro-batches
+#: (no schedule may have more operations, :data:`solver.search.MAX_OPERATIONS`), and what else is counted.
+_LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
+
 __all__ = ["add_allowed", "add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts",
-           "natural", "positive", "share", "texts"]
+           "micro_batches", "natural", "positive", "share", "texts", "workers"]
 
 
 def add_schedule(command: argparse.ArgumentParser) -> None:
@@ -24,7 +28,7 @@ def add_allowed(command: argparse.ArgumentParser) -> None:
 def add_spec(command: argparse.ArgumentParser) -> None:
     """A model spec or block problem, and how many micro-batches run."""
     command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
-    command.add_argument("-n", "--micro-batches", type=count, metavar="N",
+    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N",
                          help="how many micro-batches run (a spec says it itself; this overrides)")
 
 
@@ -33,7 +37,7 @@ def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
     command.add_argument("--time-limit", type=positive, default=time_limit, metavar="SECONDS",
                          help=f"end the search after so long (default: {time_limit:g})")
     add_repeatable(command)
-    command.add_argument("--workers", type=count, default=1, metavar="N", help="CP-SAT workers (default: 1)")
+    command.add_argument("--workers", type=workers, default=1, metavar="N", help="CP-SAT workers (default: 1)")
     command.add_argument("--quiet", action="store_true", help="do not show progress")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -49,27 +53,38 @@ def add_repeatable(command: argparse.ArgumentParser) -> None:
 
 
 def positive(text: str) -> float:
-    """A finite number greater than 0."""
+    """A finite number greater than 0, such as seconds."""
     value = _number(text, float)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"is {text}, it must be a number greater than 0")
+    if not 0 < value <= _LONG:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a number greater than 0 and at most {_LONG:.0e}")
     return value
 
 
 def share(text: str) -> float:
     """A finite number of 0 or more."""
     value = _number(text, float)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"is {text}, it must be a number of 0 or more")
+    if not 0 <= value <= _LONG:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a number of 0 or more and at most {_LONG:.0e}")
     return value
 
 
-def count(text: str) -> int:
+def count(text: str, most: int = _MANY) -> int:
     """A whole number of at least 1."""
     value = int(_number(text, int))
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"is {text}, it must be a whole number of at least 1")
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a whole number of at least 1"
+                                         + ("" if value < 1 else f" and at most {most}"))
     return value
+
+
+def micro_batches(text: str) -> int:
+    """How many micro-batches run."""
+    return count(text, _MICRO_BATCHES)
+
+
+def workers(text: str) -> int:
+    """Threads or processes."""
+    return count(text, _WORKERS)
 
 
 def natural(text: str) -> int:
@@ -86,8 +101,8 @@ def texts(text: str) -> list[str]:
 
 
 def counts(text: str) -> list[int]:
-    """Whole numbers of at least 1 between commas."""
-    return [count(part) for part in texts(text)]
+    """Whole numbers of at least 1 between commas, as micro-batches."""
+    return [micro_batches(part) for part in texts(text)]
 
 
 def byte_size(text: str) -> int:

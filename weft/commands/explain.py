@@ -6,7 +6,7 @@ import argparse
 import json
 
 import weft
-from weft.commands.arguments import add_search, count
+from weft.commands.arguments import add_search, count, micro_batches
 from weft.commands.command import GOOD, NO, Command
 from weft.commands.output import search
 
@@ -15,7 +15,7 @@ __all__ = ["COMMAND"]
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SOURCE", help="a schedule, a block problem (.json) or a model spec (.yaml)")
-    command.add_argument("-n", "--micro-batches", type=count, metavar="N",
+    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N",
                          help="how many micro-batches run (a schedule or spec says it itself)")
     command.add_argument("--what-if", action="store_true", help="add what changes of memory and speed would give")
     command.add_argument("--in-flight", type=count, metavar="N", help="ask whether N micro-batches fit at once")

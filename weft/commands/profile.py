@@ -6,7 +6,7 @@ import argparse
 import json
 
 import weft
-from weft.commands.arguments import byte_size, count, natural
+from weft.commands.arguments import byte_size, count, natural, workers
 from weft.commands.command import GOOD, Command
 from weft.commands.output import JSON, kept, require_output, require_torch
 
@@ -19,7 +19,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", metavar="FILE", help="write the figures there")
     command.add_argument("--repeats", type=count, default=7, metavar="N", help="runs that a median is of (default: 7)")
     command.add_argument("--device", metavar="cpu|cuda", help="where (default: a GPU if there is one)")
-    command.add_argument("--ranks", type=count, default=1, metavar="N",
+    command.add_argument("--ranks", type=workers, default=1, metavar="N",
                          help="with --stages: processes that measure at once, as many as will run here (default: 1)")
     command.add_argument("--problem", metavar="FILE", help="with --stages: write the block problem there")
     command.add_argument("--backward", choices=("full", "split"), default="full",

@@ -13,7 +13,7 @@ __all__ = ["summary"]
 def summary(schedule: Schedule) -> str:
     """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""
     from weft.choice import choice_lines, covered_lines
-    from weft.units import memory_text, time_text
+    from weft.units import memory_text, name_text, time_text
 
     unit = schedule.problem.time_unit
 
@@ -22,8 +22,8 @@ def summary(schedule: Schedule) -> str:
 
     bubble = schedule.bubble
     lines = [
-        f"{schedule.problem.name}: {schedule.micro_batches} micro-batches on {len(schedule.problem.devices)} devices"
-        + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
+        f"{name_text(schedule.problem.name)}: {schedule.micro_batches} micro-batches on "
+        f"{len(schedule.problem.devices)} devices" + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
         f"makespan  {shown(schedule.makespan)}, lower bound {shown(schedule.makespan_bound)}: "
         + ("proven optimal" if schedule.gap == 0 else "no bound" if schedule.gap == float("inf")
            else f"gap at most {schedule.gap:.2%}") + (" for this placement" if schedule.solver.get("covered") else ""),
@@ -41,7 +41,7 @@ def summary(schedule: Schedule) -> str:
                                           f"step {bubble.step:.1%}", f"span {bubble.span:.1%}"]))
     static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
     lines.append("memory    " + ", ".join(
-        f"{device.name} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
+        f"{name_text(device.name)} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
         for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)))
     if "gradients_freed" in schedule.solver:
         freed = (" ".join(memory_text(amount, schedule.problem.memory_unit))
@@ -51,6 +51,8 @@ def summary(schedule: Schedule) -> str:
     if schedule.solver.get("stopped"):
         lines.append("stopped   a part of the search failed, this is the best without it: "
                      f"{schedule.solver['stopped']}")
+    if schedule.solver.get("interrupted"):
+        lines.append("note      interrupted: the best so far, the search was not finished")
     notes = schedule.solver.get("notes")
     lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
     return "\n".join(lines)

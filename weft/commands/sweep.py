@@ -6,7 +6,7 @@ import argparse
 import contextlib
 
 import weft
-from weft.commands.arguments import add_repeatable, count, counts, positive, texts
+from weft.commands.arguments import add_repeatable, counts, positive, texts, workers
 from weft.commands.command import GOOD, INTERRUPTED, SPEC, Command
 from weft.commands.output import kept, require_output, show, told
 
@@ -29,7 +29,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--time-limit", type=positive, metavar="SECONDS",
                          help="end each point's search after so long (default: 10, none with --effort)")
     add_repeatable(command)
-    command.add_argument("--workers", type=count, metavar="N", help="processes (default: one a core)")
+    command.add_argument("--workers", type=workers, metavar="N", help="processes (default: one a core)")
     command.add_argument("--dask", metavar="ADDRESS", help="solve on the Dask cluster with this scheduler instead")
     command.add_argument("--no-refine", dest="refine", action="store_false",
                          help="add no points at the memory that known schedules ahead of weft's points need")

@@ -15,6 +15,7 @@ from solver.problem import Number
 from solver.schedule import Operation, Schedule
 from weft.figures.axis import TimeAxis
 from weft.figures.style import INK, Unit, chunk_of_block, kind_label, text_width
+from weft.units import name_text
 
 __all__ = ["Lane", "Measured", "Row", "Subject", "boxes", "memory_steps", "numbers", "read_measured",
            "repetend_span", "subject"]
@@ -63,7 +64,7 @@ class Subject:
     def name(self) -> str:
         """Who made the schedule; baselines go by the name their authors gave them."""
         name = str(self.schedule.solver.get("name", "schedule"))
-        return BASELINES[name].title if name in BASELINES else name
+        return BASELINES[name].title if name in BASELINES else name_text(name)
 
 
 @dataclass(frozen=True, slots=True)

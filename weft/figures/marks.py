@@ -13,12 +13,16 @@ import altair as alt
 
 from weft.figures.data import Row
 from weft.figures.style import FONT, IDLE, INK, MUTED
+from weft.units import TEXT, name_text
 
 __all__ = ["Scales", "layers", "page", "specification"]
 
 #: What an HTML page may do: run what it holds (Vega compiles expressions), show and save images made from it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 
+
+#: Characters that a heading is cut to.
+TITLE = 400
 
 #: What the pointer shows over a box and over the memory strip: field of the row -> title.
 BOX_DETAILS = {"block": "block", "micro-batch": "micro-batch", "device": "device", "does": "kind", "start": "start",
@@ -91,10 +95,22 @@ def layers(
 
 
 def specification(chart: alt.LayerChart) -> dict[str, Any]:
-    """The Vega-Lite specification of ``chart``: checked by Altair, but for the data, which it checks row by row."""
+    """The Vega-Lite specification of ``chart``: checked by Altair, but for the data, which it checks row by row. Names
+    in it are cut, and what cannot be in a picture is replaced: the renderer ends the process where it meets it."""
     bare = chart.copy(deep=False)
     bare.datasets = alt.Undefined
-    return {**bare.to_dict(), "datasets": chart.datasets}
+    return {**_texts_shown(bare.to_dict()), "datasets": {
+        name: [{key: name_text(value, TEXT) if isinstance(value, str) else value for key, value in row.items()}
+               for row in rows] for name, rows in chart.datasets.items()}}
+
+
+def _texts_shown(part: Any) -> Any:
+    """The specification with all texts fit to be drawn; expressions, which are ours, stay as they are."""
+    if isinstance(part, dict):
+        return {key: value if key == "labelExpr" else _texts_shown(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_texts_shown(value) for value in part]
+    return name_text(part, TITLE) if isinstance(part, str) else part
 
 
 def page(specification: dict[str, Any], title: str, script: str) -> str:

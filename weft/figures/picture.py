@@ -36,11 +36,14 @@ from weft.figures.style import (
     time_unit,
     tint,
 )
+from weft.units import TEXT, name_text
 
 __all__ = ["build", "render"]
 
 HEADER = 21.0
 BAND = 17.0
+#: Characters of a device's name beside its lane.
+LABEL = 24
 
 
 def build(
@@ -95,7 +98,7 @@ def render(picture: alt.LayerChart, ending: str, title: str) -> str | bytes:
         content = vl_convert.vegalite_to_svg(specification, vl_version=version)
     else:
         script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", version)
-        content = marks.page(specification, title, script)
+        content = marks.page(specification, name_text(title, TEXT), script)
     return content
 
 
@@ -124,7 +127,7 @@ def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band:
         lanes.append(Lane(y, y + heights.lane))
         end = run.end if run is not None else schedule.makespan
         sheet.idle += [{"x": x, "x2": x2, "y": y, "y2": y + heights.lane} for x, x2 in sheet.axis.clip(0.0, end)]
-        sheet.text(description.name, y + heights.lane / 2, heights.label, x=-8, align="right")
+        sheet.text(name_text(description.name, LABEL), y + heights.lane / 2, heights.label, x=-8, align="right")
         y += heights.lane
         if heights.memory:
             draw_memory(sheet, shown, device, y + 2, y + heights.memory)
@@ -152,7 +155,7 @@ def _facts(shown: Subject, unit: Unit, run: Measured | None) -> str:
     proof = f"proven optimal{here}" if schedule.status == "optimal" else ""
     if not proof and schedule.makespan_bound > 0:
         proof = f"at most {figure(100 * schedule.gap, 2)} % above the optimum{here}"
-    placement = str(schedule.solver.get("placement", ""))
+    placement = name_text(str(schedule.solver.get("placement", "")))
     return joined([placement, length, f"step bubble {100 * schedule.bubble.step:.1f} %", proof])
 
 
@@ -235,7 +238,7 @@ def _cuts(sheet: Sheet, bottom: float) -> None:
 
 def _title(schedule: Schedule) -> str:
     devices, batches = len(schedule.problem.devices), schedule.micro_batches
-    return (f"{schedule.problem.name}, {batches} micro-batch{'es' if batches != 1 else ''} "
+    return (f"{name_text(schedule.problem.name)}, {batches} micro-batch{'es' if batches != 1 else ''} "
             f"on {devices} device{'s' if devices != 1 else ''}")
 
 

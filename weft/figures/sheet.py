@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from weft.figures.axis import TimeAxis
 from weft.figures.data import Row
 from weft.figures.style import INK, Unit
+from weft.units import TEXT, name_text
 
 __all__ = ["WIDTH", "Heights", "Sheet", "heights_for"]
 
@@ -59,8 +60,8 @@ class Sheet:
     def text(self, text: str, y: float, size: float, *, x: float, colour: str = INK, align: str = "left",
              bold: bool = False) -> None:
         """Write ``text`` at ``x`` pixels from the left end of the axis, its middle at height ``y``."""
-        self.texts.append({"text": text, "px": x, "y": y, "size": size, "colour": colour, "align": align,
-                           "bold": bold})
+        self.texts.append({"text": name_text(text, TEXT), "px": x, "y": y, "size": size, "colour": colour,
+                           "align": align, "bold": bold})
 
     def line(self, x: float, y: float, x2: float, y2: float, *, colour: str = INK, width: float = 1.0,
              dash: Sequence[float] = ()) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solver.problem import BlockKind, Problem
+from weft.units import name_text
 
 __all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "OVER", "STATIC", "TINTS", "Unit",
            "chunk_of_block", "figure", "joined", "kind_label", "memory_unit", "text_width", "time_unit", "tint"]
@@ -81,7 +82,7 @@ class Unit:
 
     def show(self, value: float, digits: int = 4) -> str:
         """``value`` in this unit, with its name."""
-        return f"{figure(value / self.size, digits)} {self.name}".strip()
+        return f"{figure(value / self.size, digits)} {name_text(self.name)}".strip()
 
 
 def time_unit(problem: Problem, longest: float) -> Unit:
