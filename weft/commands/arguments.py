@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-#: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes, micro-batches
-#: (no schedule may have more operations, :data:`solver.search.MAX_OPERATIONS`), and what else is counted.
+#: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
+#: micro-batches (no schedule may have more operations, :data:`solver.search.MAX_OPERATIONS`), what else is counted.
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
 __all__ = ["add_allowed", "add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts",

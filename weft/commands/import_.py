@@ -16,7 +16,8 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", metavar="FILE", help="a PyTorch pipelining CSV or a Tessel schedule (.json)")
     command.add_argument("--problem", metavar="SPEC", help="a block problem, or for a CSV a model spec, to time it on")
-    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N", help="refuse a file of another number")
+    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N",
+                         help="refuse a file of another number")
     command.add_argument("-o", "--output", metavar="FILE", required=True,
                          help="write the schedule there (format weft.schedule/1)")
 

@@ -23,7 +23,8 @@ def summary(schedule: Schedule) -> str:
     bubble = schedule.bubble
     lines = [
         f"{name_text(schedule.problem.name)}: {schedule.micro_batches} micro-batches on "
-        f"{len(schedule.problem.devices)} devices" + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
+        f"{len(schedule.problem.devices)} devices"
+        + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
         f"makespan  {shown(schedule.makespan)}, lower bound {shown(schedule.makespan_bound)}: "
         + ("proven optimal" if schedule.gap == 0 else "no bound" if schedule.gap == float("inf")
            else f"gap at most {schedule.gap:.2%}") + (" for this placement" if schedule.solver.get("covered") else ""),
