@@ -24,22 +24,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from solver.baselines import baseline
-from solver.files import save_problem, save_schedule
+from solver.files import save_problem
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.writing import write_atomically
 
-__all__ = ["FIRST", "Case", "Ended", "cases", "signalled"]
+__all__ = ["Case", "Ended", "cases", "signalled"]
 
-#: Seconds after the start of the first moment: Python itself, which nobody can catch, has begun by then.
-FIRST = 0.3
 _HOME = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
 class Case:
-    """A command that runs for ``seconds`` or longer. A line on standard error with ``answer`` (a pattern) in it tells
-    of one; ``kept`` says whether its result is there, from the folder and what was printed."""
+    """A command; moments are drawn from its first ``seconds``. A line on standard error with ``answer`` (a pattern) in
+    it tells of one; ``kept`` says whether its result is there, from the folder and what was printed."""
 
     name: str
     arguments: tuple[str, ...]
@@ -67,31 +64,30 @@ def cases(folder: Path) -> list[Case]:
     problem = _pipeline(8, memory=7)
     save_problem(problem, deep)
     save_problem(_pipeline(4, memory=4), small)
-    schedule, graph = folder / "greedy.json", folder / "graph.json"
-    save_schedule(baseline("greedy", problem, 24), schedule)
+    graph = folder / "graph.json"
     graph.write_text(json.dumps(_graph()))
 
     def file(name: str) -> Callable[[Path, str], bool]:
         return lambda where, _: (where / name).exists() and (where / name).stat().st_size > 100
 
-    limit = ("--time-limit", "120")
+    limit = ("--time-limit", "300")
     return [
-        Case("solve", ("solve", str(deep), "-n", "24", "-o", "{}/out.json", *limit), 8.0, "best", file("out.json")),
-        Case("compare", ("compare", str(deep), "-n", "24", *limit), 8.0, "best", lambda _, text: "lower bound" in text),
+        Case("solve", ("solve", str(deep), "-n", "24", "-o", "{}/out.json", *limit), 2.5, "best", file("out.json")),
+        Case("compare", ("compare", str(deep), "-n", "24", *limit), 2.5, "best", lambda _, text: "lower bound" in text),
         Case("sweep", ("sweep", str(small), "-n", "1,2,40", "--workers", "2", "--no-cache", "--no-refine", "-o",
-                       "{}/sweep.json", *limit), 8.0, "gap|optimal", file("sweep.json")),
-        Case("explain", ("explain", str(schedule), "--what-if", *limit), 8.0, "critical",
+                       "{}/sweep.json", *limit), 2.5, "gap|optimal", file("sweep.json")),
+        Case("explain", ("explain", str(deep), "-n", "24", "--what-if", "--time-limit", "2"), 2.5, "best",
              lambda _, text: "critical path" in text.lower()),
-        Case("demo", ("demo", "-o", "{}/demo", *limit), 8.0, "best", file("demo/plan.json")),
-        Case("place", ("place", str(graph), "-o", "{}/placed.json", *limit), 8.0, r": \d", file("placed.json")),
-        Case("latency", ("latency", str(deep), "-n", "24", "-o", "{}/out.json", *limit), 8.0, "latency",
+        Case("demo", ("demo", "-o", "{}/demo", *limit), 2.5, "best", file("demo/plan.json")),
+        Case("place", ("place", str(graph), "-o", "{}/placed.json", *limit), 2.5, r": \d", file("placed.json")),
+        Case("latency", ("latency", str(deep), "-n", "24", "-o", "{}/out.json", *limit), 2.5, "latency",
              file("out.json")),
     ]
 
 
 def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bool = False) -> Ended:
-    """Run ``case`` in ``folder`` and send it the signal ``number`` once, ``after`` seconds after its start, or after
-    its first ``answer``."""
+    """Run ``case`` in ``folder`` and send it the signal ``number`` once, ``after`` seconds of its CPU time (in a sweep
+    that waits for its workers, of the clock) after it began to listen, or after its first ``answer``."""
     command = [sys.executable, "-m", "weft", *(part.replace("{}", str(folder)) for part in case.arguments)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=_HOME,
                                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -99,9 +95,12 @@ def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bo
     assert process.stderr is not None and process.stdout is not None
     listener = threading.Thread(target=lambda: told.extend(iter(process.stderr.readline, "")), daemon=True)  # type: ignore[union-attr]
     listener.start()
-    while answer and process.poll() is None and not any(re.search(case.answer, line) for line in list(told)):
+    while process.poll() is None and not (_listens(process.pid) and (
+            not answer or any(re.search(case.answer, line) for line in list(told)))):
         time.sleep(0.02)
-    time.sleep(after)
+    began, used = time.monotonic(), _cpu(process.pid)
+    while process.poll() is None and _cpu(process.pid) - used < after and time.monotonic() - began < 5 * after:
+        time.sleep(0.01)
     early = process.poll() is not None
     answered = any(re.search(case.answer, line) for line in list(told))
     began = time.monotonic()
@@ -125,6 +124,25 @@ def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bo
     if early:
         faults.append("ended before the signal")
     return Ended(process.returncode, seconds, answered, case.kept(folder, printed), tuple(faults), text + printed)
+
+
+def _listens(process: int) -> bool:
+    """Whether ``process`` has a handler of its own for SIGTERM: before, Python itself is starting."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return False
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def _cpu(process: int) -> float:
+    """Seconds of CPU time that ``process`` has used."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _wait(process: subprocess.Popen[str], seconds: float) -> bool:
@@ -197,9 +215,8 @@ def main() -> None:
                 for moment in range(options.moments):
                     folder = Path(name) / f"{case.name}-{number.name}-{moment}"
                     folder.mkdir()
-                    late = moment % 2 == 1 and case.name != "explain"  # it has its answer from the start
-                    found.append(signalled(case, number, draw.uniform(0.0 if late else FIRST, case.seconds / 2), folder,
-                                           answer=late))
+                    late = moment % 2 == 1
+                    found.append(signalled(case, number, draw.uniform(0.0, case.seconds), folder, answer=late))
                 rows.append(_row(case, number, found))
                 print(json.dumps(rows[-1]), flush=True)
     if options.output:

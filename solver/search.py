@@ -36,7 +36,7 @@ from solver.repetend import PeriodSearch, find_repetend, shorten_latency
 from solver.room import device_rows
 from solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
 from solver.seeds import STARTS, periodic_seed
-from solver.stopping import breakable
+from solver.stopping import STOP, breakable
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
@@ -248,6 +248,8 @@ class Search:
     def _find_first(self) -> Iterator[None]:
         """Known schedules; where none fits, any order of operations that does, or a proof that there is none."""
         for name, orders in STARTS.items():
+            if self.best is not None and STOP.requested:
+                return
             with self._at_most_noted(), suppress(NotApplicable):
                 self.offer(orders(self.problem, self.micro_batches), name)
         effort = _FIRST_TRY

@@ -110,8 +110,11 @@ def require_writable(path: str) -> None:
     """Refuse an impossible output before a long search rather than after it."""
     if not path:
         raise ValueError("the name of an output is empty; name a file")
-    if "\0" in path:
-        raise ValueError(f"{path!r} cannot be a file's name")
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError(f"{path!r} cannot be a file's name")
+    except UnicodeEncodeError:
+        raise ValueError(f"{path!r} cannot be a file's name") from None
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
