@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import statistics
 import subprocess
@@ -47,11 +48,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a signalled command ended: its status, the seconds it took from the signal, whether it had told an answer
+    """How a signalled command ended: its status, the seconds it took from the signal, of the clock and of its CPU time
+    (a sweep's with all that its workers used), whether it had told an answer
     before, whether its result is there, and what is wrong with it."""
 
     status: int
     seconds: float
+    cpu_seconds: float
     answered: bool
     kept: bool
     faults: tuple[str, ...]
@@ -92,6 +95,7 @@ def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bo
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=_HOME,
                                start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     told: list[str] = []
+    before = _cpu_of_ended()
     assert process.stderr is not None and process.stdout is not None
     listener = threading.Thread(target=lambda: told.extend(iter(process.stderr.readline, "")), daemon=True)  # type: ignore[union-attr]
     listener.start()
@@ -103,7 +107,7 @@ def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bo
         time.sleep(0.01)
     early = process.poll() is not None
     answered = any(re.search(case.answer, line) for line in list(told))
-    began = time.monotonic()
+    began, used = time.monotonic(), _cpu(process.pid)
     process.send_signal(number)
     faults: list[str] = []
     try:
@@ -114,6 +118,7 @@ def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bo
             faults.append("does not end")
             process.kill()
             printed = ""
+    cpu = _cpu_of_ended() - before - used
     listener.join(10)
     text = "".join(told)
     if "Traceback" in text + printed:
@@ -123,7 +128,7 @@ def signalled(case: Case, number: int, after: float, folder: Path, *, answer: bo
         os.killpg(process.pid, signal.SIGKILL)
     if early:
         faults.append("ended before the signal")
-    return Ended(process.returncode, seconds, answered, case.kept(folder, printed), tuple(faults), text + printed)
+    return Ended(process.returncode, seconds, cpu, answered, case.kept(folder, printed), tuple(faults), text + printed)
 
 
 def _listens(process: int) -> bool:
@@ -143,6 +148,11 @@ def _cpu(process: int) -> float:
     except OSError:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu_of_ended() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _wait(process: subprocess.Popen[str], seconds: float) -> bool:
@@ -231,6 +241,7 @@ def _row(case: Case, number: signal.Signals, found: Sequence[Ended]) -> dict[str
         "kept": sum(ended.kept for ended in found),
         "worst seconds to the end": round(max(ended.seconds for ended in found), 2),
         "median seconds to the end": round(statistics.median(ended.seconds for ended in found), 2),
+        "worst CPU seconds to the end": round(max(ended.cpu_seconds for ended in found), 2),
         "statuses": {str(status): sum(ended.status == status for ended in found)
                      for status in sorted({ended.status for ended in found})},
         "faults": sorted(fault for ended in found for fault in ended.faults)}

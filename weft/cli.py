@@ -76,8 +76,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        short = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} ..."
-        self.exit(BAD, f"{self.prog}: {short} (see {self.prog} --help)\n")
+        self.exit(BAD, f"{self.prog}: {_short(message)} (see {self.prog} --help)\n")
 
 
 def _parser(known: Mapping[str, Command]) -> argparse.ArgumentParser:
@@ -120,8 +119,10 @@ def _first(faults: Sequence[str]) -> str:
 
 
 def _fail(status: int, message: str) -> int:
-    if len(message) > _LONGEST:
-        message = f"{message[:_LONGEST // 2]} ... {message[-_LONGEST // 2:]}"
     with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"weft: {message}", file=sys.stderr, flush=True)
+        print(f"weft: {_short(message)}", file=sys.stderr, flush=True)
     return status
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= _LONGEST else f"{message[:_LONGEST // 2]} ... {message[-_LONGEST // 2:]}"
