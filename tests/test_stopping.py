@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,18 @@ def test_what_was_ignored_stays_so() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_command_that_waits_in_native_code_leaves_signals_as_they_are(monkeypatch: pytest.MonkeyPatch,
+                                                                        tmp_path: Path) -> None:
+    seen: list[object] = []
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("weft.replay", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr("weft.schema", lambda: seen.append(signal.getsignal(signal.SIGTERM)))
+    assert main(["replay", str(tmp_path / "plan.json"), "--emulate"]) == 0
+    assert main(["schema"]) == 0
+    assert seen[0] is before and seen[1] is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_keeps_the_best_so_far(number: int, endless: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                         capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +178,5 @@ def test_ctrl_c_in_python_ends_what_if_figures_too(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("solver.whatif._searched", interrupted)
     schedule = weft.solve(pipeline(v(2), memory=4, forward=1.37, split=(1.11, 0.73)), micro_batches=6, effort=0.01)
-    from dataclasses import replace
-
     found = what_if(replace(schedule, makespan_bound=0.0).with_solver(interrupted=True))
     assert len(asked) == 3 and len(found.figures) == 2 and found.untried

@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import weft
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        with listening(ends=arguments is None):
-            status = _run(arguments)
+        with listening(ends=arguments is None) as release:
+            status = _run(arguments, release)
             if arguments is None:
                 end_with(status)
             return status
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, release: Callable[[], None]) -> int:
     name = "weft"
     try:
         from weft.commands import commands
@@ -58,6 +58,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         known = commands()
         options = _parser(known).parse_args(arguments)
         name = options.command
+        if not known[name].stops:
+            release()
         status = known[name].run(options)
         sys.stdout.flush()
         return status

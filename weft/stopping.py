@@ -76,12 +76,13 @@ class _Listener:
 
 
 @contextlib.contextmanager
-def listening(*, ends: bool = False) -> Iterator[None]:
-    """Inside, the three signals are stops. Only in the main thread; signals that are ignored stay so (``nohup``).
-    ``ends``: the process ends with what is inside, so that nobody needs the handlers that were there before."""
+def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
+    """Inside, the three signals are stops, until the function that it gives is called: then they do what they did
+    before. Only in the main thread; signals that are ignored stay so (``nohup``). ``ends``: the process ends with what
+    is inside, so that nobody needs the handlers that were there before."""
     STOP.clear()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: None
         return
     listener, hook = _Listener(ends), sys.unraisablehook
     before = {number: signal.getsignal(number) for number in _SIGNALS}
@@ -89,14 +90,18 @@ def listening(*, ends: bool = False) -> Iterator[None]:
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
             signal.signal(number, listener)
+
+    def release() -> None:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        sys.unraisablehook = hook
+
     try:
-        yield
+        yield release
     finally:
         if not ends:
-            for number, handler in before.items():
-                if handler is not signal.SIG_IGN:
-                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
-            sys.unraisablehook = hook
+            release()
             STOP.clear()
 
 

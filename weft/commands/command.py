@@ -23,7 +23,9 @@ class Command:
     """One command: its name, one line about it, what ``--help`` says further, and examples (shell lines).
 
     ``arguments`` declares what it accepts; ``run`` gets that parsed and returns the exit status. A user's mistake is a
-    ``ValueError``, ``OSError`` or ``ImportError`` with one sentence, which the command line prints.
+    ``ValueError``, ``OSError`` or ``ImportError`` with one sentence, which the command line prints. ``stops``: whether
+    SIGTERM and SIGHUP are taken for Ctrl-C, which Python hears between two of its own steps only; what may wait long in
+    native code leaves them as they are.
     """
 
     name: str
@@ -32,3 +34,4 @@ class Command:
     example: str
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+    stops: bool = True

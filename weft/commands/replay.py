@@ -100,4 +100,5 @@ COMMAND = Command(
     ),
     arguments=_arguments,
     run=_run,
+    stops=False,  # joining and torch's transports wait in native code; while the plan runs, runtime.watch hears signals
 )
