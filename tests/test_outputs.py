@@ -47,7 +47,7 @@ def solve(problem: Path, output: object) -> int:
 @pytest.fixture
 def never(monkeypatch: pytest.MonkeyPatch) -> None:
     """No search begins."""
-    monkeypatch.setattr("weft.planning.solve_case", lambda *_: pytest.fail("searched"))
+    monkeypatch.setattr("solver.search.Search.__init__", lambda *_: pytest.fail("searched"))
 
 
 def test_what_a_link_points_to_is_written(problem: Path, tmp_path: Path) -> None:
