@@ -157,6 +157,8 @@ def test_what_is_read_only_is_refused(problem: Path, tmp_path: Path, capsys: pyt
     ["import", "schedule.json", "-o", "schedule.json"],
     ["fit", "schedule.json", "schedule.json", "-o", "schedule.json"],
     ["demo", "-o", "schedule.json"],
+    ["demo", "-o", "a\0b"],
+    ["demo", "-o", ""],
     ["replay", "schedule.json", "--emulate", "--timeline", "schedule.json"],
 ])
 @pytest.mark.usefixtures("never", "problem")

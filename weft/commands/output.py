@@ -108,13 +108,7 @@ def require_output(path: str | None, what: str, endings: Sequence[str], inputs: 
 
 def require_writable(path: str) -> None:
     """Refuse an impossible output before a long search rather than after it."""
-    if not path:
-        raise ValueError("the name of an output is empty; name a file")
-    try:
-        if b"\0" in os.fsencode(path):
-            raise ValueError(f"{path!r} cannot be a file's name")
-    except UnicodeEncodeError:
-        raise ValueError(f"{path!r} cannot be a file's name") from None
+    _require_name(path)
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -138,10 +132,21 @@ def require_writable(path: str) -> None:
 
 def require_folder(path: str) -> None:
     """Make the folder ``path``, unless it is there, and refuse one that cannot be written to."""
+    _require_name(path)
     if Path(path).exists() and not Path(path).is_dir():
         raise OSError(20, "is a file, name a folder", path)
     Path(path).mkdir(parents=True, exist_ok=True)
     require_writable(str(Path(path) / "schedule.json"))
+
+
+def _require_name(path: str) -> None:
+    if not path:
+        raise ValueError("the name of an output is empty; name a file")
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError(f"{path!r} cannot be a file's name")
+    except UnicodeEncodeError:
+        raise ValueError(f"{path!r} cannot be a file's name") from None
 
 
 def _same(one: str, other: str) -> bool:
