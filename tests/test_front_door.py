@@ -19,7 +19,7 @@ from weft.cli import main
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], object]) -> None:
     """``weft schema`` comes to ``error``."""
-    monkeypatch.setattr("weft.schema", error)
+    monkeypatch.setattr("weft.schema", lambda *_, **__: error())
 
 
 def raises(error: BaseException) -> Callable[[], NoReturn]:
