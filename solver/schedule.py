@@ -108,9 +108,10 @@ class Schedule:
         """
         profile: list[tuple[float, Number]] = [(0.0, 0)]
         level: Number = 0
+        places, blocks = self.problem.places_on[device], self.problem.blocks
         for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
-            block = self.problem.blocks[operation.block]
-            change, workspace = block.memory_on(device), block.workspace_on(device)
+            block, place = blocks[operation.block], places[operation.block]
+            change, workspace = block.memory[place], block.workspace[place]
             for time, step in ((operation.start, max(change, 0) + workspace),
                                (operation.end, min(change, 0) - workspace)):
                 if step:

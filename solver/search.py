@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
 
 from solver.baselines import NotApplicable
+from solver.baselines.sequential import in_sequence
 from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import graph_of
+from solver.bounds.load import work_bound
 from solver.bounds.order import Order, implied_order
 from solver.bounds.windows import rolling_bounds
+from solver.clock import checkpoint, unwatched
 from solver.closure import takes_before_giving
 from solver.completion import complete, repeat
 from solver.copies import in_copies, repeat_copies
@@ -50,6 +54,15 @@ _COPIES = (2, 3, 4)
 _MOST_COPIES = 160
 #: Up to so many operations the whole schedule is polished while time is left.
 _POLISHED = 1500
+#: From so many operations, or blocks, on a first schedule is offered before anything else is looked at.
+_MANY_OPERATIONS, _MANY_BLOCKS = 10_000, 500
+#: Up to so many blocks a period is searched: its matrices have a row and a column a block.
+_MOST_PERIODIC = 2048
+#: Shares of the time left that the bound, and all known schedules, may take of a search of many operations.
+_BOUND_SHARE, _KNOWN_SHARE = 0.2, 0.6
+#: What follows a search (summing up, writing) takes at most so many times as long as timing and judging a schedule,
+#: and is left at most this share of the time.
+_AFTERWARDS, _MOST_AFTERWARDS = 3.0, 0.4
 
 
 @dataclass(frozen=True)
@@ -83,14 +96,17 @@ def solve(
     numbers out of range.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
-    search = Search(problem, micro_batches, budget, on_progress, start)
+    search: Search | None = None
     try:
-        for _ in search.steps():
-            pass
+        with budget.limited():
+            search = Search(problem, micro_batches, budget, on_progress, start)
+            for _ in search.steps():
+                pass
     except KeyboardInterrupt:
         budget.interrupted = True
-        if search.best is None:
+        if search is None or search.best is None:
             raise
+    assert search is not None  # what it starts with has no checkpoints
     return search.result()
 
 
@@ -116,7 +132,10 @@ class Search:
         self.budget = budget
         self.on_progress = on_progress
         self.instance = Instance.of(problem)
-        self.bound = makespan_bound(self.instance, micro_batches, self.implied)
+        self.bound = Fraction(work_bound(self.instance, micro_batches))
+        self.steady_bound = Fraction(self.instance.heaviest_load)  # of any steady state, per micro-batch, in ticks
+        if not self.is_large:
+            self._raise_bounds()
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
         self.periods: PeriodSearch | None = None
@@ -129,10 +148,6 @@ class Search:
         """The proven lower bound on the makespan so far, in the problem's time unit."""
         return self.instance.bound(self.bound)
 
-    @cached_property
-    def steady_bound(self) -> Fraction:
-        """The proven least time per micro-batch of any steady state, in ticks."""
-        return steady_bound(self.instance, self.implied)
 
     def _share(self, most: float, part: float) -> float:
         """A deterministic limit: ``most``, or less where that is more than ``part`` of what is left of the budget."""
@@ -148,6 +163,8 @@ class Search:
 
     def steps(self) -> Iterator[None]:
         """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
+        if self.is_large:
+            yield from self._begin_large()
         self._offer_baselines()
         yield
         if self.operations <= _SMALL and not self.done:
@@ -199,13 +216,45 @@ class Search:
         """Whether no steady state is left to look for: a proven optimum without one may be matched by one with."""
         return self.budget.spent or (self.done and self.best is not None and self.best.period is not None)
 
+    @property
+    def is_large(self) -> bool:
+        """Whether bounds and known schedules take so long that a first schedule is offered before them."""
+        return self.operations > _MANY_OPERATIONS or len(self.problem.blocks) > _MANY_BLOCKS
+
+    def _begin_large(self) -> Iterator[None]:
+        """One micro-batch after the other, then the bound."""
+        if self.best is None:
+            with unwatched():
+                began = self.budget.now()
+                orders = in_sequence(self.problem, self.micro_batches)
+                if orders is not None:
+                    self.offer(orders, "sequential")
+                self._keep_time_afterwards(self.budget.now() - began)
+            yield
+        self._raise_bounds()
+        yield
+
+    def _keep_time_afterwards(self, seconds: float) -> None:
+        """Keep time free for what follows the search, as timing and judging one schedule takes ``seconds``."""
+        self.budget.reserve = max(self.budget.reserve,
+                                  min(_AFTERWARDS * seconds, _MOST_AFTERWARDS * self.budget.seconds))
+
+    def _raise_bounds(self) -> None:
+        """Raise the bounds by all arguments, or as many as there is time for."""
+        with self.budget.limited(_BOUND_SHARE * self.budget.left):
+            self.bound = max(self.bound, makespan_bound(self.instance, self.micro_batches, self.implied))
+            self.steady_bound = steady_bound(self.instance, self.implied)
+
     def _offer_baselines(self) -> None:
-        for name, orders in STARTS.items():
-            try:
-                found = orders(self.problem, self.micro_batches)
-            except NotApplicable:
-                continue
-            self.offer(found, name)
+        with self.budget.limited(_KNOWN_SHARE * self.budget.left):
+            for name, orders in STARTS.items():
+                with nullcontext() if self.best is not None or self.is_large else unwatched():
+                    try:
+                        found = orders(self.problem, self.micro_batches)
+                    except NotApplicable:
+                        continue
+                    checkpoint()
+                    self.offer(found, name)
         if self.best is None:
             require_room(self.instance, self.micro_batches, self.budget)
             raise Infeasible(f"{self.problem.name}: no schedule was found that fits the devices' memory, "
@@ -215,6 +264,8 @@ class Search:
         self.phase = "repetend"
         # Without balance there is no steady state; and where a block gives back what another micro-batch takes, a
         # repeated schedule may not fit while there is no micro-batch before.
+        if len(self.problem.blocks) > _MOST_PERIODIC:
+            return
         if not self.instance.balanced or not takes_before_giving(self.instance):
             return
         start = periodic_seed(self.instance, None if self.best is None else str(self.best.solver.get("name")))
@@ -224,8 +275,10 @@ class Search:
             self.rate_bounds[1] = search.bound
 
         effort = 1.0 if self.done else 30.0  # what is proven already only gains a steady state to unroll
-        self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=effort)
-        self.offer_repeated(self.periods.best)
+        with self.budget.limited():
+            self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=effort)
+        if self.periods is not None:
+            self.offer_repeated(self.periods.best)
 
     def _complete(self) -> Iterator[None]:
         self.phase = "completion"
@@ -330,6 +383,10 @@ class Search:
 
     def offer(self, orders: Orders, name: str, repetend: Repetend | None = None, found: Periodic | None = None) -> bool:
         """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state."""
+        with unwatched():  # the budget keeps time free for it
+            return self._offer(orders, name, repetend, found)
+
+    def _offer(self, orders: Orders, name: str, repetend: Repetend | None, found: Periodic | None) -> bool:
         operations = time_orders(self.problem, self.micro_batches, orders)
         makespan = max(operation.end for operation in operations)
         if self.best is not None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
+from solver.clock import checked, checkpoint
 from solver.problem import Problem
 from solver.schedule import Operation
 
@@ -38,7 +39,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 
     waits = [0] * total
     followers: list[list[int]] = [[] for _ in range(total)]  # on the same device
-    for row in orders:
+    for row in checked(orders):
         for (before, m), (block, k) in pairwise(row):
             followers[before * n + m].append(block * n + k)
             waits[block * n + k] += 1
@@ -55,6 +56,8 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
     ready = deque(i for i in range(total) if waits[i] == 0)
     operations = []
     while ready:
+        if not len(operations) & 4095:
+            checkpoint()
         i = ready.popleft()
         block, m = divmod(i, n)
         end = start[i] + blocks[block].duration
@@ -85,7 +88,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:
     if len(orders) != len(problem.devices):
         raise DeadlockError(f"there are orders for {len(orders)} devices of {len(problem.devices)}")
-    for device, row in enumerate(orders):
+    for device, row in enumerate(checked(orders)):
         here = frozenset(problem.blocks_on[device])
         expected = len(here) * micro_batches
         found = len({(block, m) for block, m in row if block in here and 0 <= m < micro_batches})

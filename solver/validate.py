@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
+from solver.clock import checked, checkpoint
 from solver.problem import Number, Problem
 from solver.schedule import Operation, Schedule
 
@@ -103,11 +104,11 @@ class _Case:
     @classmethod
     def of(cls, schedule: Schedule) -> _Case:
         problem, n = schedule.problem, schedule.micro_batches
-        operations = sorted((o for o in schedule.operations if _is_sound(o, problem, n)),
+        operations = sorted((o for o in checked(schedule.operations, 4096) if _is_sound(o, problem, n)),
                             key=lambda o: (o.start, o.end, o.block, o.micro_batch))
         rows: list[list[Operation]] = [[] for _ in problem.devices]
         table: list[dict[int, Operation]] = [{} for _ in problem.blocks]
-        for operation in operations:
+        for operation in checked(operations, 4096):
             table[operation.block].setdefault(operation.micro_batch, operation)
             for device in problem.blocks[operation.block].devices:
                 rows[device].append(operation)
@@ -139,7 +140,7 @@ def _is_sound(operation: Operation, problem: Problem, micro_batches: int) -> boo
 
 def _check_operations(schedule: Schedule, case: _Case) -> Iterator[str]:
     blocks, n = case.problem.blocks, case.micro_batches
-    for operation in schedule.operations:
+    for operation in checked(schedule.operations, 4096):
         block, m, start, end = operation
         if not isinstance(block, int) or not 0 <= block < len(blocks):
             yield (f"an operation of micro-batch {m} names block number {block!r}, "
@@ -179,7 +180,7 @@ def _check_completeness(case: _Case) -> Iterator[str]:
 
 
 def _check_devices(case: _Case) -> Iterator[str]:
-    for device, row in zip(case.problem.devices, case.rows, strict=True):
+    for device, row in zip(case.problem.devices, checked(case.rows), strict=True):
         running = None
         for operation in row:
             if running is not None and operation.start < running.end - case.tolerance:
@@ -192,7 +193,7 @@ def _check_devices(case: _Case) -> Iterator[str]:
 def _check_dependencies(case: _Case) -> Iterator[str]:
     """Those without a link."""
     problem = case.problem
-    for consumer, block in enumerate(problem.blocks):
+    for consumer, block in enumerate(checked(problem.blocks, 16)):
         for dependency in block.after:
             if dependency.link is not None:
                 continue
@@ -234,7 +235,7 @@ def _check_links(case: _Case) -> Iterator[str]:
 
 
 def _check_fifo(case: _Case) -> Iterator[str]:
-    for present in case.table:
+    for present in checked(case.table, 16):
         for m, operation in present.items():
             later = present.get(m + 1)
             if later is not None and later.start <= operation.start:
@@ -247,11 +248,11 @@ def _check_fifo(case: _Case) -> Iterator[str]:
 
 def _check_memory(case: _Case) -> Iterator[str]:
     problem = case.problem
-    for device, row in enumerate(case.rows):
+    for device, row in enumerate(checked(case.rows)):
         capacity = problem.devices[device].memory
         if capacity is None:
             continue
-        here = {i: _amounts(problem, i, device) for i, block in enumerate(problem.blocks) if device in block.devices}
+        here = {i: _amounts(problem, i, place) for i, place in problem.places_on[device].items()}
         # One common denominator makes whole numbers of all amounts: exact, and fast to add.
         unit = math.lcm(_exact(capacity).denominator,
                         *(amount.denominator for both in here.values() for amount in both))
@@ -288,10 +289,9 @@ def _events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, i
     return sorted(events)
 
 
-def _amounts(problem: Problem, block: int, device: int) -> tuple[Fraction, Fraction]:
-    """What a block takes on ``device`` at its start and gives back there at its end."""
-    where = problem.blocks[block].devices.index(device)
-    change, workspace = _exact(problem.blocks[block].memory[where]), _exact(problem.blocks[block].workspace[where])
+def _amounts(problem: Problem, block: int, place: int) -> tuple[Fraction, Fraction]:
+    """What a block takes at its start and gives back at its end, on the device that stands at ``place`` of its list."""
+    change, workspace = _exact(problem.blocks[block].memory[place]), _exact(problem.blocks[block].workspace[place])
     return max(change, Fraction(0)) + workspace, max(-change, Fraction(0)) + workspace
 
 
@@ -324,8 +324,8 @@ def _check_bounds(schedule: Schedule, case: _Case) -> Iterator[str]:
     if schedule.period_bound is not None and schedule.period_bound > schedule.period + slack:
         yield (f"period_bound is {case.time(schedule.period_bound)}, above the period of "
                f"{case.time(schedule.period)}, so it is no lower bound")
-    for index, device in enumerate(case.problem.devices):
-        work = math.fsum(block.duration for block in case.problem.blocks if index in block.devices)
+    for device, here in zip(case.problem.devices, case.problem.places_on, strict=True):
+        work = math.fsum(case.problem.blocks[i].duration for i in here)
         if schedule.period < work - slack:
             yield (f"period is {case.time(schedule.period)}, but device {device.name!r} works {case.time(work)} "
                    "for each micro-batch")
@@ -341,7 +341,8 @@ def _check_repetend(schedule: Schedule, case: _Case) -> Iterator[str]:
             return
     q = repetend.micro_batches
     for index, device in enumerate(case.problem.devices):
-        length = q * sum(index in block.devices for block in case.problem.blocks)
+        checkpoint()
+        length = q * len(case.problem.places_on[index])
         found = _repeats([(o.block, o.micro_batch) for o in case.rows[index]], length, q)
         if length and found < repetend.count:
             yield (f"repetend: device {device.name!r} repeats its order {found} times, {q} micro-batches further each "

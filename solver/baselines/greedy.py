@@ -21,6 +21,7 @@ from solver.baselines.amounts import Amounts
 from solver.baselines.base import Row
 from solver.baselines.keyed import fits_in_order, keyed_schedule
 from solver.baselines.longer import ENOUGH, extended
+from solver.clock import checkpoint
 from solver.problem import BlockKind, Problem
 
 __all__ = ["list_schedule", "orders"]
@@ -144,6 +145,7 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
     while left:
         if not times:
             return None
+        checkpoint()
         now = heapq.heappop(times)
         while times and times[0] == now:
             heapq.heappop(times)

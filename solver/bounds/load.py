@@ -10,9 +10,10 @@ telling which of many problems need no closer look.
 
 from __future__ import annotations
 
+from solver.instance import Instance
 from solver.problem import Problem
 
-__all__ = ["load_bound"]
+__all__ = ["load_bound", "work_bound"]
 
 #: Floats are added up here: what is claimed is that much less.
 _ROUNDING = 1e-9
@@ -27,6 +28,26 @@ def load_bound(problem: Problem, micro_batches: int) -> float:
         cut = sum(block.duration for block in problem.blocks if block.name in common)
         bound = max(bound, micro_batches * cut + _busiest(problem, micro_batches, frozenset(common)))
     return bound * (1 - _ROUNDING)
+
+
+def work_bound(instance: Instance, micro_batches: int) -> int:
+    """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks: the same but for blocks on every
+    device, in whole numbers."""
+    durations, order = instance.durations, instance.problem.topological_order
+    before: list[list[tuple[int, int]]] = [[] for _ in durations]
+    for arc in instance.arcs:
+        if not arc.distance:
+            before[arc.target].append((arc.source, arc.lag))
+    head, tail = [0] * len(durations), [0] * len(durations)
+    for i in order:
+        head[i] = max((head[j] + durations[j] + lag for j, lag in before[i]), default=0)
+    for i in reversed(order):
+        for j, lag in before[i]:
+            tail[j] = max(tail[j], tail[i] + durations[i] + lag)
+    chain = max(head[i] + durations[i] + tail[i] for i in order)
+    loads = (min(head[i] for i in on) + micro_batches * sum(durations[i] for i in on) + min(tail[i] for i in on)
+             for on in set(instance.blocks_on) if on)
+    return max(chain, *loads)
 
 
 def _busiest(problem: Problem, micro_batches: int, common: frozenset[str]) -> float:
