@@ -54,7 +54,8 @@ _COPIES = (2, 3, 4)
 _MOST_COPIES = 160
 #: Up to so many operations the whole schedule is polished while time is left.
 _POLISHED = 1500
-#: From so many operations, or blocks, on a first schedule is offered before anything else is looked at.
+#: From so many operations (each counted on all its devices), or blocks, on a first schedule is offered before anything
+#: else is looked at.
 _MANY_OPERATIONS, _MANY_BLOCKS = 10_000, 500
 #: Up to so many blocks a period is searched: its matrices have a row and a column a block.
 _MOST_PERIODIC = 2048
@@ -219,7 +220,8 @@ class Search:
     @property
     def is_large(self) -> bool:
         """Whether bounds and known schedules take so long that a first schedule is offered before them."""
-        return self.operations > _MANY_OPERATIONS or len(self.problem.blocks) > _MANY_BLOCKS
+        places = sum(len(block.devices) for block in self.problem.blocks)
+        return self.micro_batches * places > _MANY_OPERATIONS or len(self.problem.blocks) > _MANY_BLOCKS
 
     def _begin_large(self) -> Iterator[None]:
         """One micro-batch after the other, then the bound."""

@@ -39,7 +39,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 
     waits = [0] * total
     followers: list[list[int]] = [[] for _ in range(total)]  # on the same device
-    for row in checked(orders):
+    for row in checked({id(row): row for row in orders}.values()):  # devices that run the same may share theirs
         for (before, m), (block, k) in pairwise(row):
             followers[before * n + m].append(block * n + k)
             waits[block * n + k] += 1
@@ -88,10 +88,14 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:
     if len(orders) != len(problem.devices):
         raise DeadlockError(f"there are orders for {len(orders)} devices of {len(problem.devices)}")
+    complete: set[tuple[int, tuple[int, ...]]] = set()  # rows that devices with the same blocks share
     for device, row in enumerate(checked(orders)):
+        if (id(row), problem.blocks_on[device]) in complete:
+            continue
         here = frozenset(problem.blocks_on[device])
         expected = len(here) * micro_batches
         found = len({(block, m) for block, m in row if block in here and 0 <= m < micro_batches})
         if found != expected or len(row) != expected:
             raise DeadlockError(f"device {problem.devices[device].name!r}: its order holds {found} operations of "
                                 f"{expected}, and {len(row) - found} that are there twice or do not belong there")
+        complete.add((id(row), problem.blocks_on[device]))

@@ -248,9 +248,15 @@ def _check_fifo(case: _Case) -> Iterator[str]:
 
 def _check_memory(case: _Case) -> Iterator[str]:
     problem = case.problem
+    fits: set[object] = set()  # what devices that run the same in the same memory have in common
     for device, row in enumerate(checked(case.rows)):
         capacity = problem.devices[device].memory
         if capacity is None:
+            continue
+        amounts = tuple((i, problem.blocks[i].memory[place], problem.blocks[i].workspace[place])
+                        for i, place in problem.places_on[device].items())
+        same = (capacity, amounts, tuple(map(id, row)))
+        if same in fits:
             continue
         here = {i: _amounts(problem, i, place) for i, place in problem.places_on[device].items()}
         # One common denominator makes whole numbers of all amounts: exact, and fast to add.
@@ -269,7 +275,9 @@ def _check_memory(case: _Case) -> Iterator[str]:
             highest = max(highest, level)
             if breach is None and is_start and level > room:
                 breach, at_breach = operation, level
-        if breach is not None:
+        if breach is None:
+            fits.add(same)
+        else:
             amount = _formatter(problem.memory_unit, unit)
             peak = f" (its peak is {amount(highest)})" if highest > at_breach else ""
             yield (f"device {problem.devices[device].name!r}: when {case.name(breach)} starts at "

@@ -9,12 +9,15 @@ import argparse
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import weft
+from solver.clock import process_start
 from weft.commands import commands
 from weft.commands.command import BAD, GOOD, INTERRUPTED, NO, Command
+from weft.options import command_began
 
 __all__ = ["main"]
 
@@ -29,10 +32,12 @@ exit status:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Errors a user can mend are one sentence on standard error."""
+    began = process_start() if arguments is None else time.monotonic()
     known = commands()
     options = _parser(known).parse_args(arguments)
     try:
-        return _checked(known[options.command], options)
+        with command_began(began):
+            return _checked(known[options.command], options)
     except KeyboardInterrupt:
         print("weft: interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from solver.collision import InFlight, in_flight
-from solver.cpsat import Budget
 from solver.critical import CriticalPath, critical_path
 from solver.critical_cycle import CriticalCycle, critical_cycle
 from solver.entries import read_json
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from weft.api.sources import Source
 
 __all__ = ["Explanation", "explain_source"]
+
+#: What the search takes of the time where what-if figures follow.
+_SEARCH_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,13 @@ def explain_source(
     if schedule is None:
         assert not isinstance(source, Schedule)
         try:
-            case = case_of(source, micro_batches)
+            with options.preparing():
+                case = case_of(source, micro_batches)
             problem = case.placements[0].problem if len(case.placements) == 1 else None
         except Infeasible as refusal:
             return Explanation(None, refusal)
         try:
-            schedule = solve_case(case, options, on_progress)
+            schedule = solve_case(case, options.shortened(_SEARCH_SHARE if what_if_figures else 1.0), on_progress)
         except Infeasible as refusal:
             return Explanation(None, refusal, wanted_in_flight=in_flight_wanted, problem=problem)
     else:
@@ -180,7 +183,7 @@ def explain_source(
         if what_if_figures and (faults := violations(schedule)):
             raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "
                                    f"{fault}" for fault in faults])
-    clock = Budget(seconds=options.time_limit)
+    clock = options.budget()
     found = what_if(schedule, effort=options.effort or 0.3, seed=options.seed,
                     spent=lambda: clock.spent) if what_if_figures else None
     return Explanation(schedule, what_if=found, wanted_in_flight=in_flight_wanted)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from solver.bounds.load import load_bound
+from solver.clock import OutOfTime
 from solver.cpsat import Budget
 from solver.files import load_problem
 from solver.history import History
@@ -109,12 +110,16 @@ def read_source(source: Source) -> Problem | Spec:
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
+    from models.build import TooLate
     from models.memory_candidates import decided_least_period, spec_candidates
     from models.split import SHAPES, NoSplit
     from models.transform.shapes import together
 
     count = micro_batches or spec.run.micro_batches
-    found = together(spec)
+    try:
+        found = together(spec)
+    except OutOfTime:
+        found = None
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
     placements = [] if found is None else [shape_placement(candidate, found[0])
                                          for candidate in undominated(found[1])]
@@ -123,6 +128,10 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         try:
             placements = [*map(_placement, undominated(spec_candidates(spec))), *placements]
         except NoSplit as error:
+            if not placements:
+                raise Infeasible(str(error)) from None
+            refused.insert(0, ("chain", str(error)))
+        except TooLate as error:
             if not placements:
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))
@@ -167,7 +176,9 @@ def solve_source(
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Schedule:
     """See :func:`weft.solve`."""
-    return solve_case(case_of(source, micro_batches), options, on_progress)
+    with options.preparing():
+        case = case_of(source, micro_batches)
+    return solve_case(case, options, on_progress)
 
 
 def solve_case(
@@ -183,7 +194,8 @@ def solve_case(
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress)
     try:
-        tournament.run()
+        with budget.limited():
+            tournament.run()
     except KeyboardInterrupt:
         budget.interrupted = True
         if tournament.winner is None:
@@ -297,7 +309,8 @@ class _Tournament:
     def result(self) -> Schedule:
         leader = self._leader
         if leader is None or leader.search is None:
-            raise next(entry.refusal for entry in self.entries if entry.refusal is not None)
+            late = Infeasible(f"{self.case.name}: no schedule was found within the time limit")
+            raise next((entry.refusal for entry in self.entries if entry.refusal is not None), late)
         best = leader.search.result()
         if len(self.entries) == 1:
             return leader.placement.label(best)

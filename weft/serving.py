@@ -71,7 +71,8 @@ def serve_source(
         raise ValueError(f"points is {points}, a trade-off has at least its two ends")
     source = read_source(source)
     size = None if isinstance(source, Problem) else source.run.micro_batch_size
-    case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
+    with options.preparing():
+        case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
     unit = case.placements[0].problem.time_unit
     floor = (parse_period(period, unit) if period is not None
              else None if throughput is None else 1 / parse_throughput(throughput, unit))
@@ -79,10 +80,11 @@ def serve_source(
     count = case.micro_batches if micro_batches is not None or size is not None else None
     hunt = _Hunt(case, size, count, floor, budget, on_progress)
     try:
-        if floor is None:
-            hunt.trace(points)
-        else:
-            hunt.meet(floor)
+        with budget.limited():
+            if floor is None:
+                hunt.trace(points)
+            else:
+                hunt.meet(floor)
     except KeyboardInterrupt:
         budget.interrupted = True
         if not hunt.points:

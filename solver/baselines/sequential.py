@@ -37,7 +37,8 @@ def _repeated(problem: Problem, order: Sequence[int], micro_batches: int) -> lis
     for block in order:
         for device in problem.blocks[block].devices:
             rows[device].append(block)
-    return [[(block, m) for m in range(micro_batches) for block in row] for row in rows]
+    repeated = {row: [(block, m) for m in range(micro_batches) for block in row] for row in set(map(tuple, rows))}
+    return [repeated[tuple(row)] for row in rows]
 
 
 def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | None]) -> tuple[int, ...] | None:
