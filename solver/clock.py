@@ -20,8 +20,11 @@ __all__ = ["OutOfTime", "checked", "checkpoint", "is_over", "process_start", "un
 _T = TypeVar("_T")
 
 
-class OutOfTime(Exception):
-    """Time is over in the midst of something: what it would have made is not there."""
+class OutOfTime(BaseException):
+    """Time is over in the midst of something: what it would have made is not there.
+
+    Like ``KeyboardInterrupt`` it is no ``Exception``: it is no fault that anybody on the way may take for one.
+    """
 
 
 _watch: ContextVar[Callable[[], bool] | None] = ContextVar("watch", default=None)

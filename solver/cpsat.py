@@ -16,6 +16,8 @@ from solver.clock import OutOfTime, is_over, watching
 __all__ = ["Attempt", "Budget", "Outcome", "race", "run"]
 
 
+#: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
+_ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
 #: Seconds that a solve which was told to stop gets to do so, before it is left behind.
 _GRACE = 0.5
 
@@ -62,6 +64,10 @@ class Budget:
     def spent(self) -> bool:
         """Whether the search must stop now."""
         return self.interrupted or self.left <= 0 or self.deterministic_left <= 0
+
+    def suffices(self, pairs: int) -> bool:
+        """Whether a model that orders so many ``pairs`` of blocks can be built in half of the time left."""
+        return pairs <= _MOST_ORDERED and 2 * _ORDERED * pairs <= self.left
 
     @contextlib.contextmanager
     def limited(self, seconds: float = math.inf) -> Iterator[None]:

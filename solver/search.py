@@ -288,14 +288,18 @@ class Search:
             yield from self._complete_around(self.periods.best)
 
     def _complete_around(self, found: Periodic) -> Iterator[None]:
-        shorter = shorten_latency(found, self.budget, deterministic=self._share(0.2 if self.done else 2.0, 0.1))
+        shorter = found
+        with self.budget.limited():
+            shorter = shorten_latency(found, self.budget, deterministic=self._share(0.2 if self.done else 2.0, 0.1))
         for candidate in (found,) if shorter is found else (shorter, found):
             self.offer_repeated(candidate)
             for edge in (0, 1, 2, 4):
                 if self.settled:
                     return
-                completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
-                                      deterministic=self._share(1.0, 0.1))
+                completion = None
+                with self.budget.limited():
+                    completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
+                                          deterministic=self._share(1.0, 0.1))
                 if completion is None:
                     break
                 self.offer_repetend(completion.unrolled(self.micro_batches), candidate, edge)

@@ -54,7 +54,7 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 
     start = [0.0] * total
     ready = deque(i for i in range(total) if waits[i] == 0)
-    operations = []
+    operations: list[Operation] = []
     while ready:
         if not len(operations) & 4095:
             checkpoint()

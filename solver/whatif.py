@@ -8,11 +8,13 @@ longer gains is not credited to the change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from solver.bounds import makespan_bound
+from solver.clock import OutOfTime, checked, watching
 from solver.critical_cycle import critical_cycle
 from solver.idle import idle_times
 from solver.instance import Instance
@@ -83,9 +85,18 @@ def what_if(
     ``effort`` is CP-SAT's deterministic time for each (about seconds). ``spent`` says whether to stop with what there
     is.
     """
-    unchanged = schedule if schedule.gap == 0 else _searched(schedule, effort, seed)
+    with watching(spent):  # searches inside end when it says so, with the best they have
+        return _what_if(schedule, effort, most, seed, spent)
+
+
+def _what_if(schedule: Schedule, effort: float, most: int, seed: int, spent: Callable[[], bool]) -> WhatIf:
+    unchanged = schedule if schedule.gap == 0 or spent() else _searched(schedule, effort, seed)
     waiting = {idle.device: idle.by_cause["memory"] for idle in idle_times(schedule)}
-    starts = {change: _retimed(schedule, change.problem) for change in changes(schedule.problem)}
+    tried = list(changes(schedule.problem))
+    starts: dict[Change, Schedule] = {}
+    with suppress(OutOfTime):
+        for change in checked(tried):
+            starts[change] = _retimed(schedule, change.problem)
 
     def promise(change: Change) -> tuple[bool, float]:
         if change.kind == "memory":
@@ -95,7 +106,7 @@ def what_if(
         return change.kind == "memory" and change.device is None, gain
 
     queue = sorted(starts, key=promise, reverse=True)
-    figures, untried = [], []
+    figures, untried = [], [change for change in tried if change not in starts]
     for number, change in enumerate(queue):
         start = starts[change]
         if number < most and not spent():
@@ -104,9 +115,11 @@ def what_if(
             untried.append(change)
             continue
         else:
-            instance = Instance.of(change.problem)
-            bound = instance.bound(makespan_bound(instance, start.micro_batches))
-            best = replace(start, makespan_bound=min(start.makespan, bound))
+            best = start
+            with suppress(OutOfTime):
+                instance = Instance.of(change.problem)
+                bound = instance.bound(makespan_bound(instance, start.micro_batches))
+                best = replace(start, makespan_bound=min(start.makespan, bound))
         periods = [start.period, best.period, best.solver.get("repetend_period")]
         figures.append(Figure(change, best, best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE),
                               min((period for period in periods if period is not None), default=None)))

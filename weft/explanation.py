@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Explanation", "explain_source"]
 
-#: What the search takes of the time where what-if figures follow.
-_SEARCH_SHARE = 0.5
+#: What the search takes of the time where what-if figures follow, and what it takes to put them into words.
+_SEARCH_SHARE, _TELLING = 0.5, 0.1
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,9 @@ def explain_source(
             raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "
                                    f"{fault}" for fault in faults])
     clock = options.budget()
+    clock.reserve = 0.0 if options.effort is not None else _TELLING * options.time_limit
     found = what_if(schedule, effort=options.effort or 0.3, seed=options.seed,
-                    spent=lambda: clock.spent) if what_if_figures else None
+                    spent=lambda: clock.left <= 0) if what_if_figures else None
     return Explanation(schedule, what_if=found, wanted_in_flight=in_flight_wanted)
 
 

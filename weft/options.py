@@ -9,8 +9,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from solver.clock import watching
-
 if TYPE_CHECKING:
     from solver.cpsat import Budget
 
@@ -81,6 +79,8 @@ class SearchOptions:
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
         """Reading and the making of placements stop at their checkpoints when their part of the time is over."""
+        from solver.clock import watching
+
         until = self.started + self.time_limit * (_PREPARATION if self.effort is None else 1.0)
         with watching(lambda: time.monotonic() >= until):
             yield

@@ -16,7 +16,7 @@ from solver.cpsat import Budget
 from solver.cyclic import Periodic
 from solver.explain import Infeasible
 from solver.instance import Instance
-from solver.latency import critical_path, least_latency, slowest_useful_period
+from solver.latency import LatencySearch, critical_path, least_latency, slowest_useful_period
 from solver.problem import Number, Problem
 from solver.repetend import PROOF_TOLERANCE, PeriodSearch, find_repetend
 from solver.schedule import Schedule
@@ -220,7 +220,7 @@ class _Hunt:
                 raise _FastEnough
 
         if not self._fast_enough(placed):
-            with contextlib.suppress(_FastEnough):
+            with contextlib.suppress(_FastEnough), self.budget.limited():
                 changed(find_repetend(instance, placed.fastest, self.budget, changed,
                                       deterministic=self._share(_PERIOD, parts + 1)))
         return placed
@@ -241,9 +241,18 @@ class _Hunt:
             best = min(latency for at, latency in self.points if at <= period)
             if bound >= best:
                 continue
-            found = least_latency(
-                placed.instance, placed.limit(period), start, self.budget, least_period=placed.least_period,
-                deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+            found: LatencySearch | None = None
+
+            def changed(search: LatencySearch) -> None:
+                nonlocal found
+                found = search
+
+            with self.budget.limited():
+                least_latency(placed.instance, placed.limit(period), start, self.budget,
+                              least_period=placed.least_period, on_change=changed,
+                              deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+            if found is None:
+                continue
             placed.bounds.append((placed.limit(period), found.bound))
             placed.known.append(found.best)
             self._add(placed, found.best)

@@ -47,6 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     from solver.placement.problem import PlacementError
     from solver.placement.stage_dag import GraphPlacement
     from weft.placing import StepLines, blocks_of, placement_text
+    from weft.progress import Waiting
 
     if options.memory:
         return _run_memory(options)
@@ -55,10 +56,12 @@ def _run(options: argparse.Namespace) -> int:
                              "--stage-graph or --memory")
     require_writable(options.output)
     require_writable(options.problem)
-    found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
-                       stage_graph=options.stage_graph, slack=options.slack, replicate=options.replicate,
-                       whole_layers=not options.operators, time_limit=options.time_limit, effort=options.effort,
-                       seed=options.seed, workers=options.workers, on_step=StepLines(quiet=options.quiet))
+    with Waiting(quiet=options.quiet) as waiting:
+        found = weft.place(options.graph, devices=options.devices, recompute=options.recompute,
+                           latency=options.latency, stage_graph=options.stage_graph, slack=options.slack,
+                           replicate=options.replicate, whole_layers=not options.operators,
+                           time_limit=options.time_limit, effort=options.effort, seed=options.seed,
+                           workers=options.workers, on_step=waiting.before(StepLines(quiet=options.quiet)))
     answer, blocks = found.to_json(), None
     if options.problem:
         assert isinstance(found, GraphPlacement)
