@@ -8,13 +8,13 @@ longer gains is not credited to the change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from solver.bounds import makespan_bound
-from solver.clock import OutOfTime, checked, watching
+from solver.clock import OutOfTime, checked, unwatched, watching
 from solver.critical_cycle import critical_cycle
 from solver.idle import idle_times
 from solver.instance import Instance
@@ -30,6 +30,8 @@ __all__ = ["Change", "Figure", "WhatIf", "changes", "what_if"]
 Kind: TypeAlias = Literal["memory", "transfer", "work"]
 
 GIB = 2**30
+#: Operations, over all changes, that are timed again whether there is time or not: it takes a moment.
+_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,8 @@ def _what_if(schedule: Schedule, effort: float, most: int, seed: int, spent: Cal
     waiting = {idle.device: idle.by_cause["memory"] for idle in idle_times(schedule)}
     tried = list(changes(schedule.problem))
     starts: dict[Change, Schedule] = {}
-    with suppress(OutOfTime):
+    at_once = len(schedule.operations) * len(tried) <= _AT_ONCE
+    with suppress(OutOfTime), unwatched() if at_once else nullcontext():
         for change in checked(tried):
             starts[change] = _retimed(schedule, change.problem)
 
@@ -116,7 +119,7 @@ def _what_if(schedule: Schedule, effort: float, most: int, seed: int, spent: Cal
             continue
         else:
             best = start
-            with suppress(OutOfTime):
+            with suppress(OutOfTime), unwatched() if at_once else nullcontext():
                 instance = Instance.of(change.problem)
                 bound = instance.bound(makespan_bound(instance, start.micro_batches))
                 best = replace(start, makespan_bound=min(start.makespan, bound))
