@@ -39,7 +39,7 @@ from solver.seeds import STARTS, periodic_seed
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
-__all__ = ["MAX_OPERATIONS", "Infeasible", "Progress", "Search", "solve"]
+__all__ = ["MAX_OPERATIONS", "Infeasible", "Progress", "Search", "is_large", "solve"]
 
 #: Schedules with more operations than this are refused: unroll a smaller one instead.
 MAX_OPERATIONS = 2_000_000
@@ -113,6 +113,12 @@ def solve(
 
 #: What a phase gives that has no further step.
 _ENDED = object()
+
+
+def is_large(problem: Problem, micro_batches: int) -> bool:
+    """Whether bounds and known schedules take so long that a first schedule is offered before them."""
+    places = sum(len(block.devices) for block in problem.blocks)
+    return micro_batches * places > _MANY_OPERATIONS or len(problem.blocks) > _MANY_BLOCKS
 
 
 class Search:
@@ -219,9 +225,8 @@ class Search:
 
     @property
     def is_large(self) -> bool:
-        """Whether bounds and known schedules take so long that a first schedule is offered before them."""
-        places = sum(len(block.devices) for block in self.problem.blocks)
-        return self.micro_batches * places > _MANY_OPERATIONS or len(self.problem.blocks) > _MANY_BLOCKS
+        """See :func:`is_large`."""
+        return is_large(self.problem, self.micro_batches)
 
     def _begin_large(self) -> Iterator[None]:
         """One micro-batch after the other, then the bound."""

@@ -11,7 +11,7 @@ from solver.baselines import BASELINES, NotApplicable, baseline
 from solver.cpsat import Budget
 from solver.problem import Number, Problem
 from solver.schedule import Schedule
-from solver.search import Infeasible, Progress
+from solver.search import Infeasible, Progress, is_large
 from solver.validate import violations
 from weft.memory_plans import plan_text
 from weft.options import SearchOptions
@@ -27,6 +27,8 @@ __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 
 #: What the known schedules may take of the time that is left, and weft's own search where another one follows.
 _KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
+#: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
+_LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
 #: Rows that are searches under the same memory and durations themselves, not one fixed order.
 SEARCHES = {"v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
 
@@ -156,9 +158,14 @@ def compare_source(
     source = read_source(source)
     with options.preparing():
         case = case_of(source, micro_batches)
-    known, left_out = known_schedules(case, options.budget())
     twofold = not isinstance(source, Problem) and source.training is not None and source.training.optimizer == "adama"
-    own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), on_progress)
+    if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
+        # weft has a first schedule within seconds, the known ones together have not.
+        own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
+        known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE)
+    else:
+        known, left_out = known_schedules(case, options.budget())
+        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), on_progress)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
     if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem):
@@ -172,14 +179,15 @@ def compare_source(
                       adam)
 
 
-def known_schedules(case: Case, budget: Budget | None = None) -> tuple[dict[str, Schedule], dict[str, str]]:
+def known_schedules(case: Case, budget: Budget | None = None,
+                    share: float = _KNOWN_SHARE) -> tuple[dict[str, Schedule], dict[str, str]]:
     """Every known schedule on its best placement, by name; and, for those that can run on none, why.
 
-    Those that a share of ``budget`` is too short for are left out.
+    Those that ``share`` of what is left of ``budget`` is too short for are left out.
     """
     known: dict[str, Schedule] = {}
     left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
-    with nullcontext() if budget is None else budget.limited(_KNOWN_SHARE * budget.left):
+    with nullcontext() if budget is None else budget.limited(share * budget.left):
         _make_known(case, known, left_out)
     return known, left_out
 
