@@ -137,6 +137,26 @@ def test_the_limit_of_a_command_counts_from_its_start() -> None:
     assert SearchOptions(started=1.0) == SearchOptions(started=2.0)
 
 
+class Work:
+    """A clock that goes on with every call of a function, in Python or in C; a context manager."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> float:
+        return float(self.count)
+
+    def _went_on(self, frame: FrameType, event: str, argument: object) -> None:
+        self.count += 1
+
+    def __enter__(self) -> Work:
+        sys.setprofile(self._went_on)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+
 # -- searches ----------------------------------------------------------------------------------------------------
 
 CASES: dict[str, tuple[Callable[[], Problem], int]] = {
@@ -177,6 +197,38 @@ def test_a_search_ends_at_the_next_look_at_the_clock(name: str, large: bool, mon
         assert found.makespan_bound <= found.makespan * (1 + 1e-9)
         # Each block that a stop passes through on its way out looks once or twice more.
         assert clock.count <= seconds + 80, (seconds, search.phase)
+
+
+#: Problems whose known schedules take many times as long as the first one.
+LONG: dict[str, tuple[Callable[[], Problem], int]] = {
+    "V": (lambda: folded(6, memory=9), 40),
+    "chain": (lambda: chain(30, 6, memory=20), 12),
+    "M": (lambda: wide_m(10, memory=6), 30),
+    "random graph": (lambda: random_graph(80, 4), 10),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_search_overruns_by_no_more_than_judging_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(Budget, "suffices", lambda self, pairs: False)
+    problem, micro_batches = LONG[name][0](), LONG[name][1]
+    with Work() as clock:
+        next(Search(problem, micro_batches, Budget(now=clock)).steps())
+    first = clock.count
+    for times in (1.5, 6, 25):
+        limit = times * first
+        with Work() as clock:
+            budget = Budget(seconds=limit, now=clock)
+            search: Search | None = None
+            with budget.limited():
+                search = Search(problem, micro_batches, budget)
+                for _ in search.steps():
+                    pass
+            assert search is not None
+            found = search.result()
+        assert not violations(found)
+        assert clock.count <= 1.1 * limit + first, (times, search.phase)
 
 
 def test_a_search_whose_time_is_over_before_it_begins_still_answers() -> None:
@@ -311,7 +363,7 @@ def _first_schedule(problem: Problem, micro_batches: int) -> None:
 GROWING: dict[str, Callable[[int], tuple[Problem, int]]] = {
     "micro-batches": lambda n: (folded(6, memory=20), 10 * n),
     "blocks on few devices": lambda n: (chain(20 * n, 4, memory=40 * n), 4),
-    "blocks on many devices": lambda n: (chain(20 * n, 20 * n, memory=10), 4),
+    "blocks on many devices": lambda n: (chain(40 * n, 40 * n, memory=10), 2),
     "devices that run the same": lambda n: (everywhere(10, 20 * n), 4),
     "M": lambda n: (wide_m(15 * n, memory=10), 4),
     "random graph": lambda n: (random_graph(40 * n, 8), 4),
