@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from solver.problem import Number, Problem
@@ -72,7 +73,7 @@ class Schedule:
     solver: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operations", tuple(sorted(self.operations, key=lambda o: (o.start, o.end, o.block))))
+        object.__setattr__(self, "operations", tuple(sorted(self.operations, key=itemgetter(2, 3, 0))))
 
     @cached_property
     def makespan(self) -> float:

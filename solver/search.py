@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
 
-from solver.baselines import NotApplicable
+from solver.baselines import BASELINES, NotApplicable
 from solver.baselines.sequential import in_sequence
 from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import graph_of
@@ -229,17 +229,37 @@ class Search:
         return is_large(self.problem, self.micro_batches)
 
     def _begin_large(self) -> Iterator[None]:
-        """One micro-batch after the other, then the bound."""
+        """What is found at once, then the bounds."""
         if self.best is None:
             with unwatched():
                 began = self.budget.now()
-                orders = in_sequence(self.problem, self.micro_batches)
-                if orders is not None:
-                    self.offer(orders, "sequential")
+                self._offer_at_once()
                 self._keep_time_afterwards(self.budget.now() - began)
             yield
         self._raise_bounds()
         yield
+
+    def _offer_at_once(self) -> None:
+        """1F1B where the problem is a chain of stages that holds it, else one micro-batch after the other."""
+        with suppress(NotApplicable):
+            orders = BASELINES["1f1b"].orders(self.problem, self.micro_batches)
+            if self._fits(orders) and self.offer(orders, "1f1b"):
+                return
+        in_turn = in_sequence(self.problem, self.micro_batches)
+        if in_turn is not None:
+            self.offer(in_turn, "sequential")
+
+    def _fits(self, orders: Orders) -> bool:
+        """Whether every device's memory holds what it runs in this order."""
+        for row, take, change, capacity in zip(orders, self.instance.take, self.instance.change,
+                                               self.instance.capacity, strict=True):
+            level = peak = 0
+            for block, _ in row:
+                peak = max(peak, level + take[block])
+                level += change[block]
+            if capacity is not None and peak > capacity:
+                return False
+        return True
 
     def _keep_time_afterwards(self, seconds: float) -> None:
         """Keep time free for what follows the search, as timing and judging one schedule takes ``seconds``."""

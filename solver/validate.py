@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
+from operator import itemgetter
 
 from solver.clock import checked, checkpoint
 from solver.problem import Number, Problem
@@ -105,7 +106,7 @@ class _Case:
     def of(cls, schedule: Schedule) -> _Case:
         problem, n = schedule.problem, schedule.micro_batches
         operations = sorted((o for o in checked(schedule.operations, 4096) if _is_sound(o, problem, n)),
-                            key=lambda o: (o.start, o.end, o.block, o.micro_batch))
+                            key=itemgetter(2, 3, 0, 1))  # start, end, block, micro-batch
         rows: list[list[Operation]] = [[] for _ in problem.devices]
         table: list[dict[int, Operation]] = [{} for _ in problem.blocks]
         for operation in checked(operations, 4096):
