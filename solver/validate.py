@@ -105,7 +105,9 @@ class _Case:
     @classmethod
     def of(cls, schedule: Schedule) -> _Case:
         problem, n = schedule.problem, schedule.micro_batches
-        operations = sorted((o for o in checked(schedule.operations, 4096) if _is_sound(o, problem, n)),
+        sound = _all_sound(schedule.operations, problem, n)
+        operations = sorted(schedule.operations if sound else
+                            (o for o in checked(schedule.operations, 4096) if _is_sound(o, problem, n)),
                             key=itemgetter(2, 3, 0, 1))  # start, end, block, micro-batch
         rows: list[list[Operation]] = [[] for _ in problem.devices]
         table: list[dict[int, Operation]] = [{} for _ in problem.blocks]
@@ -128,6 +130,16 @@ class _Case:
 
     def time(self, value: float) -> str:
         return f"{value:.12g} {self.problem.time_unit}"
+
+
+def _all_sound(operations: Sequence[Operation], problem: Problem, micro_batches: int) -> bool:
+    """Whether :func:`_is_sound` is true of all, as it nearly always is, told many times as fast."""
+    if not operations:
+        return True
+    blocks, batches, starts, ends = zip(*operations, strict=True)
+    return ({*map(type, blocks), *map(type, batches)} == {int} and min(blocks) >= 0 and min(batches) >= 0
+            and max(blocks) < len(problem.blocks) and max(batches) < micro_batches
+            and all(map(math.isfinite, starts)) and all(map(math.isfinite, ends)))
 
 
 def _is_sound(operation: Operation, problem: Problem, micro_batches: int) -> bool:

@@ -7,6 +7,7 @@ import io
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -244,8 +245,13 @@ def test_a_search_whose_time_is_over_before_it_begins_still_answers() -> None:
 def test_the_first_schedule_of_a_large_problem_comes_before_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
     asked: list[str] = []
-    for module, name in ((search_module, "makespan_bound"), (search_module, "steady_bound")):
-        monkeypatch.setattr(module, name, lambda *_, name=name: asked.append(name) or 0)
+
+    def ask(name: str, *_: object) -> int:
+        asked.append(name)
+        return 0
+
+    for name in ("makespan_bound", "steady_bound"):
+        monkeypatch.setattr(search_module, name, partial(ask, name))
     monkeypatch.setattr(search_module, "STARTS", {})
     search = Search(folded(4, memory=8), 40, Budget())
     assert not asked
@@ -275,12 +281,11 @@ def test_known_schedules_that_time_does_not_suffice_for_are_named() -> None:
 
 
 def test_refusals_are_worked_out_when_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
+    asked: list[_Search] = []
     before = _Search.least_shortfall
 
     def least_shortfall(self: _Search) -> Any:
-        nonlocal asked
-        asked += 1
+        asked.append(self)
         return before(self)
 
     monkeypatch.setattr(_Search, "least_shortfall", least_shortfall)
@@ -291,13 +296,17 @@ def test_refusals_are_worked_out_when_they_are_shown(monkeypatch: pytest.MonkeyP
     with watching(lambda: True):
         assert str(caught.value).endswith("was not found within the time limit")
     assert "lacks" in str(caught.value) and caught.value.missing > 0
-    assert asked == 2  # once in vain
+    assert len(asked) == 2  # once in vain
 
 
 def _layers() -> Any:
     from models.build import layer_costs
 
     return layer_costs(parse_spec(TINY_SPEC))
+
+
+def _past(clock: Looks, most: int) -> bool:
+    return clock() > most
 
 
 def test_placements_are_offered_as_far_as_time_goes() -> None:
@@ -309,7 +318,7 @@ def test_placements_are_offered_as_far_as_time_goes() -> None:
     for most in range(0, looks.count + 5, max(1, looks.count // 12)):
         clock = Looks()
         try:
-            with watching(lambda clock=clock, most=most: clock() > most):
+            with watching(partial(_past, clock, most)):
                 some = candidates(spec)
         except TooLate:
             some = []
@@ -319,7 +328,8 @@ def test_placements_are_offered_as_far_as_time_goes() -> None:
 
 
 def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show() -> None:
-    stream, heard = io.StringIO(), []
+    heard: list[str] = []
+    stream = io.StringIO()
     waiting = Waiting(stream)
     waiting.say(1.0)
     assert stream.getvalue() == "   1.0 s  at work, nothing found yet\n"
@@ -374,7 +384,7 @@ GROWING: dict[str, Callable[[int], tuple[Problem, int]]] = {
 def test_the_first_schedule_takes_n_log_n(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
     makes = [GROWING[name](n) for n in (2, 4)]
-    small, large = (_bytecodes(lambda made=made: _first_schedule(*_anew(made))) for made in makes)
+    small, large = (_bytecodes(partial(_first_schedule, *_anew(made))) for made in makes)
     assert large <= 2.3 * small
 
 
@@ -398,5 +408,5 @@ def test_what_is_told_of_a_schedule_takes_n_log_n(name: str) -> None:
         validate(schedule_from_json(schedule_to_json(schedule)))
 
     makes = [GROWING[name](n) for n in (2, 4)]
-    small, large = (_bytecodes(lambda made=made: told(*_anew(made))) for made in makes)
+    small, large = (_bytecodes(partial(told, *_anew(made))) for made in makes)
     assert large <= 2.3 * small

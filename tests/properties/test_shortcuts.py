@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solver.baselines import sequential
+from solver.baselines.amounts import Amounts
 from solver.baselines.base import NotApplicable
 from solver.baselines.greedy import orders as greedy_orders
 from solver.baselines.twins import on_every_twin, without_twins
@@ -53,7 +54,7 @@ def test_the_order_without_search_is_the_one_that_the_search_finds(problem: Prob
         except NotApplicable:
             return None
 
-    amounts = sequential.Amounts.of(problem)
+    amounts = Amounts.of(problem)
     room = sequential._room_per_micro_batch(problem, amounts, micro_batches)
     straight = sequential._straight_order(problem, amounts, room)
     with pytest.MonkeyPatch.context() as patch:
