@@ -22,11 +22,12 @@ from models.spec import SpecError
 from models.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
 from models.stages import Backward, StageCost, static_bytes
 from models.zoo.gpt import gpt_layers
+from solver.clock import OutOfTime
 from solver.model_facts import ModelFacts, StageFacts, ties_between
 from solver.placement.memory import MemoryPlan
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Candidate", "InFlight", "StageRow", "bytes_per_parameter", "candidates", "layer_costs",
+__all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "bytes_per_parameter", "candidates", "layer_costs",
            "under_optimizer"]
 
 #: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
@@ -34,6 +35,10 @@ __all__ = ["Candidate", "InFlight", "StageRow", "bytes_per_parameter", "candidat
 LIKENESS = 0.01
 #: For how many micro-batches in flight a split leaves room: one, or as many as 1F1B holds.
 InFlight = Literal["least", "1f1b"]
+
+
+class TooLate(ValueError):
+    """The time limit was over before anything was found: more time may find it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,8 @@ def candidates(spec: Spec) -> list[Candidate]:
     where it differs and fits, the one for as many as 1F1B holds: S - s on stage s of S. Two-stage shapes are left out
     on a single GPU and with fewer layers than stages; a split backward where it is not known.
 
-    Raises :class:`~models.split.NoSplit` if nothing fits, :class:`~models.spec.SpecError` if there are fewer layers
+    Where time is over before all are made, those that are there are given. Raises :class:`TooLate` if there is none
+    then, :class:`~models.split.NoSplit` if nothing fits, :class:`~models.spec.SpecError` if there are fewer layers
     than GPUs or no shape is left, and what :func:`layer_costs` raises.
     """
     layers, notes = _costed(spec)
@@ -135,11 +141,23 @@ def candidates(spec: Spec) -> list[Candidate]:
             except NoSplit as error:
                 refusals.append(error)
                 continue
+            except OutOfTime:  # what was found is offered
+                continue
             found += [replace(_candidate(spec, split, backward, in_flight, layers, cluster), notes=notes)
                       for in_flight, split in splits]
+    if not found and not refusals:
+        raise TooLate(f"{spec.name}: the time limit is too short to cut the model into stages")
     if not found:
-        raise min(refusals, key=lambda error: error.missing)
+        raise _closest(refusals)
     return found
+
+
+def _closest(refusals: list[NoSplit]) -> NoSplit:
+    """The refusal that lacks least memory; the first where there is no time to tell."""
+    try:
+        return min(refusals, key=lambda error: error.missing)
+    except OutOfTime:
+        return refusals[0]
 
 
 def _shapes(spec: Spec, layer_count: int) -> list[Shape]:

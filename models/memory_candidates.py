@@ -57,8 +57,7 @@ def spec_candidates(spec: Spec) -> list[Candidate]:
             return candidates(spec)
         except NoSplit as refusal:
             if isinstance(error, MemoryPlanNotFound):
-                raise NoSplit(f"{refusal}; and with memory decided: {error}", refusal.device, refusal.missing,
-                              refusal.least) from None
+                refusal.besides = f"; and with memory decided: {error}"
             raise
     try:
         return [*candidates(spec), *decided]

@@ -18,12 +18,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, count
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from models.costs import LayerCost
 from models.quantities import format_bytes
 from models.stages import Backward, StageCost, Stages, peak_bytes, static_bytes
+from solver.clock import OutOfTime, checkpoint
 
 __all__ = ["SHAPES", "NoSplit", "Shape", "Split", "split_chain", "split_layers", "split_loop", "split_v",
            "stage_device"]
@@ -44,15 +46,47 @@ _DOUBT = 3
 class NoSplit(ValueError):
     """No split fits into memory.
 
-    ``device`` lacks ``missing`` bytes in the split that comes closest; ``least`` bytes on that GPU, and as many more on
-    every other one, is the least memory with which a split exists.
+    What is missing is found when it is asked for, by ``str()`` or by one of these: ``device`` lacks ``missing`` bytes
+    in the split that comes closest; ``least`` bytes on that GPU, and as many more on every other one, is the least
+    memory with which a split exists. The text leaves that out where time is over before it is found, and they raise
+    :class:`~solver.clock.OutOfTime` then. ``besides``: what the text says further.
     """
 
-    def __init__(self, message: str, device: int, missing: int, least: int) -> None:
-        super().__init__(message)
-        self.device = device
-        self.missing = missing
-        self.least = least
+    def __init__(self, search: _Search, memory: Sequence[int]) -> None:
+        super().__init__()
+        self._search = search
+        self._memory = tuple(memory)
+        self.besides = ""
+
+    @cached_property
+    def _closest(self) -> tuple[int, int]:
+        """The GPU that lacks most in the split that comes closest, and how much."""
+        rows = [self._search.shortfall(s, row) for s, row in enumerate(self._search.least_shortfall())]
+        return rows.index(max(rows)), max(rows)
+
+    @property
+    def device(self) -> int:
+        return self._closest[0]
+
+    @property
+    def missing(self) -> int:
+        return self._closest[1]
+
+    @property
+    def least(self) -> int:
+        return self._memory[self.device] + self.missing
+
+    def __str__(self) -> str:
+        what = (f"no split of {len(self._search.stages.layers)} layers onto {len(self._memory)} GPUs "
+                f"({self._search.shape}) fits")
+        try:
+            device, missing = self._closest
+        except OutOfTime:
+            return f"{what}; how much memory is missing was not found within the time limit{self.besides}"
+        needs = ("the least memory per GPU with which a split exists is" if len(set(self._memory)) == 1 else
+                 "a split exists if every GPU has that much more, this one")
+        return (f"{what}: gpu{device} with its {format_bytes(self._memory[device])} lacks {format_bytes(missing)}; "
+                f"{needs} {format_bytes(self.least)}{self.besides}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +157,8 @@ def split_layers(shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int
                      tuple(in_flight or (1,) * stage_count), backward, bytes_per_parameter, inner)
     rows = search.best(round(least_load * 1e9))
     if rows is None:
-        raise _no_split(search, memory)
+        raise NoSplit(search, memory)
     return search.split(rows)
-
-
-def _no_split(search: _Search, memory: Sequence[int]) -> NoSplit:
-    rows = [search.shortfall(s, row) for s, row in enumerate(search.least_shortfall())]
-    missing = max(rows)
-    device = rows.index(missing)
-    least = memory[device] + missing
-    equal = len(set(memory)) == 1
-    needs = ("the least memory per GPU with which a split exists is" if equal else
-             "a split exists if every GPU has that much more, this one")
-    return NoSplit(
-        f"no split of {len(search.stages.layers)} layers onto {len(memory)} GPUs ({search.shape}) fits: gpu{device} "
-        f"with its {format_bytes(memory[device])} lacks {format_bytes(missing)}; {needs} {format_bytes(least)}",
-        device, missing, least)
 
 
 def _shared(layer: LayerCost, bytes_per_parameter: int, backward: Backward) -> int:
@@ -273,20 +293,24 @@ class _Search:
     def _moves(self, s: int, state: _State, turn: int,
                limits: _Limits) -> Iterator[tuple[_State, _Intervals, _Measure]]:
         """What GPU ``s`` may take next within the limits: the state behind it, its stages and what they measure."""
+        checkpoint()
         start = state[0]
         behind = self.gpus - 1 - s
-        least = self._remaining_load(state, turn) - behind * limits.load  # what the GPUs behind cannot carry
+        least = self._remaining(self.load_before, state, turn) - behind * limits.load  # those behind cannot carry that
+        # What the GPUs behind could carry if the rest were divisible at will.
+        most_load, most_need = behind * limits.load, self.capacity_behind[s] + behind * limits.shortfall
         for first_end in self._first_ends(state, turn, behind):
-            first_load = self._load(start, first_end)
-            if first_load > min(limits.load, limits.stage) or self._crosses(start, first_end):
+            first_load = self.load_before[first_end] - self.load_before[start]
+            if first_load > min(limits.load, limits.stage) or (self.borders and self._crosses(start, first_end)):
                 break
             for target, second in self._seconds(state, first_end, turn, behind, least - first_load):
-                second_load = 0 if second is None else self._load(*second)
+                second_load = 0 if second is None else self.load_before[second[1]] - self.load_before[second[0]]
                 if first_load + second_load > limits.load or second_load > limits.stage:
                     break
-                if second is not None and self._crosses(*second):
+                if second is not None and self.borders and self._crosses(*second):
                     break
-                if not self._can_finish(s, target, turn, limits):
+                if (self._remaining(self.need_before, target, turn) > most_need
+                        or self._remaining(self.load_before, target, turn) > most_load):
                     continue
                 intervals = ((start, first_end),) if second is None else ((start, first_end), second)
                 shortfall = self.shortfall(s, intervals)
@@ -323,19 +347,12 @@ class _Search:
         """Whether a border is inside the stage of layers ``first`` to ``last - 1``."""
         return bool(self.borders) and bisect_right(self.borders, first) < bisect_left(self.borders, last)
 
-    def _can_finish(self, s: int, state: _State, turn: int, limits: _Limits) -> bool:
-        """Whether the GPUs behind ``s`` could carry the rest if it were divisible at will."""
-        behind = self.gpus - 1 - s
-        need = sum(self.need_before[b] - self.need_before[a] for a, b in self._remaining(state, turn))
-        return (self._remaining_load(state, turn) <= behind * limits.load
-                and need <= self.capacity_behind[s] + behind * limits.shortfall)
-
-    def _remaining(self, state: _State, turn: int) -> tuple[tuple[int, int], ...]:
+    def _remaining(self, before: Sequence[int], state: _State, turn: int) -> int:
+        """What the layers still to be placed come to, by the sums ``before`` each layer."""
         start, other = state
-        return ((start, turn), (other, len(self.stages.layers))) if self.shape == "loop" else ((start, other),)
-
-    def _remaining_load(self, state: _State, turn: int) -> int:
-        return sum(self._load(a, b) for a, b in self._remaining(state, turn))
+        if self.shape == "loop":
+            return before[turn] - before[start] + before[-1] - before[other]
+        return before[other] - before[start]
 
     def _load(self, first: int, last: int) -> int:
         return self.load_before[last] - self.load_before[first]

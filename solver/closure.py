@@ -27,6 +27,7 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
+from solver.clock import checked, checkpoint
 from solver.instance import Instance
 
 __all__ = ["UNRELATED", "Lags", "Lifetimes", "close_paths", "closure", "closure_bound", "lag_range", "least_lifetimes",
@@ -52,6 +53,7 @@ def closure(instance: Instance, period: int) -> Lags | None:
         return None
     pairs = [(i, j) for a, b in instance.shared_pairs() for i, j in ((a, b), (b, a))]
     for _ in range(_MOST_ROUNDS):
+        checkpoint()
         before = lags.copy()
         if not (_round_to_no_overlap(instance, period, pairs, lags) and _limit_lifetimes(instance, period, lags)):
             return None
@@ -95,7 +97,7 @@ def takes_before_giving(instance: Instance) -> bool:
         return False
     # A giver that follows its taker only through the next micro-batch has a negative lag.
     return all(_matching(instance, device, sorted(pair for pair in _lives(instance, device, lags) if pair[0] >= 0))
-               is not None for device in range(len(instance.capacity)) if instance.limited(device))
+               is not None for device in instance.distinct_devices if instance.limited(device))
 
 
 def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -> Lags | None:
@@ -111,11 +113,11 @@ def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -
             within[arc.target].append((arc.source, lag))
     to = np.full((n, n), UNRELATED, dtype=np.int64)  # to[j, i]: lag from i to j, so that a target's lags lie together
     np.fill_diagonal(to, 0)
-    for j in instance.problem.topological_order:
+    for j in checked(instance.problem.topological_order, 64):
         for i, lag in within[j]:
             np.maximum(to[j], to[i] + lag, out=to[j])
     lags = np.ascontiguousarray(to.T)
-    for i, j, lag in across:
+    for i, j, lag in checked(across):
         if not _raise(lags, i, j, lag):
             return None
     if unrelated > UNRELATED:  # no path needs two of these jumps: each costs more than all lags together
@@ -149,7 +151,8 @@ def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:
 
 def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int, int]], lags: Lags) -> bool:
     durations = instance.durations
-    for i, j in sorted(pairs, key=lambda pair: lags[pair]):  # long lags contain short ones: a round sees most of it
+    # Long lags contain short ones: a round sees most of it.
+    for i, j in checked(sorted(pairs, key=lambda pair: lags[pair]), 64):
         lag = int(lags[i, j])
         if lag < UNRELATED // 2:
             continue
@@ -165,7 +168,8 @@ def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int,
 
 
 def _limit_lifetimes(instance: Instance, period: int, lags: Lags) -> bool:
-    for device, capacity in enumerate(instance.capacity):
+    for device in instance.distinct_devices:
+        capacity = instance.capacity[device]
         if capacity is None or not instance.limited(device):
             continue
         lifetimes = least_lifetimes(instance, device, lags)
@@ -174,7 +178,7 @@ def _limit_lifetimes(instance: Instance, period: int, lags: Lags) -> bool:
         slack = capacity * period - lifetimes.workspace - sum(amount * life for _, _, amount, life in lifetimes.held)
         if slack < 0:
             return False
-        for taker, giver, amount, life in lifetimes.held:
+        for taker, giver, amount, life in checked(lifetimes.held, 64):
             longest = life - instance.durations[giver] + slack // amount
             if not _raise(lags, giver, taker, -longest):
                 return False
@@ -208,7 +212,7 @@ def _lives(instance: Instance, device: int, lags: Lags) -> list[tuple[int, int, 
     """``(lag, taker, giver)`` of every pair on the device."""
     change = instance.change[device]
     return [(int(lags[taker, giver]), taker, giver)
-            for taker in change if change[taker] > 0 for giver in change if change[giver] < 0]
+            for taker in checked(change, 16) if change[taker] > 0 for giver in change if change[giver] < 0]
 
 
 def _matching(instance: Instance, device: int,

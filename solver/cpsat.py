@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
+from solver.clock import OutOfTime, is_over, watching
 from solver.stopping import STOP, shielded
 
 __all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
@@ -17,10 +20,12 @@ __all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
 #: wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a solve, of
 #: three blocks whose times have 15 digits, did not end in minutes. Any other takes a second or two for each.
 _LEAST_WALL, _WALL = 5.0, 30.0
-
-
 #: Seconds between looks for a stop while one model is solved.
 _LOOK = 0.1
+#: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
+_ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
+#: Seconds that a solve which was told to stop gets to do so, before it is left behind.
+_GRACE = 0.5
 
 
 @dataclass
@@ -28,6 +33,9 @@ class Budget:
     """How long a search may go on. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent
     measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other stop that somebody asks for
     (:mod:`solver.stopping`); whoever sees :attr:`spent` returns the best so far.
+
+    ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
+    that are kept free for what follows the search, such as writing what it found.
     """
 
     seconds: float = float("inf")
@@ -35,19 +43,25 @@ class Budget:
     seed: int = 0
     workers: int = 1
     interrupted: bool = False
-    started: float = field(default_factory=time.monotonic)
+    started: float = math.nan
     deterministic_used: float = 0.0
+    reserve: float = 0.0
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.started):
+            self.started = self.now()
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the budget was made."""
-        return time.monotonic() - self.started
+        """Seconds since the budget's start."""
+        return self.now() - self.started
 
     @property
     def left(self) -> float:
         """Seconds of wall time left, 0 or more; none once a stop was asked for."""
         self._look()
-        return 0.0 if self.interrupted else max(0.0, self.seconds - self.elapsed)
+        return 0.0 if self.interrupted else max(0.0, self.seconds - self.reserve - self.elapsed)
 
     @property
     def deterministic_left(self) -> float:
@@ -61,6 +75,21 @@ class Budget:
 
     def _look(self) -> None:
         self.interrupted = self.interrupted or STOP.requested
+
+    def suffices(self, pairs: int) -> bool:
+        """Whether a model that orders so many ``pairs`` of blocks can be built in half of the time left."""
+        return pairs <= _MOST_ORDERED and 2 * _ORDERED * pairs <= self.left
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float = math.inf) -> Iterator[None]:
+        """Work inside stops at its next checkpoint once the wall time is over or the search is interrupted; what comes
+        after the block goes on. ``seconds``: at most so many of what is left; they do not count where deterministic
+        time does, as runs would not repeat then.
+        """
+        until = self.now() + seconds if self.deterministic is None else math.inf
+        with contextlib.suppress(OutOfTime), watching(
+                lambda: self.interrupted or self.left <= 0 or self.now() >= until):
+            yield
 
 
 @dataclass(frozen=True)
@@ -142,6 +171,7 @@ class _Solve:
     a solve is one long native call."""
 
     def __init__(self, attempt: Attempt, budget: Budget, workers: int) -> None:
+        self.left_behind = False
         self.solver = cp_model.CpSolver()
         parameters = self.solver.parameters
         parameters.random_seed = budget.seed
@@ -176,6 +206,8 @@ class _Solve:
     @property
     def outcome(self) -> Outcome:
         """What the finished solve said."""
+        if self.left_behind:
+            return Outcome(self.solver, cp_model.UNKNOWN)
         if isinstance(self._result, BaseException):
             raise self._result
         if self._result is None or self._result == cp_model.MODEL_INVALID:
@@ -185,8 +217,12 @@ class _Solve:
 
 def _finish(solves: Sequence[_Solve], budget: Budget,
             decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
-    """Wait for ``solves``, or stop what is left of them once one is ``decided`` or Ctrl-C comes."""
+    """Wait for ``solves``, or stop what is left of them once one is ``decided``, time is over or Ctrl-C comes.
+
+    What does not stop in time (a large model that is still being loaded) is left behind, its outcome unknown.
+    """
     running, stopped = list(solves), False
+    over: float | None = None  # since when time is
     with shielded():  # a stop raised between two solves' ends would leave one running
         while running:
             try:
@@ -194,12 +230,18 @@ def _finish(solves: Sequence[_Solve], budget: Budget,
             except KeyboardInterrupt:
                 budget.interrupted = True
             budget.interrupted = budget.interrupted or STOP.hear()
-            ended = [solve for solve in running if solve.done.is_set()]
+            if over is None and (budget.left <= 0 or is_over()):
+                over, stopped = time.monotonic(), True
+            if over is not None and time.monotonic() - over > _GRACE:
+                for solve in running:
+                    solve.left_behind = not solve.done.is_set()
+            ended = [solve for solve in running if solve.done.is_set() or solve.left_behind]
             running = [solve for solve in running if solve not in ended]
             stopped = stopped or budget.interrupted or any(decided(solve.outcome) for solve in ended)
             if stopped:  # again and again: one that has not begun yet does not hear it
                 for solve in running:
                     solve.solver.stop_search()
     outcomes = [solve.outcome for solve in solves]
-    budget.deterministic_used += sum(outcome.solver.response_proto.deterministic_time for outcome in outcomes)
+    budget.deterministic_used += sum(solve.solver.response_proto.deterministic_time for solve in solves
+                                     if not solve.left_behind)
     return outcomes

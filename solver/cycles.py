@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Protocol, TypeVar
 
+from solver.clock import checkpoint
+
 __all__ = ["Constraint", "longest_paths_or_cycle", "ratio"]
 
 
@@ -49,6 +51,7 @@ def longest_paths_or_cycle(nodes: int, edges: Sequence[_Edge],
     start = [0] * nodes
     came_by: list[_Edge | None] = [None] * nodes
     while True:
+        checkpoint()
         changed = None
         for edge, weight in zip(edges, weights, strict=True):
             value = start[edge.source] + weight

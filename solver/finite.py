@@ -24,6 +24,7 @@ from typing import TypeAlias
 from ortools.sat.python import cp_model
 
 from solver.bounds.order import Order
+from solver.clock import checked
 from solver.cpsat import Budget, run
 from solver.instance import Instance
 from solver.paths import FixedOrder
@@ -63,6 +64,9 @@ def reorder(
     that are contiguous in time or in periods). ``orders`` must be feasible. ``bound`` is a known lower bound on the
     makespan, ``implied`` what must precede what in every schedule.
     """
+    lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
+    if not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
+        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
     model = _FiniteModel(instance, micro_batches, orders, stretch, bound, implied)
     current = model.fixed.makespan
     if current <= bound or not model.free:
@@ -124,7 +128,7 @@ class _FiniteModel:
         self._precede_by_memory()
         self.after = [0] * n  # bit j of after[i]: i precedes j
         # Numbers follow start times, so edges go from smaller to larger numbers.
-        for i, j, _ in sorted(self.edges, reverse=True):
+        for i, j, _ in checked(sorted(self.edges, reverse=True), 256):
             self.after[i] |= self.after[j] | 1 << j
         self.head = [max([0, *(self.fixed.arrivals(op, self.earlier))]) for op in self.free]
         self.tail = [self.instance.durations[op[0]] for op in self.free]  # longest path from the start to the end
@@ -169,7 +173,7 @@ class _FiniteModel:
         rows = {tuple(sorted(self.number[op] for op in row[a:b]))
                 for row, (a, b) in zip(self.orders, self.stretch, strict=True)}
         for row in sorted(rows):
-            for i in row:
+            for i in checked(row):
                 for j in row:
                     if i < j and not self.after[i] >> j & 1 and (i, j) not in self._order:
                         literal = self.model.new_bool_var(f"order {i} {j}")
@@ -221,7 +225,7 @@ class _FiniteModel:
             a, b = self.stretch[device]
             level = sum(change[block] for block, _ in self.orders[device][:a])
             row = [self.number[op] for op in self.orders[device][a:b]]
-            for j in (j for j in row if take[self.free[j][0]] > 0):
+            for j in (j for j in checked(row) if take[self.free[j][0]] > 0):
                 room = capacity - level - take[self.free[j][0]]
                 literals: list[cp_model.IntVar] = []
                 weights: list[int] = []

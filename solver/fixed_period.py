@@ -64,6 +64,8 @@ def decide(instance: Instance, period: int, allowed: Allowance, known: Periodic 
     lags = closure(instance, period)
     if lags is None:
         return REFUTED
+    if not allowed.budget.suffices(sum(len(row) * (len(row) - 1) // 2 for row in set(instance.blocks_on))):
+        return OPEN
     if parts and _impossible_in_part(instance, period, lags, _HALF, allowed):
         return REFUTED
     model = ModuloModel(instance, period, lags)

@@ -24,9 +24,11 @@ Memory is always exact.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache, cached_property
 
 from solver.problem import Number, Problem, ProblemError
 
@@ -79,17 +81,21 @@ class Instance:
         tick, inflation, loss = _tick([block.duration for block in problem.blocks], lags)
         links = {link.name: i for i, link in enumerate(problem.links)}
         unit = _memory_unit(problem)
+
+        @cache
+        def scaled(amount: Number) -> int:  # every amount is a whole number of units
+            return int(_exact(amount) / unit)
+
         return cls(
             problem=problem,
             durations=tuple(math.ceil(_exact(block.duration) / tick) for block in problem.blocks),
             arcs=tuple(Arc(i, j, math.ceil(_exact(dependency.lag) / tick), dependency.distance,
                            None if dependency.link is None else links[dependency.link])
                        for i, j, dependency in dependencies),
-            take=tuple({i: int(_exact(max(problem.blocks[i].memory_on(d), 0)) / unit
-                               + _exact(problem.blocks[i].workspace_on(d)) / unit) for i in on}
-                       for d, on in enumerate(problem.blocks_on)),
-            change=tuple({i: int(_exact(problem.blocks[i].memory_on(d)) / unit) for i in on}
-                         for d, on in enumerate(problem.blocks_on)),
+            take=tuple({i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
+                        for i, place in places.items()} for places in problem.places_on),
+            change=tuple({i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
+                         for places in problem.places_on),
             capacity=tuple(None if device.memory is None else math.floor(_exact(device.memory) / unit)
                            for device in problem.devices),
             tick=tick,
@@ -97,6 +103,15 @@ class Instance:
             loss=loss,
             memory_unit=unit,
         )
+
+    @cached_property
+    def distinct_devices(self) -> tuple[int, ...]:
+        """The devices, of those that run the same blocks in the same memory the first only: what is true of one is true
+        of all."""
+        known: dict[object, int] = {}
+        for device, (capacity, take, change) in enumerate(zip(self.capacity, self.take, self.change, strict=True)):
+            known.setdefault((capacity, tuple(take.items()), tuple(change.values())), device)
+        return tuple(known.values())
 
     @property
     def blocks(self) -> range:
@@ -119,8 +134,11 @@ class Instance:
     @property
     def heaviest_load(self) -> int:
         """Ticks one micro-batch keeps the busiest device or link busy: no period is shorter."""
-        return max([*(self.load(d) for d in range(len(self.capacity))),
-                    *(self.link_load(link) for link in range(len(self.problem.links)))])
+        links = [0] * len(self.problem.links)
+        for arc in self.arcs:
+            if arc.link is not None:
+                links[arc.link] += arc.lag
+        return max([*(self.load(d) for d in self.distinct_devices), *links])
 
     def limited(self, device: int) -> bool:
         """Whether the device's capacity can be exceeded by what one micro-batch leaves or all of them pile up."""
@@ -129,11 +147,11 @@ class Instance:
     @property
     def balanced(self) -> bool:
         """Whether every micro-batch gives back all it took where memory is limited: else there is no steady state."""
-        return all(sum(self.change[d].values()) == 0 for d in range(len(self.capacity)) if self.limited(d))
+        return all(sum(self.change[d].values()) == 0 for d in self.distinct_devices if self.limited(d))
 
     def shared_pairs(self) -> list[tuple[int, int]]:
         """Pairs i < j of blocks that have a device in common, hence never overlap."""
-        return sorted({(i, j) for on in self.blocks_on for i in on for j in on if i < j})
+        return sorted({(i, j) for on in set(self.blocks_on) for i in on for j in on if i < j})
 
     def refined(self, factor: int) -> Instance:
         """The same instance with ticks ``factor`` times shorter."""
@@ -199,11 +217,12 @@ def _tick(durations: Sequence[Number], lags: Sequence[Number]) -> tuple[Fraction
 
 
 def _memory_unit(problem: Problem) -> Fraction:
-    amounts = [_exact(amount) for block in problem.blocks for amount in (*block.memory, *block.workspace) if amount]
-    if not amounts:
+    counted = Counter(amount for block in problem.blocks for amount in (*block.memory, *block.workspace) if amount)
+    if not counted:
         return Fraction(1)
+    amounts = {_exact(amount): times for amount, times in counted.items()}
     unit = _common_unit(amounts)  # capacities are rounded down to it, which excludes nothing
-    largest = max(sum((abs(amount) for amount in amounts), Fraction(0)),
+    largest = max(sum((abs(amount) * times for amount, times in amounts.items()), Fraction(0)),
                   *(_exact(device.memory) for device in problem.devices if device.memory is not None), Fraction(0))
     if largest / unit > _MOST_MEMORY:
         raise ProblemError("the blocks' memory amounts have more digits than can be added exactly; "

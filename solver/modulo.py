@@ -22,6 +22,7 @@ from collections.abc import Sequence
 import numpy as np
 from ortools.sat.python import cp_model
 
+from solver.clock import checked
 from solver.closure import UNRELATED, Lags, lag_range, least_lifetimes
 from solver.cyclic import Periodic, ring_of
 from solver.instance import Instance
@@ -79,7 +80,7 @@ class ModuloModel:
     def _order_devices(self) -> None:
         durations, offset, period = self.instance.durations, self.offset, self.period
         rows = sorted({self.instance.blocks_on[device] for device in self.devices})
-        for i, j in sorted({(i, j) for row in rows for i in row for j in row if i < j}):
+        for i, j in checked(sorted({(i, j) for row in rows for i in row for j in row if i < j}), 16):
             literal = self.model.new_bool_var(f"order {i} {j}")
             self._order[i, j] = literal
             for a, b, holds in ((i, j, literal), (j, i, literal.negated())):
@@ -96,7 +97,7 @@ class ModuloModel:
                 lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
                 self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
         redundant = self._order if len(self.blocks) == len(self.instance.durations) else self._nearest()
-        for i, j in redundant:  # from the closure
+        for i, j in checked(redundant, 16):  # from the closure
             for a, b in ((i, j), (j, i)):
                 self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
 
@@ -110,7 +111,7 @@ class ModuloModel:
         around = lags.copy()
         np.fill_diagonal(around, UNRELATED)
         over = np.full_like(lags, UNRELATED)
-        for k in range(len(self.blocks)):
+        for k in checked(range(len(self.blocks))):
             np.maximum(over, around[:, k, None] + around[None, k, :], out=over)
         near = {(min(a, b), max(a, b)) for a, b in np.argwhere((lags > over) & (lags > UNRELATED // 2)).tolist()
                 if a != b}
@@ -148,7 +149,7 @@ class ModuloModel:
                 continue
             take, change = self.instance.take[device], self.instance.change[device]
             moving = [i for i in change if change[i]]
-            for j in (j for j in take if take[j] > 0):
+            for j in (j for j in checked(take) if take[j] > 0):
                 others = [i for i in moving if i != j]
                 self.model.add(_weighted([*(self.turn[i] for i in moving), *(self.before(i, j) for i in others)],
                                          [*(-change[i] for i in moving), *(change[i] for i in others)])

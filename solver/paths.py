@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
+from solver.clock import checked, checkpoint
 from solver.instance import Arc, Instance
 from solver.timing import DeadlockError, Orders
 
@@ -72,8 +73,10 @@ class FixedOrder:
                 waits[node] += 1
         at = dict.fromkeys(self._next, 0)
         ready = [node for node, count in waits.items() if not count]
-        order = []
+        order: list[_Node] = []
         while ready:
+            if not len(order) & 4095:
+                checkpoint()
             node = ready.pop()
             order.append(node)
             for successor, distance in self._next[node]:
@@ -84,7 +87,7 @@ class FixedOrder:
         if len(order) < len(self._next):
             raise DeadlockError("the device orders wait for each other in a circle")
         tail: dict[_Node, int] = {}
-        for node in reversed(order):
+        for node in checked(reversed(order), 4096):
             own = self.instance.durations[node[0]] if node[0] >= 0 else self.instance.arcs[~node[0]].lag
             tail[node] = max([own, *(distance + tail[successor] for successor, distance in self._next[node])])
         self.start: dict[Op, int] = {node: at[node] for node in order if node[0] >= 0}
@@ -96,7 +99,7 @@ class FixedOrder:
     def longest_between(self, earlier: Collection[Op], later: Collection[Op]) -> int:
         """The longest path that goes from an earlier operation straight to a later one (or ends there)."""
         longest = max([0, *(self.link_free(link, earlier) + self.link_tail(link, later) for link in self._queues)])
-        for op in earlier:
+        for op in checked(earlier, 256):
             longest = max([longest, self.start[op] + self.instance.durations[op[0]],
                            *(self.start[op] + self.instance.durations[op[0]] + rest
                              for rest in self.departures(op, later))])

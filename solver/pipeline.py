@@ -91,8 +91,10 @@ class Pipeline:
     @cached_property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
         """Per device, the numbers of its stages, in stage order."""
-        return tuple(tuple(s for s, stage in enumerate(self.stages) if stage.device == device)
-                     for device in range(len(self.problem.devices)))
+        chunks: list[list[int]] = [[] for _ in self.problem.devices]
+        for s, stage in enumerate(self.stages):
+            chunks[stage.device].append(s)
+        return tuple(map(tuple, chunks))
 
     @property
     def has_backward(self) -> bool:

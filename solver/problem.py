@@ -216,8 +216,16 @@ class Problem:
     @cached_property
     def blocks_on(self) -> tuple[tuple[int, ...], ...]:
         """Per device, the indices of the blocks that run there, in file order."""
-        return tuple(tuple(i for i, block in enumerate(self.blocks) if d in block.devices)
-                     for d in range(len(self.devices)))
+        return tuple(tuple(places) for places in self.places_on)
+
+    @cached_property
+    def places_on(self) -> tuple[dict[int, int], ...]:
+        """Per device, its blocks in file order, each with the device's place in the block's ``devices``."""
+        places: tuple[dict[int, int], ...] = tuple({} for _ in self.devices)
+        for i, block in enumerate(self.blocks):
+            for place, device in enumerate(block.devices):
+                places[device][i] = place
+        return places
 
     @cached_property
     def topological_order(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from solver.problem import Number, Problem
@@ -72,7 +73,7 @@ class Schedule:
     solver: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operations", tuple(sorted(self.operations, key=lambda o: (o.start, o.end, o.block))))
+        object.__setattr__(self, "operations", tuple(sorted(self.operations, key=itemgetter(2, 3, 0))))
 
     @cached_property
     def makespan(self) -> float:
@@ -108,9 +109,10 @@ class Schedule:
         """
         profile: list[tuple[float, Number]] = [(0.0, 0)]
         level: Number = 0
+        places, blocks = self.problem.places_on[device], self.problem.blocks
         for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
-            block = self.problem.blocks[operation.block]
-            change, workspace = block.memory_on(device), block.workspace_on(device)
+            block, place = blocks[operation.block], places[operation.block]
+            change, workspace = block.memory[place], block.workspace[place]
             for time, step in ((operation.start, max(change, 0) + workspace),
                                (operation.end, min(change, 0) - workspace)):
                 if step:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
 
-from solver.baselines import NotApplicable
+from solver.baselines import BASELINES, NotApplicable
+from solver.baselines.sequential import in_sequence
 from solver.bounds import makespan_bound, steady_bound
 from solver.bounds.graph import graph_of
-from solver.bounds.load import exact_load, exact_load_bound
+from solver.bounds.load import exact_load, exact_load_bound, work_bound
 from solver.bounds.order import Order, implied_order
 from solver.bounds.windows import rolling_bounds
+from solver.clock import checkpoint, unwatched
 from solver.closure import takes_before_giving
 from solver.completion import complete, repeat
 from solver.copies import in_copies, repeat_copies
@@ -40,7 +42,7 @@ from solver.stopping import STOP, breakable
 from solver.timing import Orders, time_orders
 from solver.validate import InvalidSchedule, validate
 
-__all__ = ["MAX_OPERATIONS", "Infeasible", "NoneFound", "Progress", "Search", "solve"]
+__all__ = ["MAX_OPERATIONS", "Infeasible", "NoneFound", "Progress", "Search", "is_large", "solve"]
 
 #: Schedules with more operations than this are refused: unroll a smaller one instead.
 MAX_OPERATIONS = 2_000_000
@@ -58,6 +60,16 @@ _POLISHED = 1500
 #: Deterministic seconds of the first try at a schedule where no known one fits, and of the last one; every later try
 #: may take so many times as long.
 _FIRST_TRY, _LAST_TRY, _LONGER = 1.0, 256.0, 4
+#: From so many operations (each counted on all its devices), or blocks, on a first schedule is offered before anything
+#: else is looked at.
+_MANY_OPERATIONS, _MANY_BLOCKS = 10_000, 500
+#: Up to so many blocks a period is searched: its matrices have a row and a column a block.
+_MOST_PERIODIC = 2048
+#: Shares of the time left that the bound, and all known schedules, may take of a search of many operations.
+_BOUND_SHARE, _KNOWN_SHARE = 0.2, 0.6
+#: What follows a search (summing up, writing) takes at most so many times as long as timing and judging a schedule,
+#: and is left at most this share of the time.
+_AFTERWARDS, _MOST_AFTERWARDS = 3.0, 0.4
 
 
 @dataclass(frozen=True)
@@ -91,20 +103,28 @@ def solve(
     ``NoneFound`` if that is open and none was found within the limit, and ``ValueError`` for numbers out of range.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
-    search = Search(problem, micro_batches, budget, on_progress, start)
+    search: Search | None = None
     try:
-        with breakable():
+        with budget.limited(), breakable():
+            search = Search(problem, micro_batches, budget, on_progress, start)
             for _ in search.steps():
                 pass
     except KeyboardInterrupt:
         budget.interrupted = True
-        if search.best is None:
+        if search is None or search.best is None:
             raise
+    assert search is not None  # what it starts with has no checkpoints
     return search.result()
 
 
 #: What a phase gives that has no further step.
 _ENDED = object()
+
+
+def is_large(problem: Problem, micro_batches: int) -> bool:
+    """Whether bounds and known schedules take so long that a first schedule is offered before them."""
+    places = sum(len(block.devices) for block in problem.blocks)
+    return micro_batches * places > _MANY_OPERATIONS or len(problem.blocks) > _MANY_BLOCKS
 
 
 class Search:
@@ -128,11 +148,12 @@ class Search:
         self.stopped: list[str] = []  # by which faults, phases
         self.unheard: Exception | None = None  # what the listener raised
         self.phase = "bound"
-        self.bound = Fraction(0)
         # What ticks are too coarse for.
         self.exact = float(exact_load_bound(problem, micro_batches)) if self.instance.loss else 0.0
-        with self._at_most_noted():
-            self.bound = makespan_bound(self.instance, micro_batches, self.implied)
+        self.bound = Fraction(work_bound(self.instance, micro_batches))
+        self.steady_bound = Fraction(self.instance.heaviest_load)  # of any steady state, per micro-batch, in ticks
+        if not self.is_large:
+            self._raise_bounds()
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
         self.periods: PeriodSearch | None = None
@@ -144,13 +165,6 @@ class Search:
     def makespan_bound(self) -> float:
         """The proven lower bound on the makespan so far, in the problem's time unit."""
         return max(self.exact, self.instance.bound(self.bound, self.micro_batches))
-
-    @cached_property
-    def steady_bound(self) -> Fraction:
-        """The proven least time per micro-batch of any steady state, in ticks."""
-        with self._at_most_noted():
-            return steady_bound(self.instance, self.implied)
-        return Fraction(self.instance.heaviest_load)
 
     def _rate(self, bound: Fraction) -> float:
         """A proven bound on the time per micro-batch of a steady state, in ticks, in the problem's time unit."""
@@ -174,6 +188,8 @@ class Search:
 
     def steps(self) -> Iterator[None]:
         """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
+        if self.is_large:
+            yield from self._begin_large()
         yield from self._find_first()
         if self.operations <= _SMALL and not self.done:
             yield from self._kept(self._solve_whole(deterministic=20.0))
@@ -245,17 +261,76 @@ class Search:
         """Whether no steady state is left to look for: a proven optimum without one may be matched by one with."""
         return self.budget.spent or (self.done and self.best is not None and self.best.period is not None)
 
+    @property
+    def is_large(self) -> bool:
+        """See :func:`is_large`."""
+        return is_large(self.problem, self.micro_batches)
+
+    def _begin_large(self) -> Iterator[None]:
+        """What is found at once, then the bounds."""
+        if self.best is None:
+            with unwatched():
+                began = self.budget.now()
+                self._offer_at_once()
+                self._keep_time_afterwards(self.budget.now() - began)
+            yield
+        self._raise_bounds()
+        yield
+
+    def _offer_at_once(self) -> None:
+        """1F1B where the problem is a chain of stages that holds it, else one micro-batch after the other."""
+        with suppress(NotApplicable):
+            orders = BASELINES["1f1b"].orders(self.problem, self.micro_batches)
+            if self._fits(orders) and self.offer(orders, "1f1b"):
+                return
+        in_turn = in_sequence(self.problem, self.micro_batches)
+        if in_turn is not None:
+            self.offer(in_turn, "sequential")
+
+    def _fits(self, orders: Orders) -> bool:
+        """Whether every device's memory holds what it runs in this order."""
+        for row, take, change, capacity in zip(orders, self.instance.take, self.instance.change,
+                                               self.instance.capacity, strict=True):
+            level = peak = 0
+            for block, _ in row:
+                peak = max(peak, level + take[block])
+                level += change[block]
+            if capacity is not None and peak > capacity:
+                return False
+        return True
+
+    def _keep_time_afterwards(self, seconds: float) -> None:
+        """Keep time free for what follows the search, as timing and judging one schedule takes ``seconds``."""
+        self.budget.reserve = max(self.budget.reserve,
+                                  min(_AFTERWARDS * seconds, _MOST_AFTERWARDS * self.budget.seconds))
+
+    def _raise_bounds(self) -> None:
+        """Raise the bounds by all arguments, or as many as there is time for."""
+        with self.budget.limited(_BOUND_SHARE * self.budget.left), self._at_most_noted():
+            self.bound = max(self.bound, makespan_bound(self.instance, self.micro_batches, self.implied))
+            self.steady_bound = steady_bound(self.instance, self.implied)
+
+    def _offer_known(self) -> None:
+        """Known schedules, as many as there is time for; where none is there yet, each gets its time."""
+        with self.budget.limited(_KNOWN_SHARE * self.budget.left):
+            for name, orders in STARTS.items():
+                if self.best is not None and STOP.requested:
+                    return
+                at_leisure = unwatched() if self.best is None and not self.is_large else nullcontext()
+                with at_leisure, self._at_most_noted(), suppress(NotApplicable):
+                    found = orders(self.problem, self.micro_batches)
+                    checkpoint()
+                    self.offer(found, name)
+
     def _find_first(self) -> Iterator[None]:
         """Known schedules; where none fits, any order of operations that does, or a proof that there is none."""
-        for name, orders in STARTS.items():
-            if self.best is not None and STOP.requested:
-                return
-            with self._at_most_noted(), suppress(NotApplicable):
-                self.offer(orders(self.problem, self.micro_batches), name)
+        self._offer_known()
         effort = _FIRST_TRY
         while self.best is None:
             self.phase = "first schedule"
-            order = require_room(self.instance, self.micro_batches, self.budget, effort)
+            order = None
+            with self.budget.limited():
+                order = require_room(self.instance, self.micro_batches, self.budget, effort)
             if order is not None:
                 self.offer(device_rows(self.instance, order), "weft")
             elif self.budget.spent or effort >= _LAST_TRY:
@@ -274,6 +349,8 @@ class Search:
         self.phase = "repetend"
         # Without balance there is no steady state; and where a block gives back what another micro-batch takes, a
         # repeated schedule may not fit while there is no micro-batch before.
+        if len(self.problem.blocks) > _MOST_PERIODIC:
+            return
         if not self.instance.balanced or not takes_before_giving(self.instance):
             return
         try:
@@ -286,8 +363,10 @@ class Search:
             self.rate_bounds[1] = search.bound
 
         effort = 1.0 if self.done else 30.0  # what is proven already only gains a steady state to unroll
-        self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=effort)
-        self.offer_repeated(self.periods.best)
+        with self.budget.limited():
+            self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=effort)
+        if self.periods is not None:
+            self.offer_repeated(self.periods.best)
         yield
 
     def _complete(self) -> Iterator[None]:
@@ -296,14 +375,18 @@ class Search:
             yield from self._complete_around(self.periods.best)
 
     def _complete_around(self, found: Periodic) -> Iterator[None]:
-        shorter = shorten_latency(found, self.budget, deterministic=self._share(0.2 if self.done else 2.0, 0.1))
+        shorter = found
+        with self.budget.limited():
+            shorter = shorten_latency(found, self.budget, deterministic=self._share(0.2 if self.done else 2.0, 0.1))
         for candidate in (found,) if shorter is found else (shorter, found):
             self.offer_repeated(candidate)
             for edge in (0, 1, 2, 4):
                 if self.settled:
                     return
-                completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
-                                      deterministic=self._share(1.0, 0.1))
+                completion = None
+                with self.budget.limited():
+                    completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
+                                          deterministic=self._share(1.0, 0.1))
                 if completion is None:
                     break
                 self.offer_repetend(completion.unrolled(self.micro_batches), candidate, edge)
@@ -394,6 +477,10 @@ class Search:
 
     def offer(self, orders: Orders, name: str, repetend: Repetend | None = None, found: Periodic | None = None) -> bool:
         """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state."""
+        with unwatched():  # the budget keeps time free for it
+            return self._offer(orders, name, repetend, found)
+
+    def _offer(self, orders: Orders, name: str, repetend: Repetend | None, found: Periodic | None) -> bool:
         operations = time_orders(self.problem, self.micro_batches, orders)
         makespan = max(operation.end for operation in operations)
         if self.best is not None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
+from solver.clock import checked, checkpoint
 from solver.problem import Problem
 from solver.schedule import Operation
 
@@ -37,11 +38,16 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
     _require_complete(problem, n, orders)
 
     waits = [0] * total
-    followers: list[list[int]] = [[] for _ in range(total)]  # on the same device
-    for row in orders:
+    follower = [-1] * total  # on the same device; where a block is on several, the others' are apart
+    others: dict[int, list[int]] = {}
+    for row in checked({id(row): row for row in orders}.values()):  # devices that run the same may share theirs
         for (before, m), (block, k) in pairwise(row):
-            followers[before * n + m].append(block * n + k)
-            waits[block * n + k] += 1
+            i, j = before * n + m, block * n + k
+            if follower[i] < 0:
+                follower[i] = j
+            else:
+                others.setdefault(i, []).append(j)
+            waits[j] += 1
     consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in blocks]
     for producer, consumer, dependency in problem.dependencies():
         consumers[producer].append((consumer, dependency.lag, dependency.link, dependency.distance))
@@ -51,19 +57,23 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
     # is the order of their transfers; this is why a link needs no more than the time at which it is free again.
     free: dict[str, float] = dict.fromkeys(problem.links_by_name, 0.0)
 
+    durations = [block.duration for block in blocks]
     start = [0.0] * total
     ready = deque(i for i in range(total) if waits[i] == 0)
-    operations = []
+    operations: list[Operation] = []
     while ready:
+        if not len(operations) & 4095:
+            checkpoint()
         i = ready.popleft()
         block, m = divmod(i, n)
-        end = start[i] + blocks[block].duration
+        end = start[i] + durations[block]
         operations.append(Operation(block, m, start[i], end))
-        for follower in followers[i]:
-            start[follower] = max(start[follower], end)
-            waits[follower] -= 1
-            if not waits[follower]:
-                ready.append(follower)
+        for j in (follower[i], *others.get(i, ())) if follower[i] >= 0 else ():
+            if end > start[j]:
+                start[j] = end
+            waits[j] -= 1
+            if not waits[j]:
+                ready.append(j)
         for consumer, lag, link, distance in consumers[block]:
             if m + distance >= n:
                 continue
@@ -71,7 +81,8 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
             if link is not None:
                 free[link] = arrival = max(end, free[link]) + lag
             j = consumer * n + m + distance
-            start[j] = max(start[j], arrival)
+            if arrival > start[j]:
+                start[j] = arrival
             waits[j] -= 1
             if not waits[j]:
                 ready.append(j)
@@ -85,10 +96,14 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:
     if len(orders) != len(problem.devices):
         raise DeadlockError(f"there are orders for {len(orders)} devices of {len(problem.devices)}")
-    for device, row in enumerate(orders):
+    complete: set[tuple[int, tuple[int, ...]]] = set()  # rows that devices with the same blocks share
+    for device, row in enumerate(checked(orders)):
+        if (id(row), problem.blocks_on[device]) in complete:
+            continue
         here = frozenset(problem.blocks_on[device])
         expected = len(here) * micro_batches
         found = len({(block, m) for block, m in row if block in here and 0 <= m < micro_batches})
         if found != expected or len(row) != expected:
             raise DeadlockError(f"device {problem.devices[device].name!r}: its order holds {found} operations of "
                                 f"{expected}, and {len(row) - found} that are there twice or do not belong there")
+        complete.add((id(row), problem.blocks_on[device]))

@@ -28,6 +28,7 @@ from itertools import combinations
 
 from ortools.sat.python import cp_model
 
+from solver.clock import checked
 from solver.closure import Lags, longest_paths
 from solver.instance import Instance
 
@@ -107,7 +108,7 @@ class TurnModel:
                        ).only_enforce_if(list(when))
 
     def _share_devices(self) -> None:
-        for i, j in self.instance.shared_pairs():
+        for i, j in checked(self.instance.shared_pairs(), 16):
             values = self._range(i, j)
             self.turns[i, j] = [(q, self.model.new_bool_var(f"turn {i} {j} {q}")) for q in values]
             self.model.add_exactly_one(literal for _, literal in self.turns[i, j])
@@ -119,7 +120,7 @@ class TurnModel:
                 self.model.add_no_overlap(self.model.new_fixed_size_interval_var(
                     self.start[i], self.durations[i], f"run {i}") for i in row)
             if len(row) <= _FEW_BLOCKS:
-                for i, j, k in combinations(row, 3):  # t_k - t_i is the sum of the other two differences
+                for i, j, k in checked(combinations(row, 3), 16):  # t_k - t_i is the sum of the other two differences
                     rest = self.turn(i, k) - self.turn(i, j) - self.turn(j, k)
                     self.model.add_linear_constraint(rest, 0, 1)
 
@@ -174,7 +175,7 @@ class TurnModel:
                 continue
             take, change = instance.take[device], instance.change[device]
             moving = {i: amount for i, amount in change.items() if amount}
-            for j in (j for j in take if take[j] > 0):
+            for j in (j for j in checked(take) if take[j] > 0):
                 self.model.add(sum(amount * (self.turn(i, j) + 1) for i, amount in moving.items() if i != j)
                                <= capacity - take[j])
             # Little's law: over a period the device holds the sum of amount x lifetime / P on average. Takes are

@@ -8,11 +8,13 @@ longer gains is not credited to the change.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from solver.bounds import least_time
+from solver.clock import OutOfTime, checked, unwatched, watching
 from solver.critical_cycle import critical_cycle
 from solver.idle import idle_times
 from solver.instance import Instance
@@ -29,6 +31,8 @@ __all__ = ["Change", "Figure", "WhatIf", "changes", "what_if"]
 Kind: TypeAlias = Literal["memory", "transfer", "work"]
 
 GIB = 2**30
+#: Operations, over all changes, that are timed again whether there is time or not: it takes a moment.
+_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True)
@@ -84,16 +88,23 @@ def what_if(
     ``effort`` is CP-SAT's deterministic time for each (about seconds). ``spent`` says whether to stop with what there
     is. A stop (Ctrl-C) leaves the rest untried.
     """
+    with watching(spent):  # searches inside end when it says so, with the best they have
+        return _what_if(schedule, effort, most, seed, spent)
+
+
+def _what_if(schedule: Schedule, effort: float, most: int, seed: int, spent: Callable[[], bool]) -> WhatIf:
     fresh = replace(schedule, solver={key: value for key, value in schedule.solver.items() if key != "interrupted"})
     unchanged = fresh if schedule.gap == 0 or spent() else _searched(fresh, effort, seed)
     waiting = {idle.device: idle.by_cause["memory"] for idle in idle_times(schedule)}
     stopped = _was_stopped(unchanged)
     starts: dict[Change, Schedule] = {}
     tried = list(changes(schedule.problem))
-    for change in tried:
-        if stopped or STOP.requested:
-            return WhatIf(unchanged, (), tuple(tried))
-        starts[change] = _retimed(schedule, change.problem)
+    at_once = len(schedule.operations) * len(tried) <= _AT_ONCE
+    with suppress(OutOfTime), unwatched() if at_once else nullcontext():
+        for change in checked(tried):
+            if stopped or STOP.requested:
+                return WhatIf(unchanged, (), tuple(tried))
+            starts[change] = _retimed(schedule, change.problem)
 
     def promise(change: Change) -> tuple[bool, float]:
         if change.kind == "memory":
@@ -103,7 +114,7 @@ def what_if(
         return change.kind == "memory" and change.device is None, gain
 
     queue = sorted(starts, key=promise, reverse=True)
-    figures, untried = [], []
+    figures, untried = [], [change for change in tried if change not in starts]
     for number, change in enumerate(queue):
         start = starts[change]
         stopped = stopped or STOP.requested
@@ -117,8 +128,10 @@ def what_if(
             untried.append(change)
             continue
         else:
-            bound = least_time(Instance.of(change.problem), start.micro_batches)
-            best = replace(start, makespan_bound=min(start.makespan, bound))
+            best = start
+            with suppress(OutOfTime), unwatched() if at_once else nullcontext():
+                bound = least_time(Instance.of(change.problem), start.micro_batches)
+                best = replace(start, makespan_bound=min(start.makespan, bound))
         periods = [start.period, best.period, best.solver.get("repetend_period")]
         figures.append(Figure(change, best, best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE),
                               min((period for period in periods if period is not None), default=None)))

@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -49,7 +48,7 @@ def key_of(case: Case, options: SearchOptions) -> str:
         "format": CACHE_FORMAT,
         "made_by": _makers(),
         "micro_batches": case.micro_batches,
-        "options": asdict(options),
+        "options": options.settings,
         "refused": case.refused,
         "least_period": repr(case.least_period),
         "placements": [{"title": placement.title, "details": placement.details,

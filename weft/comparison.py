@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from solver.baselines import BASELINES, NotApplicable, baseline
+from solver.cpsat import Budget
 from solver.problem import Number, Problem
 from solver.schedule import Schedule
-from solver.search import Infeasible, Progress
+from solver.search import Infeasible, Progress, is_large
 from solver.validate import violations
 from weft.coverage import OTHERS
 from weft.memory_plans import plan_text
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 
 
+#: What the known schedules may take of the time that is left, and weft's own search where another one follows.
+_KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
+#: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
+_LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
 #: Rows that are searches under the same memory and durations themselves, not one fixed order.
 SEARCHES = {"v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
 
@@ -155,9 +161,16 @@ def compare_source(
 ) -> Comparison:
     """See :func:`weft.compare`."""
     source = read_source(source)
-    case = case_of(source, micro_batches)
-    known, left_out = known_schedules(case)
-    own = solve_case(case, options, on_progress)
+    with options.preparing():
+        case = case_of(source, micro_batches)
+    twofold = not isinstance(source, Problem) and source.training is not None and source.training.optimizer == "adama"
+    if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
+        # weft has a first schedule within seconds, the known ones together have not.
+        own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
+        known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE)
+    else:
+        known, left_out = known_schedules(case, options.budget())
+        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), on_progress)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
     cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
@@ -172,10 +185,21 @@ def compare_source(
                       adam)
 
 
-def known_schedules(case: Case) -> tuple[dict[str, Schedule], dict[str, str]]:
-    """Every known schedule on its best placement, by name; and, for those that can run on none, why."""
+def known_schedules(case: Case, budget: Budget | None = None,
+                    share: float = _KNOWN_SHARE) -> tuple[dict[str, Schedule], dict[str, str]]:
+    """Every known schedule on its best placement, by name; and, for those that can run on none, why.
+
+    Those that ``share`` of what is left of ``budget`` is too short for are left out.
+    """
     known: dict[str, Schedule] = {}
-    left_out: dict[str, str] = {}
+    left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
+    with nullcontext() if budget is None else budget.limited(share * budget.left):
+        _make_known(case, known, left_out)
+    return known, left_out
+
+
+def _make_known(case: Case, known: dict[str, Schedule], left_out: dict[str, str]) -> None:
+    """Put every known schedule into ``known``, taking it out of ``left_out``, or there why it can run nowhere."""
     for name in BASELINES:
         found: list[Schedule] = []
         reason = ""
@@ -187,9 +211,9 @@ def known_schedules(case: Case) -> tuple[dict[str, Schedule], dict[str, str]]:
                 reason = reason or str(error)
         if found:
             known[name] = min(found, key=lambda schedule: (not _fits(schedule), schedule.makespan))
+            del left_out[name]
         else:
             left_out[name] = reason
-    return known, left_out
 
 
 def _row(name: str, schedule: Schedule) -> Row:

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from solver.collision import InFlight, in_flight
-from solver.cpsat import Budget
 from solver.critical import CriticalPath, critical_path
 from solver.critical_cycle import CriticalCycle, critical_cycle
 from solver.entries import read_json
@@ -35,6 +34,8 @@ __all__ = ["Explanation", "explain_source"]
 
 #: Causes of idle time whose name is another entry's in the numbers: ``device`` is the idle device itself.
 _KEYS: Mapping[Cause, str] = {"device": "other_devices"}
+#: What the search takes of the time where what-if figures follow, and what it takes to put them into words.
+_SEARCH_SHARE, _TELLING = 0.5, 0.1
 
 
 @dataclass(frozen=True)
@@ -174,12 +175,13 @@ def explain_source(
     if schedule is None:
         assert not isinstance(source, Schedule)
         try:
-            case = case_of(source, micro_batches)
+            with options.preparing():
+                case = case_of(source, micro_batches)
             problem = case.placements[0].problem if len(case.placements) == 1 else None
         except Infeasible as refusal:
             return Explanation(None, refusal)
         try:
-            schedule = solve_case(case, options, on_progress)
+            schedule = solve_case(case, options.shortened(_SEARCH_SHARE if what_if_figures else 1.0), on_progress)
         except Infeasible as refusal:
             return Explanation(None, refusal, wanted_in_flight=in_flight_wanted, problem=problem)
     else:
@@ -190,9 +192,10 @@ def explain_source(
             raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "
                                    f"{fault}" for fault in faults])
     STOP.hold()  # what is known of the schedule is an answer, with figures of changes or without
-    clock = Budget(seconds=options.time_limit)
+    clock = options.budget()
+    clock.reserve = 0.0 if options.effort is not None else _TELLING * options.time_limit
     found = what_if(schedule, effort=options.effort or 0.3, seed=options.seed,
-                    spent=lambda: clock.spent) if what_if_figures else None
+                    spent=lambda: clock.left <= 0) if what_if_figures else None
     return Explanation(schedule, what_if=found, wanted_in_flight=in_flight_wanted)
 
 

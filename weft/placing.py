@@ -44,11 +44,12 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
         raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages too "
                              "(--stage-graph)")
     source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers, replicate=replicate)
+    settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
     if stage_graph:
         from solver.placement.graph_search import place_graph
 
-        return place_graph(source, slack=slack, on_step=on_step, **dataclasses.asdict(options))
-    return place(source, latency=latency, on_step=on_step, **dataclasses.asdict(options))
+        return place_graph(source, slack=slack, on_step=on_step, **settings)
+    return place(source, latency=latency, on_step=on_step, **settings)
 
 
 def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, devices: Mapping[str, Wish],

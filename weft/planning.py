@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from solver.bounds.load import load_bound
+from solver.clock import OutOfTime
 from solver.cpsat import Budget
 from solver.files import load_problem
 from solver.history import History
@@ -126,12 +127,16 @@ def read_source(source: Source) -> Problem | Spec:
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
+    from models.build import TooLate
     from models.memory_candidates import decided_least_period, spec_candidates
     from models.split import SHAPES, NoSplit
     from models.transform.shapes import together
 
     count = micro_batches or spec.run.micro_batches
-    found = together(spec)
+    try:
+        found = together(spec)
+    except OutOfTime:
+        found = None
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
     placements = [] if found is None else [shape_placement(candidate, found[0])
                                          for candidate in undominated(found[1])]
@@ -140,6 +145,10 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         try:
             placements = [*map(_placement, undominated(spec_candidates(spec))), *placements]
         except NoSplit as error:
+            if not placements:
+                raise Infeasible(str(error)) from None
+            refused.insert(0, ("chain", str(error)))
+        except TooLate as error:
             if not placements:
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))
@@ -184,7 +193,9 @@ def solve_source(
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Schedule:
     """See :func:`weft.solve`."""
-    return solve_case(case_of(source, micro_batches), options, on_progress)
+    with options.preparing():
+        case = case_of(source, micro_batches)
+    return solve_case(case, options, on_progress)
 
 
 def solve_case(
@@ -200,7 +211,7 @@ def solve_case(
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress)
     try:
-        with breakable():
+        with budget.limited(), breakable():
             tournament.run()
     except KeyboardInterrupt:
         budget.interrupted = True
@@ -335,10 +346,10 @@ class _Tournament:
         if leader is None or leader.search is None:
             if self.faults:
                 raise self.faults[0][1]
-            first = min(self.entries, key=lambda entry: entry.ruled_out)
-            raise first.refusal or NoneFound(
-                f"{first.placement.problem.name}: no schedule that fits the devices' memory was found within the "
-                "limit, and it is not proven that there is none; give it more time or memory")
+            first = min(self.entries, key=lambda entry: entry.ruled_out, default=None)
+            raise (first and first.refusal) or NoneFound(
+                f"{self.case.name}: no schedule that fits the devices' memory was found within the limit, and it is "
+                "not proven that there is none; give it more time or memory")
         best = leader.search.result()
         covered = self.case.coverage.text()
         if self.faults:

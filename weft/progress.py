@@ -4,20 +4,72 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from solver.search import Progress
+from weft.options import began
 from weft.units import memory_text, time_text
 
 if TYPE_CHECKING:
+    from solver.search import Progress
     from weft.sweeping import SweepProgress
 
-__all__ = ["ProgressLine", "SweepLines"]
+__all__ = ["ProgressLine", "SweepLines", "Waiting"]
+
+_P = TypeVar("_P")
 
 #: Elsewhere than on a terminal, a line at most this often (seconds), and one for every better schedule.
 _INTERVAL = 5.0
+#: Seconds after the command's start when it says that it is at work, if it has said nothing else.
+_FIRST_WORD = 0.9
+
+
+class Waiting:
+    """Says on standard error that the command is at work, as long as there is nothing better to say; a context manager.
+
+    The words come from a thread of their own, so also while modules are imported and inputs read.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.quiet = quiet
+        self._began = began()
+        self._over = threading.Event()
+
+    def __enter__(self) -> Waiting:
+        if not self.quiet:
+            threading.Thread(target=self._wait, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """From now on there is something to show."""
+        self._over.set()
+
+    def before(self, listener: Callable[[_P], object]) -> Callable[[_P], None]:
+        """``listener``, whose first word is the end of this."""
+        def listen(progress: _P) -> None:
+            self.end()
+            listener(progress)
+
+        return listen
+
+    def _wait(self) -> None:
+        pause = _FIRST_WORD - (time.monotonic() - self._began)
+        while not self._over.wait(max(0.0, pause)):
+            self.say(time.monotonic() - self._began)
+            pause = _INTERVAL
+
+    def say(self, seconds: float) -> None:
+        """One line: at work since so many ``seconds``."""
+        self.stream.write(f"{seconds:6.1f} s  at work, nothing found yet\n")
+        self.stream.flush()
 
 
 class ProgressLine:
@@ -33,12 +85,15 @@ class ProgressLine:
         self._last = ""
         self._shown = float("-inf")
         self._makespan = float("inf")
+        self._waiting = Waiting(self.stream, quiet=quiet)
 
     def __enter__(self) -> ProgressLine:
+        self._waiting.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
+        self._waiting.end()
         if self.live and self._last:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 self.stream.write("\n")
@@ -46,6 +101,7 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         """Show where the search stands."""
+        self._waiting.end()
         if self.quiet:
             return
         best, now = progress.best, time.monotonic()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from solver.closure import takes_before_giving
 from solver.cpsat import Budget
 from solver.cyclic import Periodic
-from solver.explain import Infeasible
+from solver.explain import Infeasible, NoneFound
 from solver.instance import Instance
-from solver.latency import critical_path, least_latency, slowest_useful_period
+from solver.latency import LatencySearch, critical_path, least_latency, slowest_useful_period
 from solver.problem import Number, Problem
 from solver.repetend import PROOF_TOLERANCE, PeriodSearch, find_repetend
 from solver.schedule import Schedule
@@ -72,7 +72,8 @@ def serve_source(
         raise ValueError(f"points is {points}, a trade-off has at least its two ends")
     source = read_source(source)
     size = None if isinstance(source, Problem) else source.run.micro_batch_size
-    case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
+    with options.preparing():
+        case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
     unit = case.placements[0].problem.time_unit
     floor = (parse_period(period, unit) if period is not None
              else None if throughput is None else 1 / parse_throughput(throughput, unit))
@@ -80,7 +81,7 @@ def serve_source(
     count = case.micro_batches if micro_batches is not None or size is not None else None
     hunt = _Hunt(case, size, count, floor, budget, on_progress)
     try:
-        with breakable():
+        with budget.limited(), breakable():
             hunt.start()
             if floor is None:
                 hunt.trace(points)
@@ -88,10 +89,13 @@ def serve_source(
                 hunt.meet(floor)
     except KeyboardInterrupt:
         budget.interrupted = True
-        if not hunt.points:
-            hunt.settle()
-        if not hunt.points:
-            raise
+    if not hunt.points:
+        hunt.settle()
+    if not hunt.points:
+        if budget.interrupted:
+            raise KeyboardInterrupt
+        raise NoneFound(f"{case.name}: no steady state {'so fast ' if floor is not None else ''}was found within the "
+                        "time limit, and it is not proven that there is none; give it more time")
     return hunt.result()
 
 
@@ -239,7 +243,7 @@ class _Hunt:
                 raise _FastEnough
 
         if not self._fast_enough(placed):
-            with contextlib.suppress(_FastEnough):
+            with contextlib.suppress(_FastEnough), self.budget.limited():
                 changed(find_repetend(instance, placed.fastest, self.budget, changed,
                                       deterministic=self._share(_PERIOD, parts + 1)))
 
@@ -259,9 +263,18 @@ class _Hunt:
             best = min(latency for at, latency in self.points if at <= period)
             if bound >= best:
                 continue
-            found = least_latency(
-                placed.instance, placed.limit(period), start, self.budget, least_period=placed.least_period,
-                deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+            found: LatencySearch | None = None
+
+            def changed(search: LatencySearch) -> None:
+                nonlocal found
+                found = search
+
+            with self.budget.limited():
+                least_latency(placed.instance, placed.limit(period), start, self.budget,
+                              least_period=placed.least_period, on_change=changed,
+                              deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+            if found is None:
+                continue
             placed.bounds.append((placed.limit(period), found.bound))
             placed.known.append(found.best)
             self._add(placed, found.best)

@@ -179,10 +179,12 @@ class _Run:
 
     def _begin(self, index: int, executor: Executor) -> None:
         """Settle a point without search if that is possible, else hand it to ``executor``."""
+        options = self.options.restarted()
         if index not in self._cases:
             try:
                 variant = self.variants[index]
-                self._cases[index] = case_of(variant.source, variant.point.micro_batches)
+                with options.preparing():
+                    self._cases[index] = case_of(variant.source, variant.point.micro_batches)
             except (Infeasible, SpecError, ProfileError) as error:
                 self._leave_out(index, error)
                 return
@@ -193,7 +195,8 @@ class _Run:
             self.cached += 1
             self._keep(index, known, cached=True)
             return
-        self._pending[executor.submit(solve_point, case, self.options)] = _Task(index, key)
+        used = time.monotonic() - options.started
+        self._pending[executor.submit(solve_point, case, options, used)] = _Task(index, key)
 
     def _collect(self, timeout: float | None) -> None:
         """Take what has been solved; ``timeout`` ``None`` waits until there is something."""

@@ -14,6 +14,9 @@ from weft.planning import Case, solve_case
 
 __all__ = ["Solved", "solve_point"]
 
+#: What weft's own search takes of a point's time; known schedules have the rest.
+_OWN_SHARE = 0.8
+
 
 @dataclass(frozen=True)
 class Solved:
@@ -23,16 +26,18 @@ class Solved:
     known: Mapping[str, Schedule] = field(default_factory=dict)
 
 
-def solve_point(case: Case, options: SearchOptions) -> Solved | str:
-    """Solve ``case``; a text says why no schedule fits. Runs on any worker that has weft.
+def solve_point(case: Case, options: SearchOptions, seconds_used: float = 0.0) -> Solved | str:
+    """Solve ``case``; a text says why no schedule fits. Runs on any worker that has weft, from now on: making the case
+    has taken ``seconds_used`` of the time.
 
     Raises ``KeyboardInterrupt`` where Ctrl-C reached the search: a result cut short is none of this point.
     """
+    options = options.restarted(seconds_used)
     try:
-        own = solve_case(case, options)
+        own = solve_case(case, options.shortened(_OWN_SHARE))
     except Infeasible as refusal:
         return str(refusal)
     if own.solver.get("interrupted"):
         raise KeyboardInterrupt
-    known, _ = known_schedules(case)
+    known, _ = known_schedules(case, options.budget())
     return Solved(own, {name: schedule for name, schedule in known.items() if not violations(schedule, limit=1)})

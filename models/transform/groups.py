@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from models.costs import LayerCost
 from models.stages import Backward, StageCost, Stages, static_bytes
+from solver.clock import checked
 
 __all__ = ["Cutter", "GroupStage", "InFlight", "Row", "split_row"]
 
@@ -88,7 +89,7 @@ class Cutter:
         """
         count = len(self.layers)
         load, fixed, each = (np.full((count + 1, count + 1), np.inf) for _ in range(3))
-        for i in range(count):
+        for i in checked(range(count)):
             for j in range(i + 1, count + 1):
                 if j - i > 1 and self.layers[j - 1] != self.layers[j - 2] + 1:
                     break
@@ -122,7 +123,7 @@ class Cutter:
         best: list[dict[int, _Table]] = [{0: end}]  # by stages, by devices used: least bottleneck from each layer on
         choice: list[dict[int, tuple[Any, Any]]] = [{}]
         found = []
-        for number in range(1, min(count, self.devices) + 1):
+        for number in checked(range(1, min(count, self.devices) + 1)):
             held = min(number, self.row.micro_batches) if in_flight == "1f1b" else 1
             tables: dict[int, _Table] = {}
             taken: dict[int, tuple[Any, Any]] = {}

@@ -42,7 +42,11 @@ from models.transform.rows import (
     tower_rows,
 )
 from models.transform.space import Space, space_of
+from solver.clock import OutOfTime
 from solver.problem import Problem
+
+#: Why a shape has no placement where it was not looked for.
+_TOO_LATE = "the time limit is too short to look for its placements"
 
 __all__ = ["TOGETHER", "Refused", "ShapeCandidate", "TogetherShape", "shape_candidates", "together"]
 
@@ -105,14 +109,17 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
     for shape in (shape for shape in TOGETHER if shape in shapes):
         made: list[ShapeCandidate] = []
         reasons: list[str] = []
-        for backward in space.modes(modes):
-            try:
-                made += _of_shape(space, shape, backward)
-            except NoShape as error:
-                reasons.append(str(error))
-            if shape in ("m", "nn"):
-                with suppress(NoShape):  # said of one chunk already
-                    made += _in_chunks(space, shape, backward, chunks)
+        try:
+            for backward in space.modes(modes):
+                try:
+                    made += _of_shape(space, shape, backward)
+                except NoShape as error:
+                    reasons.append(str(error))
+                if shape in ("m", "nn"):
+                    with suppress(NoShape):  # said of one chunk already
+                        made += _in_chunks(space, shape, backward, chunks)
+        except OutOfTime:
+            reasons.append(_TOO_LATE)
         found += made
         if not made:
             refused.append(Refused(shape, next(iter(reasons), "no split of its layers fits into memory")))

@@ -25,6 +25,7 @@ from models.operator_times import OperatorTime, Origin
 from models.transform.elimination import Factor, cheapest
 from models.transform.layouts import Exchange, Need, Timer, exchange
 from models.transform.part_times import PartTimes, has_gradient, layout_of
+from solver.clock import checked
 from solver.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
 
 __all__ = ["Exchanged", "Sharded", "shard"]
@@ -88,9 +89,9 @@ class _Sharding:
         layers = operators_by_layer(self.graph)
         if self.degree == 1:
             return Sharded(1, self.graph, self.part_times.times, {name: None for name in self.graph.by_name}, ())
-        for layer in layers.values():
+        for layer in checked(layers.values()):
             self._choose(layer)
-        for name, layer in layers.items():
+        for name, layer in checked(layers.items()):
             self._transform(name, layer, operators, times, exchanges)
         outputs = tuple(self._at(name, _WHOLE, None) for name in self.graph.outputs)
         sharded = OperatorGraph(self.graph.name, tuple(operators), self.graph.inputs, outputs, self.graph.notes)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
 from solver.baselines.flow import BuildingBlock, Flow, Pass
 from solver.baselines.longer import ENOUGH, extended
+from solver.clock import checked
 from solver.pipeline import Pipeline
 from solver.problem import Problem
 
@@ -202,7 +203,7 @@ class _Search:
         """Per row of ``offsets``, what the block holds when repeated for ever, as a share of the room summed over the
         devices; minus infinity if it does not fit."""
         flow, total = self.flow, np.zeros(len(offsets))
-        for mine, room in zip(self.mine, self.room, strict=True):
+        for mine, room in zip(checked(self.mine), self.room, strict=True):
             own = offsets[:, mine]
             change = np.array([flow.change[i] + (flow.filler_change[i] if flow.filler[i] >= 0 else 0) for i in mine],
                               dtype=np.float64)  # amounts may be too large for whole numbers

@@ -21,6 +21,7 @@ from itertools import pairwise
 
 from solver.baselines.amounts import Amounts
 from solver.baselines.base import Row
+from solver.clock import checkpoint
 from solver.pipeline import Pipeline
 
 __all__ = ["BuildingBlock", "Flow", "Pass"]
@@ -154,6 +155,7 @@ class _Run:
 
     def run(self) -> Pass | None:
         while self.events:
+            checkpoint()
             now, d = heapq.heappop(self.events)
             while self.events and self.events[0] == (now, d):
                 heapq.heappop(self.events)

@@ -21,6 +21,8 @@ from solver.baselines.amounts import Amounts
 from solver.baselines.base import Row
 from solver.baselines.keyed import fits_in_order, keyed_schedule
 from solver.baselines.longer import ENOUGH, extended
+from solver.baselines.twins import on_every_twin, without_twins
+from solver.clock import checkpoint
 from solver.problem import BlockKind, Problem
 
 __all__ = ["list_schedule", "orders"]
@@ -45,6 +47,11 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~solver.baselines.base.NotApplicable` if not even one micro-batch at a time fits.
     """
+    problem, stands_for = without_twins(problem)
+    return on_every_twin(_orders(problem, micro_batches), stands_for)
+
+
+def _orders(problem: Problem, micro_batches: int) -> list[Row]:
     trial = min(micro_batches, ENOUGH, max(16, _TRIAL_OPERATIONS // len(problem.blocks)))
     amounts = Amounts.of(problem)
     settings = [*_by_width(problem, amounts, trial), *_by_key(problem, amounts, trial)]
@@ -144,6 +151,7 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
     while left:
         if not times:
             return None
+        checkpoint()
         now = heapq.heappop(times)
         while times and times[0] == now:
             heapq.heappop(times)

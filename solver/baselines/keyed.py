@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from solver.baselines.amounts import Amounts
 from solver.baselines.base import Row
+from solver.clock import checked, checkpoint
 from solver.problem import BlockKind, Problem
 
 __all__ = ["fits_in_order", "keyed_schedule"]
@@ -22,7 +23,8 @@ def fits_in_order(problem: Problem, micro_batches: int, offsets: Sequence[float]
                   amounts: Amounts) -> bool:
     """Whether the operations fit the devices' memory in the order of their keys."""
     levels = [0] * len(problem.devices)
-    for _, i in sorted((offset + m * interval, i) for m in range(micro_batches) for i, offset in enumerate(offsets)):
+    keys = sorted((offset + m * interval, i) for m in range(micro_batches) for i, offset in enumerate(offsets))
+    for _, i in checked(keys, 1024):
         for d in problem.blocks[i].devices:
             room = amounts.room[d]
             if room is not None and levels[d] + amounts.take[d][i] > room:
@@ -69,6 +71,7 @@ class _Run:
     def finish(self) -> bool:
         """Run to the end; whether everything has run."""
         while self.times:
+            checkpoint()
             now = heapq.heappop(self.times)
             while self.times and self.times[0] == now:
                 heapq.heappop(self.times)

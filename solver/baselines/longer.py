@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from solver.baselines.amounts import Amounts
 from solver.baselines.base import Row
+from solver.clock import checked
 from solver.problem import Problem
 from solver.schedule import Operation
 from solver.timing import time_orders
@@ -38,7 +39,7 @@ def extended(problem: Problem, micro_batches: int, make: Callable[[int], list[Ro
         return make(micro_batches)
     begins, ends, step = found
     longer: list[Row] = []
-    for row, begin, end in zip(rows, begins, ends, strict=True):
+    for row, begin, end in zip(checked(rows), begins, ends, strict=True):
         more = micro_batches - fewer
         longer.append([*row[:end],
                        *((block, m + turn) for turn in range(step, more + 1, step) for block, m in row[begin:end]),
@@ -60,7 +61,7 @@ def _repeat(problem: Problem, micro_batches: int, rows: Sequence[Row]) -> tuple[
     middle: list[Operation] = operations[len(operations) // 4:]
     for operation in operations[:len(operations) // 4]:
         _step(problem, operation, done, places)
-    for operation in middle:
+    for operation in checked(middle, 256):
         _step(problem, operation, done, places)
         if done[operation.block] != operation.micro_batch + 1 or operation.block != problem.topological_order[0]:
             continue  # looked at when a micro-batch begins

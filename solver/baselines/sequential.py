@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Sequence
+
 from solver.baselines.amounts import Amounts
 from solver.baselines.base import NotApplicable, Row
+from solver.clock import checkpoint
 from solver.problem import Problem
 
-__all__ = ["block_order", "orders"]
+__all__ = ["block_order", "in_sequence", "orders"]
 
 #: How many sets of finished blocks the search for a block order looks at before it settles for the best it met.
 SEARCH_LIMIT = 10_000
@@ -18,9 +22,67 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     The blocks run in the same topological order each time, one that fits if there is one (:func:`block_order`).
     Raises :class:`~solver.baselines.base.NotApplicable`, naming device and amounts, if not even this fits.
     """
-    order = block_order(problem, micro_batches)
-    return [[(block, m) for m in range(micro_batches) for block in order if device in problem.blocks[block].devices]
-            for device in range(len(problem.devices))]
+    return _repeated(problem, block_order(problem, micro_batches), micro_batches)
+
+
+def in_sequence(problem: Problem, micro_batches: int) -> list[Row] | None:
+    """The same found without search, in about n log n steps for n operations, or None where that meets a dead end."""
+    amounts = Amounts.of(problem)
+    order = _straight_order(problem, amounts, _room_per_micro_batch(problem, amounts, micro_batches))
+    return None if order is None else _repeated(problem, order, micro_batches)
+
+
+def _repeated(problem: Problem, order: Sequence[int], micro_batches: int) -> list[Row]:
+    rows: list[list[int]] = [[] for _ in problem.devices]
+    for block in order:
+        for device in problem.blocks[block].devices:
+            rows[device].append(block)
+    repeated = {row: [(block, m) for m in range(micro_batches) for block in row] for row in set(map(tuple, rows))}
+    return [repeated[tuple(row)] for row in rows]
+
+
+def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | None]) -> tuple[int, ...] | None:
+    """The order that always takes the most preferred block that can come next and fits; None at a dead end."""
+    waits = [0] * len(problem.blocks)
+    consumers: list[list[int]] = [[] for _ in problem.blocks]
+    for producer, consumer, dependency in problem.dependencies():
+        if dependency.distance == 0:
+            consumers[producer].append(consumer)
+            waits[consumer] += 1
+    place = {block: place for place, block in enumerate(_preference(problem, amounts))}
+    ready = [(place[i], i) for i, count in enumerate(waits) if not count]
+    heapq.heapify(ready)
+    levels = [0] * len(problem.devices)
+    blocked: list[list[tuple[int, int]]] = [[] for _ in problem.devices]  # by the device that has too little room
+    order: list[int] = []
+    while ready:
+        entry = heapq.heappop(ready)
+        i = entry[1]
+        devices = problem.blocks[i].devices
+        full = next((d for d in devices if (limit := room[d]) is not None and levels[d] + amounts.take[d][i] > limit),
+                    None)
+        if full is not None:
+            blocked[full].append(entry)
+            continue
+        order.append(i)
+        for d in devices:
+            levels[d] += amounts.change[d][i]
+            if blocked[d] and amounts.change[d][i] < 0:
+                for waiting in blocked[d]:
+                    heapq.heappush(ready, waiting)
+                blocked[d] = []
+        for consumer in consumers[i]:
+            waits[consumer] -= 1
+            if not waits[consumer]:
+                heapq.heappush(ready, (place[consumer], consumer))
+    return tuple(order) if len(order) == len(waits) else None
+
+
+def _preference(problem: Problem, amounts: Amounts) -> list[int]:
+    """All blocks, those first that give memory back, else in topological order."""
+    gain = [sum(amounts.change[device][i] for device in block.devices) for i, block in enumerate(problem.blocks)]
+    rank = {block: place for place, block in enumerate(problem.topological_order)}
+    return sorted(rank, key=lambda i: (gain[i] > 0, rank[i]))
 
 
 def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
@@ -33,14 +95,14 @@ def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
     """
     amounts = Amounts.of(problem)
     room = _room_per_micro_batch(problem, amounts, micro_batches)
+    straight = _straight_order(problem, amounts, room)
+    if straight is not None:  # what the search below finds too where it never has to turn back
+        return straight
     waits: list[int] = [0] * len(problem.blocks)  # bit sets of blocks
     for producer, consumer, dependency in problem.dependencies():
         if dependency.distance == 0:
             waits[consumer] |= 1 << producer
-    gain = [sum(amounts.change[device][i] for device in block.devices) for i, block in enumerate(problem.blocks)]
-    rank = {block: place for place, block in enumerate(problem.topological_order)}
-    preference = sorted(rank, key=lambda i: (gain[i] > 0, rank[i]))
-
+    preference = _preference(problem, amounts)
     everything = (1 << len(problem.blocks)) - 1
     seen: set[int] = {0}
     path: list[int] = []
@@ -67,6 +129,7 @@ def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
     done = 0
     stack = [steps(0)]
     while stack and done != everything and len(seen) <= SEARCH_LIMIT + len(problem.blocks):
+        checkpoint()
         if not stack[-1]:
             stack.pop()
             if path:

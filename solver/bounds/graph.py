@@ -24,7 +24,7 @@ class Graph:
     """Nodes by number: first the instance's blocks, then the transfers that occupy a link.
 
     ``machines`` are the devices, then the links: each holds the nodes that it runs one at a time, and each node's
-    micro-batches in order.
+    micro-batches in order. Of devices that run the same there is one.
     """
 
     durations: tuple[int, ...]
@@ -55,7 +55,8 @@ def graph_of(instance: Instance) -> Graph:
         durations.append(arc.lag)
         carried[arc.link].append(transfer)
         waits += [Wait(arc.source, transfer, 0, 0), Wait(transfer, arc.target, 0, 0)]
-    return Graph(tuple(durations), tuple(waits), (*instance.blocks_on, *(tuple(nodes) for nodes in carried)))
+    machines = dict.fromkeys((*instance.blocks_on, *(tuple(nodes) for nodes in carried)))
+    return Graph(tuple(durations), tuple(waits), tuple(machines))
 
 
 def common_blocks(instance: Instance) -> list[int]:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from solver.bounds.graph import Graph
 from solver.bounds.order import Order
+from solver.clock import checkpoint
 
 __all__ = ["Heads", "Times", "heads", "laid_out", "one_machine", "tails"]
 
@@ -50,17 +51,22 @@ class Heads:
             self._waits[wait.target].append((wait.source, wait.distance, graph.durations[wait.source] + wait.lag))
         self._before: list[list[list[tuple[int, int]]]] = [[] for _ in range(n)]  # per machine: (node, distance)
         for machine in graph.machines:
-            for j in machine:
-                known = [(i, int(order[i, j])) for i in machine if order[i, j] < micro_batches]
+            among = order[np.ix_(machine, machine)]
+            for place, j in enumerate(machine):
+                checkpoint()
+                known = [(machine[i], int(among[i, place]))
+                         for i in np.flatnonzero(among[:, place] < micro_batches).tolist()]
                 self._before[j].append(known)
                 self._waits[j] += [(i, distance, graph.durations[i]) for i, distance in known]
         # What precedes within a micro-batch is closed under "precedes", so counting it sorts the nodes.
-        self._ranked = sorted(range(n), key=lambda j: (int(np.count_nonzero(order[:, j] == 0)), j))
+        precede = np.count_nonzero(order == 0, axis=0).tolist()
+        self._ranked = sorted(range(n), key=lambda j: (precede[j], j))
 
     def raise_column(self, m: int, *, alone: bool = False) -> None:
         """Raise the heads of micro-batch ``m`` to what earlier ones imply; ``alone``: by longest paths only."""
         head = self.head
         for j in self._ranked:
+            checkpoint()
             start = max((int(head[i, m - distance]) + rest for i, distance, rest in self._waits[j] if distance <= m),
                         default=0)
             for known in () if alone else self._before[j]:
@@ -112,6 +118,7 @@ def laid_out(graph: Graph, head: Times, tail: Times) -> int:
     durations = np.array(graph.durations, dtype=np.int64)
     best = int((head + durations[:, None] + tail).max())
     for machine in graph.machines:
+        checkpoint()
         best = max(best, one_machine([run for i in machine for run in
                                       zip(head[i].tolist(), [graph.durations[i]] * head.shape[1], tail[i].tolist(),
                                           strict=True)]))

@@ -19,6 +19,7 @@ from solver.bounds.load import exact_load_bound
 from solver.bounds.memory import area_of_one, chains_of_one, memory_bound
 from solver.bounds.order import Order, implied_order
 from solver.bounds.steady import critical_cycle
+from solver.clock import checkpoint
 from solver.instance import Instance
 
 __all__ = ["least_time", "makespan_bound"]
@@ -63,7 +64,8 @@ def _bound(instance: Instance, micro_batches: int, order: Order) -> int:
         bounds += [_busy(graph, machine, micro_batches, head, tail) for machine in graph.machines if machine]
         bounds.append(_round_and_round(graph, order, micro_batches, head, tail))
     lags = chains_of_one(instance)
-    for device in range(len(instance.capacity)):
+    for device in instance.distinct_devices:
+        checkpoint()
         area = area_of_one(instance, device, lags)
         if area is not None:
             bounds.append(memory_bound(instance, device, area, micro_batches, head, tail))
@@ -97,6 +99,7 @@ def _round_and_round(graph: Graph, order: Order, micro_batches: int, head: Times
     shown = head.shape[1]
     best = 0
     for i in {edge.source for edge in cycle}:
+        checkpoint()
         for first in range(shown):
             rounds = (micro_batches - 1 - first) // passed
             left = micro_batches - 1 - first - rounds * passed  # micro-batches after the last one reached

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.bounds.graph import Graph
+from solver.clock import checkpoint
 from solver.instance import Instance
 
 __all__ = ["NEVER", "Order", "implied_order"]
@@ -41,15 +42,8 @@ _MOST_ROUNDS = 4
 
 def implied_order(instance: Instance, graph: Graph, micro_batches: int) -> Order:
     """The matrix ``order`` over the nodes of ``graph``, for schedules of ``micro_batches`` micro-batches."""
-    n = len(graph.durations)
-    order = np.full((n, n), NEVER, dtype=np.int32)
-    np.fill_diagonal(order, 1)
-    for wait in graph.waits:
-        order[wait.source, wait.target] = min(order[wait.source, wait.target], wait.distance)
-    for k in range(n):
-        np.minimum(order, order[:, k, None] + order[None, k, :], out=order)
-    np.minimum(order, NEVER, out=order)
-    limited = [d for d in range(len(instance.capacity)) if instance.limited(d)]
+    order = _by_waits(graph)
+    limited = [d for d in instance.distinct_devices if instance.limited(d)]
     if micro_batches > 1:
         for _ in range(_MOST_ROUNDS):
             before = order.copy()
@@ -57,6 +51,40 @@ def implied_order(instance: Instance, graph: Graph, micro_batches: int) -> Order
                 _learn(instance, d, min(micro_batches - 1, _DEEPEST), order)
             if np.array_equal(before, order):
                 break
+    return order
+
+
+def _by_waits(graph: Graph) -> Order:
+    """What the waits alone imply: within a micro-batch along its graph, producers first; then wait by wait what leads
+    from one micro-batch to a later one."""
+    n = len(graph.durations)
+    before: list[list[int]] = [[] for _ in range(n)]
+    after: list[list[int]] = [[] for _ in range(n)]
+    for wait in graph.waits:
+        if not wait.distance:
+            before[wait.target].append(wait.source)
+            after[wait.source].append(wait.target)
+    open_ = [len(waits) for waits in before]
+    ready = [i for i in range(n) if not open_[i]]
+    to = np.full((n, n), NEVER, dtype=np.int32)  # transposed: a row holds all that precedes one node
+    np.fill_diagonal(to, 1)
+    while ready:
+        checkpoint()
+        j = ready.pop()
+        for i in before[j]:
+            np.minimum(to[j], to[i], out=to[j])
+            to[j, i] = 0
+        to[j, j] = 1
+        for k in after[j]:
+            open_[k] -= 1
+            if not open_[k]:
+                ready.append(k)
+    order = np.ascontiguousarray(to.T)
+    for source, target, distance in sorted({(wait.source, wait.target, wait.distance) for wait in graph.waits
+                                            if wait.distance}):
+        checkpoint()
+        if distance < order[source, target]:
+            _add(order, source, target, distance)
     return order
 
 
@@ -68,6 +96,7 @@ def _learn(instance: Instance, device: int, deepest: int, order: Order) -> None:
     for x, y in itertools.product(memory.takers, range(len(memory.blocks))):
         if x == y:
             continue
+        checkpoint()
         low = 1 if memory.order[x, y] == 0 else 0  # x of a micro-batch precedes its own y
         high = int(memory.order[y, x])
         if high > deepest:

@@ -10,6 +10,7 @@ import numpy as np
 from solver.bounds.graph import Graph, common_blocks, graph_of, without_common
 from solver.bounds.memory import area_of_one, chains_of_one
 from solver.bounds.order import Order, implied_order
+from solver.clock import checkpoint
 from solver.cycles import longest_paths_or_cycle, ratio
 from solver.instance import Instance
 
@@ -50,7 +51,9 @@ def steady_bound(instance: Instance, order: Order | None = None) -> Fraction:
 def _steady(instance: Instance, order: Order) -> Fraction:
     lags = chains_of_one(instance)
     best = Fraction(instance.heaviest_load)
-    for device, capacity in enumerate(instance.capacity):
+    for device in instance.distinct_devices:
+        checkpoint()
+        capacity = instance.capacity[device]
         area = area_of_one(instance, device, lags)
         if area is not None and capacity:
             best = max(best, Fraction(area, capacity))
@@ -65,10 +68,10 @@ def critical_cycle(graph: Graph, order: Order, least: Fraction) -> list[Edge] | 
     edges = {(wait.source, wait.target, wait.distance): graph.durations[wait.source] + wait.lag
              for wait in reversed(sorted(graph.waits, key=lambda wait: -wait.lag))}
     for machine in graph.machines:
-        for i in machine:
-            for j in machine:
-                if order[i, j] < _MANY:
-                    edges.setdefault((i, j, int(order[i, j])), graph.durations[i])
+        checkpoint()
+        among = order[np.ix_(machine, machine)]
+        for a, b in np.argwhere(among < _MANY).tolist():
+            edges.setdefault((machine[a], machine[b], int(among[a, b])), graph.durations[machine[a]])
     queue = sorted((Edge(i, j, weight, height) for (i, j, height), weight in edges.items()),
                    key=lambda edge: (int(rank[edge.source]), edge.source, edge.target, edge.height))
     found = None

@@ -26,14 +26,18 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from weft.latencies import OUTPUTS
-    from weft.serving import PointLines
+    from weft.progress import Waiting
 
     for output in options.output or ():
         require_output(output, "a latency", OUTPUTS, [options.spec])
-    found = weft.latency(
-        options.spec, throughput=options.throughput, period=options.period, points=options.points,
-        micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-        workers=options.workers, on_progress=told(PointLines(quiet=options.quiet)))
+    with Waiting(quiet=options.quiet) as waiting:
+        from weft.serving import PointLines
+
+        found = weft.latency(
+            options.spec, throughput=options.throughput, period=options.period, points=options.points,
+            micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort,
+            seed=options.seed, workers=options.workers,
+            on_progress=told(waiting.before(PointLines(quiet=options.quiet))))
     for output in options.output or ():
         kept(found.save, output, "the result")
     show(found, options.json)

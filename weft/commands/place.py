@@ -49,6 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     from solver.placement.problem import PlacementError
     from solver.placement.stage_dag import GraphPlacement
     from weft.placing import StepLines, blocks_of, placement_text
+    from weft.progress import Waiting
 
     if options.memory:
         return _run_memory(options)
@@ -56,11 +57,14 @@ def _run(options: argparse.Namespace) -> int:
         raise PlacementError("--problem writes the blocks of a graph of stages or of a memory plan; add "
                              "--stage-graph or --memory")
     _require_outputs(options)
-    found = weft.place(options.graph, devices=options.devices, recompute=options.recompute, latency=options.latency,
-                       stage_graph=options.stage_graph, slack=options.slack, replicate=options.replicate,
-                       whole_layers=not options.operators, time_limit=options.time_limit, effort=options.effort,
-                       seed=options.seed, workers=options.workers, on_step=told(
-                           StepLines(quiet=options.quiet), lambda step: step.objective < float("inf")))
+    with Waiting(quiet=options.quiet) as waiting:
+        found = weft.place(options.graph, devices=options.devices, recompute=options.recompute,
+                           latency=options.latency, stage_graph=options.stage_graph, slack=options.slack,
+                           replicate=options.replicate, whole_layers=not options.operators,
+                           time_limit=options.time_limit, effort=options.effort, seed=options.seed,
+                           workers=options.workers, on_step=told(
+                               waiting.before(StepLines(quiet=options.quiet)),
+                               lambda step: step.objective < float("inf")))
     answer, blocks = found.to_json(), None
     if options.problem:
         assert isinstance(found, GraphPlacement)

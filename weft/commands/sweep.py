@@ -41,20 +41,22 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.progress import SweepLines
+    from weft.progress import SweepLines, Waiting
     from weft.sweeping import dask_executor
     from weft.tradeoff import OUTPUTS
 
     for output in options.output or ():
         require_output(output, "a sweep", OUTPUTS, [options.spec])
     with contextlib.ExitStack() as stack:
+        waiting = stack.enter_context(Waiting(quiet=options.quiet))
         executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
         found = weft.sweep(
             options.spec, memory=options.memory, micro_batches=options.micro_batches,
             micro_batch_sizes=options.micro_batch_size, recompute=options.recompute, shapes=options.shapes,
             chunks=options.chunks, executor=executor, workers=options.workers, cache=options.cache,
             refine=options.refine, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-            on_progress=told(SweepLines(quiet=options.quiet), lambda progress: bool(progress.sweep.rows)))
+            on_progress=told(waiting.before(SweepLines(quiet=options.quiet)),
+                             lambda progress: bool(progress.sweep.rows)))
     for output in options.output or ():
         kept(found.save, output, "the sweep")
     show(found, options.json)

@@ -1,0 +1,85 @@
+"""One clock for everything a command does: long loops ask it in passing whether time is over.
+
+Whoever has a limit opens :func:`watching` around the work (a :class:`~solver.cpsat.Budget` does so by ``limited``);
+whatever works inside calls :func:`checkpoint` at least every few thousand steps, without being handed a budget. A
+checkpoint that finds time over raises :class:`OutOfTime`, and whoever opened the block goes on with the best known so
+far. Without a watch a checkpoint does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
+from typing import TypeVar
+
+__all__ = ["OutOfTime", "checked", "checkpoint", "is_over", "process_start", "unwatched", "watching"]
+
+_T = TypeVar("_T")
+
+
+class OutOfTime(BaseException):
+    """Time is over in the midst of something: what it would have made is not there.
+
+    Like ``KeyboardInterrupt`` it is no ``Exception``: it is no fault that anybody on the way may take for one.
+    """
+
+
+_watch: ContextVar[Callable[[], bool] | None] = ContextVar("watch", default=None)
+
+
+def checkpoint() -> None:
+    """Raise :class:`OutOfTime` if the work under way must stop now."""
+    if is_over():
+        raise OutOfTime
+
+
+def checked(items: Iterable[_T], every: int = 1) -> Iterator[_T]:
+    """``items``, with a checkpoint before each ``every``-th of them."""
+    for number, item in enumerate(items):
+        if number % every == 0:
+            checkpoint()
+        yield item
+
+
+def is_over() -> bool:
+    """Whether a checkpoint would stop now."""
+    over = _watch.get()
+    return over is not None and over()
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Checkpoints inside never stop: for the little that must be done in any case."""
+    token = _watch.set(None)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+@contextlib.contextmanager
+def watching(over: Callable[[], bool]) -> Iterator[None]:
+    """Checkpoints inside stop where ``over`` says so, or a watch that was there before."""
+    outer = _watch.get()
+    token = _watch.set(over if outer is None else lambda: over() or outer())
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def process_start() -> float:
+    """When this process began, by :func:`time.monotonic`: before Python and all imports where the system says it, else
+    now."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        with open("/proc/uptime", encoding="ascii") as file:
+            up = float(file.read().split()[0])
+        age = up - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return time.monotonic()
+    return time.monotonic() - age if 0 <= age < 3600 else time.monotonic()

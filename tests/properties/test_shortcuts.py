@@ -1,0 +1,111 @@
+"""What is found faster than before is what was found before: orders without search, twins as one device, implied
+orders along the graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from solver.baselines import sequential
+from solver.baselines.amounts import Amounts
+from solver.baselines.base import NotApplicable
+from solver.baselines.greedy import orders as greedy_orders
+from solver.baselines.twins import on_every_twin, without_twins
+from solver.bounds.graph import Graph, graph_of
+from solver.bounds.order import NEVER, Order, implied_order
+from solver.instance import Instance
+from solver.problem import Device, Problem
+from solver.schedule import Schedule
+from solver.timing import time_orders
+from solver.validate import violations
+from tests.properties.strategies import problems
+
+
+def closed(graph: Graph) -> Order:
+    """What the waits of ``graph`` imply, by the textbook: over every node in turn."""
+    n = len(graph.durations)
+    order = np.full((n, n), NEVER, dtype=np.int64)
+    np.fill_diagonal(order, 1)
+    for wait in graph.waits:
+        order[wait.source, wait.target] = min(int(order[wait.source, wait.target]), wait.distance)
+    for k in range(n):
+        np.minimum(order, order[:, k, None] + order[None, k, :], out=order)
+    return np.minimum(order, NEVER).astype(np.int32)
+
+
+@given(problems())
+@settings(max_examples=150, deadline=None)
+def test_the_implied_order_is_the_closure_of_the_waits(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    graph = graph_of(instance)
+    assert np.array_equal(implied_order(instance, graph, 1), closed(graph))
+
+
+@given(problems(), st.integers(1, 4))
+@settings(max_examples=150, deadline=None)
+def test_the_order_without_search_is_the_one_that_the_search_finds(problem: Problem, micro_batches: int) -> None:
+    def order() -> tuple[int, ...] | None:
+        try:
+            return sequential.block_order(problem, micro_batches)
+        except NotApplicable:
+            return None
+
+    amounts = Amounts.of(problem)
+    room = sequential._room_per_micro_batch(problem, amounts, micro_batches)
+    straight = sequential._straight_order(problem, amounts, room)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequential, "_straight_order", lambda *_: None)
+        searched = order()
+    assert straight is None or straight == searched
+    assert order() == searched
+    rows = sequential.in_sequence(problem, micro_batches)
+    assert (rows is None) == (straight is None)
+    if rows is not None:
+        assert rows == sequential.orders(problem, micro_batches)
+        schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, rows), 0.0)
+        assert not violations(schedule)
+
+
+def doubled(problem: Problem, device: int, copies: int) -> Problem:
+    """``problem`` with ``copies`` twins of ``device`` at the end."""
+    twins = tuple(range(len(problem.devices), len(problem.devices) + copies))
+    blocks = []
+    for block in problem.blocks:
+        if device in block.devices:
+            place = block.devices.index(device)
+            block = replace(block, devices=(*block.devices, *twins),
+                            memory=(*block.memory, *(block.memory[place],) * copies),
+                            workspace=(*block.workspace, *(block.workspace[place],) * copies))
+        blocks.append(block)
+    devices = (*problem.devices, *(Device(f"twin {d}", problem.devices[device].memory) for d in twins))
+    return replace(problem, devices=devices, blocks=tuple(blocks))
+
+
+@given(problems(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_twins_run_what_one_device_would(problem: Problem, data: st.DataObject) -> None:
+    linked = {end for link in problem.links for end in (link.source, link.target)}
+    used = [d for d, on in enumerate(problem.blocks_on) if on and d not in linked]
+    if not used:
+        return
+    device, copies = data.draw(st.sampled_from(used)), data.draw(st.integers(1, 3))
+    twofold = doubled(problem, device, copies)
+    one, stands_for = without_twins(twofold)
+    assert stands_for[len(problem.devices):] == (stands_for[device],) * copies
+    assert len(one.devices) == len(without_twins(problem)[0].devices)
+    micro_batches = data.draw(st.integers(1, 4))
+    try:
+        rows = greedy_orders(problem, micro_batches)
+    except NotApplicable:
+        with pytest.raises(NotApplicable):
+            greedy_orders(twofold, micro_batches)
+        return
+    found = greedy_orders(twofold, micro_batches)
+    assert [list(row) for row in found] == [list(row) for row in (*rows, *(rows[device],) * copies)]
+    assert found == on_every_twin(greedy_orders(one, micro_batches), stands_for)
+    schedule = Schedule(twofold, micro_batches, time_orders(twofold, micro_batches, found), 0.0)
+    assert not violations(schedule)
