@@ -1,6 +1,6 @@
 """What helps the period search: each idea left out in turn, on the same instances in one run.
 
-    python -m experiments.ablation [--effort 2] [--output ablation.json]
+    python -m experiments.ablation [--effort 2] [--only TEXT] [--output ablation.json]
 
 Each row is one instance of :mod:`experiments.scale`; a column is the search without one idea. Shown are CPU seconds,
 without what a published seed takes, as a multiple of the whole search's, and the gap that was left where the search did
@@ -10,15 +10,15 @@ not end within ``--effort`` deterministic seconds of CP-SAT and 10 seconds.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from experiments.provenance import Record
 from experiments.scale import problem
 from solver import closure as closure_module
 from solver import fixed_period, repetend
@@ -26,7 +26,6 @@ from solver.baselines import BASELINES
 from solver.contraction import Contraction
 from solver.cpsat import Attempt, Budget, race
 from solver.cyclic import Periodic
-from solver.entries import write_atomically
 from solver.instance import Instance
 from solver.modulo import ModuloModel
 from solver.seeds import one_at_a_time, periodic_seed
@@ -36,14 +35,18 @@ INSTANCES = [("V", 16, False, 1.5), ("M", 8, True, 1.5), ("NN", 8, True, 1.5), (
              ("loop2", 32, True, 2.0), ("V2", 32, False, 1.25)]
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--effort", default=2.0, type=float)
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    options = arguments.parse_args()
-    rows = []
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--effort", default=2.0, type=float)
+    parser.add_argument("--only", default="", help="instances whose name contains this")
+    parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    options = parser.parse_args(arguments)
+    record, rows = Record(options.output), []
     for shape, devices, split, cap in INSTANCES:
         case = problem(shape, devices, split, cap, seed=0)
+        if options.only not in case.name:
+            continue
         row: dict[str, Any] = {"name": case.name, "blocks": len(case.blocks)}
         for name in VARIANTS:
             with without(name):
@@ -53,7 +56,8 @@ def main() -> None:
         print(f"{case.name:28} {whole:6.2f} s" + "".join(
             f"  {name} x{row[name]['cpu_seconds'] / whole:.1f}"
             + ("" if row[name]["proven"] else f" ({row[name]['gap']:.1%})") for name in VARIANTS[1:]), flush=True)
-    write_atomically(options.output, json.dumps({"effort": options.effort, "rows": rows}, indent=1) + "\n")
+    record.write({"effort": options.effort, "rows": rows})
+    return 0
 
 
 VARIANTS = ("whole", "no contraction", "no closure", "no average memory", "no presolve", "relaxation",

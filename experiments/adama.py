@@ -12,8 +12,6 @@ with 1 if a seed's losses differ by more than 2 %, or if no cap shows a gain.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,18 +23,18 @@ import torch
 from torch import Tensor, nn
 
 import weft
+from experiments.provenance import Record
 from experiments.small_gpt import Config, cut, layers, loss, text
 from models.build import candidates
 from models.sections import Spec
 from models.spec import load_spec
-from models.split import NoSplit
+from models.split import SHAPES, NoSplit
 from runtime.alone import alone, measure_rank
 from runtime.optim import AdamA
 from runtime.plan import Plan, plan_of
 from runtime.replay import run_training
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.search import Infeasible
 
@@ -65,7 +63,7 @@ def variant(spec: Spec, optimizer: str, memory: int) -> Spec:
 def least_memory(spec: Spec, optimizer: str) -> int:
     """The least bytes per GPU with which any placement fits: the least over shapes and kinds of backward."""
     least = None
-    for shape in spec.placement.shapes:
+    for shape in (shape for shape in SHAPES if shape in spec.placement.shapes):  # others need modelled costs
         for backward in spec.placement.backward:
             one = variant(spec, optimizer, 4 * GIB).model_copy(update={
                 "placement": spec.placement.model_copy(update={"shapes": (shape,), "backward": (backward,)})})
@@ -77,12 +75,12 @@ def least_memory(spec: Spec, optimizer: str) -> int:
     return least
 
 
-def planned(effort: float) -> dict[str, Any]:
-    """Least memory, and milliseconds per step under each cap (``None``: nothing fits)."""
+def planned(effort: float, caps: Sequence[int]) -> dict[str, Any]:
+    """Least memory, and milliseconds per step under it and each of ``caps`` (``None``: nothing fits)."""
     spec = load_spec(SPEC)
     least = {name: least_memory(spec, name) for name in OPTIMIZERS}
     rows = []
-    for cap in (least["adama"], *(cap * GIB for cap in CAPS)):
+    for cap in (least["adama"], *(cap * GIB for cap in caps)):
         row: dict[str, Any] = {"memory": cap}
         for name in OPTIMIZERS:
             try:
@@ -186,10 +184,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=400, help="batches of each training run")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--effort", type=float, default=2.0, help="deterministic seconds of each search")
+    parser.add_argument("--caps", type=int, nargs="*", default=CAPS, metavar="GIB")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args(arguments)
-    begun = time.perf_counter()
-    plan = planned(options.effort)
+    record = Record(options.output)
+    plan = planned(options.effort, options.caps)
     measured = memory(MICRO_BATCHES)
     print("measured, MiB: " + "  ".join(f"{name} {size / 2**20:.2f}" for name, size in measured.items()), flush=True)
     runs = []
@@ -204,9 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     close = all(abs(run["difference"]) <= TOLERANCE for run in runs)
     result = {"planned": plan, "measured": measured, "trained": {
         "config": vars(CONFIG), "steps": options.steps, "micro_batches": MICRO_BATCHES, "learning_rate": RATE,
-        "runs": runs}, "within_tolerance": close, "caps_with_a_gain": len(gains),
-        "seconds": time.perf_counter() - begun, "torch": torch.__version__, "python": platform.python_version()}
-    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+        "runs": runs}, "within_tolerance": close, "caps_with_a_gain": len(gains)}
+    record.write(result)
     print(f"{len(gains)} of {len(plan['rows'])} caps gain; losses " + ("within" if close else "NOT within")
           + f" {TOLERANCE:.0%}")
     return 0 if close and gains else 1

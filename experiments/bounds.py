@@ -1,6 +1,6 @@
 """How much of each makespan is proven, and by which argument: a sample of the generated suite.
 
-    python -m experiments.bounds [--every 6] [--windows 1.0] [--output bounds.json]
+    python -m experiments.bounds [--every 10] [--windows 0.3] [--output bounds.json]
 
 Takes every so many-th problem of never_worse/suite.json with the makespan found there, and holds three lower bounds
 against it: *basic* (a device's work between the head and tail of one micro-batch, the longest chain over
@@ -16,6 +16,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.generated import CAPS, SHAPES, problem, suite
+from experiments.provenance import Record
 from solver.bounds import makespan_bound
 from solver.bounds.graph import graph_of
 from solver.bounds.heads import heads
@@ -31,19 +33,20 @@ from solver.bounds.memory import area_of_one, chains_of_one
 from solver.bounds.order import NEVER, implied_order
 from solver.bounds.windows import rolling_bounds
 from solver.cpsat import Budget
-from solver.entries import write_atomically
 from solver.instance import Instance
 
 KINDS = ("basic", "static", "windows")
 SUITE = Path(__file__).parent / "never_worse" / "suite.json"
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--every", default=6, type=int, help="take every so many-th problem of the suite")
-    arguments.add_argument("--windows", default=1.0, type=float, help="deterministic seconds of windows a problem")
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    options = arguments.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--every", default=10, type=int, help="take every so many-th problem of the suite")
+    parser.add_argument("--windows", default=0.3, type=float, help="deterministic seconds of windows a problem")
+    parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
     recorded = {row["name"]: row["weft"] for row in json.loads(SUITE.read_text())["rows"]}
     rows = []
     for drawn in suite(540, 0)[::options.every]:
@@ -60,8 +63,8 @@ def main() -> None:
     _show(summary)
     worst = max(rows, key=lambda row: row["gaps"]["windows"])
     print(f"widest gap left: {worst['gaps']['windows']:.2%}, {worst['name']}")
-    stated = {"every": options.every, "windows": options.windows, "summary": summary, "rows": rows}
-    write_atomically(options.output, json.dumps(stated, indent=1) + "\n")
+    record.write({"every": options.every, "windows": options.windows, "summary": summary, "rows": rows})
+    return 0
 
 
 def _measure(instance: Instance, micro_batches: int, makespan: float, deterministic: float) -> dict[str, Any]:

@@ -4,17 +4,19 @@ Each case is solved with and without ``placement.co_shard``, on the same modelle
 heads and a vocabulary of 51200 in fp16 on V100s, one a machine (12.5 GB/s between them), attention not fused. Writes
 ``co_shard.json``.
 
-    python -m experiments.co_shard
+    python -m experiments.co_shard [--tokens 2048 8192 16384] [--effort 3]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.provenance import Record
 from models.spec import parse_spec
-from solver.entries import write_atomically
 from solver.search import Infeasible
 from weft.options import SearchOptions
 from weft.planning import case_of, solve_case
@@ -31,12 +33,13 @@ placement: {{co_shard: {parts}}}
 """
 
 
-def row(tokens: int, batch: int, gpus: int, memory: int, recompute: bool, parts: list[int]) -> dict[str, Any]:
+def row(tokens: int, batch: int, gpus: int, memory: int, recompute: bool, parts: list[int],
+        effort: float) -> dict[str, Any]:
     """The best placement of one case, or why there is none."""
     spec = parse_spec(SPEC.format(tokens=tokens, batch=batch, gpus=gpus, memory=memory, parts=parts,
                                   recompute=str(recompute).lower()))
     try:
-        found = solve_case(case_of(spec), SearchOptions(600.0, 3.0))
+        found = solve_case(case_of(spec), SearchOptions(600.0, effort))
     except Infeasible as refusal:
         return {"refused": str(refusal)}
     return {"seconds": found.makespan, "placement": found.solver.get("placement"),
@@ -44,16 +47,23 @@ def row(tokens: int, batch: int, gpus: int, memory: int, recompute: bool, parts:
             "co_shard": found.solver.get("co_shard")}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Solve, print and write all cases."""
-    report = []
-    for tokens, batch, gpus, memory, recompute in CASES:
-        without, in_parts = (row(tokens, batch, gpus, memory, recompute, parts) for parts in ([], [2, 4, 8]))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, nargs="*", default=sorted({case[0] for case in CASES}))
+    parser.add_argument("--effort", type=float, default=3.0, help="deterministic seconds of each search")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    options = parser.parse_args(arguments)
+    record, report = Record(options.output), []
+    for tokens, batch, gpus, memory, recompute in (case for case in CASES if case[0] in options.tokens):
+        without, in_parts = (row(tokens, batch, gpus, memory, recompute, parts, options.effort)
+                             for parts in ([], [2, 4, 8]))
         ratio = without["seconds"] / in_parts["seconds"] if "seconds" in without and "seconds" in in_parts else None
         report.append({"tokens": tokens, "micro_batch_size": batch, "gpus": gpus, "gib": memory,
                        "recompute": recompute, "whole": without, "in_parts": in_parts, "speedup": ratio})
         print(json.dumps(report[-1], indent=1), flush=True)
-    write_atomically(Path(__file__).with_suffix(".json"), json.dumps(report, indent=1) + "\n")
+    record.write({"rows": report})
+    return 0
 
 
 if __name__ == "__main__":

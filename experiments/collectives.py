@@ -9,11 +9,14 @@ NVLink's bandwidth of one direction with which the ring model gives the measured
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.provenance import Record
 from models.collectives import REACHED, Collective, measured_curve, ring_seconds
 from models.devices import DEVICES
 
@@ -22,9 +25,12 @@ KINDS: tuple[Collective, ...] = ("all_gather", "all_reduce", "reduce_scatter", "
 LEAST = 16 * 1024**2
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write shares and errors."""
-    report = {}
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    record = Record(parser.parse_args(arguments).output)
+    report: dict[str, dict[str, object]] = {}
     for kind in KINDS:
         shares: dict[int, list[float]] = {}
         errors: dict[int, list[float]] = {}
@@ -43,8 +49,9 @@ def main() -> None:
             "median_absolute_error": round(statistics.median(spread), 3),
             "p90_absolute_error": round(spread[math.ceil(0.9 * len(spread)) - 1], 3),
             "mean_error": {f"{devices} GPUs": round(statistics.mean(found), 3) for devices, found in errors.items()}}
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    record.write(report)
     print(json.dumps(report, indent=1))
+    return 0
 
 
 if __name__ == "__main__":

@@ -6,17 +6,15 @@ largest difference of any gradient, of any weight at the end, of a batch's loss,
 and 4 ranks are run alone, and those on 2 ranks also as two replicas of a plan on 4. Writes ``equality.json``; exits
 with 1 if an error is too large.
 
-    python -m experiments.equality [--shapes V,M] [--ranks 2,4]
+    python -m experiments.equality [--shapes V,M] [--ranks 2,4] [--dtypes fp64,fp32,bf16]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from experiments.provenance import Record
 from experiments.stage_graph_training import alone, expected, held_gradients, training
 from experiments.stage_graphs import MODES, SHAPES, Case, case, varied
 from runtime.launch import launch_local
@@ -31,7 +30,6 @@ from runtime.plan import Plan, load_plan, plan_of, save_plan
 from runtime.replay import run_training
 from runtime.session import Session, join
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.search import solve
 
 MICRO_BATCHES, STEPS, CLIP = 4, 2, 0.5
@@ -130,9 +128,8 @@ def rank_main(folder: Path, replicas: int) -> None:
         print(json.dumps(done))
 
 
-def run(folder: Path, shapes: Sequence[str], ranks: Sequence[int]) -> list[dict[str, Any]]:
+def run(folder: Path, todo: Sequence[Row]) -> list[dict[str, Any]]:
     """Plan and run all rows; files go to ``folder``."""
-    todo = list(rows(shapes, ranks))
     for row in {row.plan_file: row for row in todo}.values():
         save_plan(plan_for(row), folder / row.plan_file)
     (folder / "rows.json").write_text(json.dumps(todo))
@@ -158,27 +155,28 @@ def table(done: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment and write its numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", default=",".join(SHAPES), help="some of the shapes, with commas between")
     parser.add_argument("--ranks", default="2,4", help="how many ranks: 2, 4 or both")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of the precisions")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--replicas", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.replicas:
         rank_main(options.folder, options.replicas)
         return 0
-    begun = time.perf_counter()
+    record = Record(options.output)
+    todo = rows(options.shapes.split(","), [int(count) for count in options.ranks.split(",")])
     with tempfile.TemporaryDirectory() as folder:
-        done = run(Path(folder), options.shapes.split(","), [int(count) for count in options.ranks.split(",")])
+        done = run(Path(folder), [row for row in todo if row.dtype in options.dtypes.split(",")])
     print(table(done))
     good = all(row[error] <= TOLERANCE[row["dtype"]] for row in done
                for error in ("gradient_error", "weight_error", "loss_error", "norm_error"))
-    result = {"equal": good, "tolerance": TOLERANCE, "micro_batches": MICRO_BATCHES, "steps": STEPS, "clip_norm": CLIP,
-              "seconds": time.perf_counter() - begun, "torch": torch.__version__, "python": platform.python_version(),
-              "rows": done}
-    write_atomically(Path(__file__).with_suffix(".json"), json.dumps(result, indent=1) + "\n")
+    record.write({"equal": good, "tolerance": TOLERANCE, "micro_batches": MICRO_BATCHES, "steps": STEPS,
+                  "clip_norm": CLIP, "rows": done})
     print("equal to single-process training" if good else "NOT equal to single-process training", TOLERANCE)
     return 0 if good else 1
 

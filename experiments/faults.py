@@ -10,7 +10,6 @@ a message does not name what it should.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -24,12 +23,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from experiments.provenance import Record
 from runtime.launch import Ended, launch_local
 from runtime.plan import Plan, plan_of, save_plan
 from runtime.signature import signed
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 RANKS, MICRO_BATCHES, WIDTH, TIMEOUT = 3, 6, 8, 4.0
@@ -176,15 +175,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Provoke all faults; 0 if every one ends as it should."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", metavar="FAULT", choices=[fault.name for fault in FAULTS])
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args(arguments)
-    outcomes = []
+    record, outcomes = Record(options.output), []
     for fault in FAULTS:
         for transport in fault.transports if options.only in (None, fault.name) else ():
             outcomes.append(provoke(fault, transport))
             print(_row(outcomes[-1]), flush=True)
-    if options.only is None:
-        facts = {"ranks": RANKS, "timeout_s": TIMEOUT, "faults": [asdict(outcome) for outcome in outcomes]}
-        write_atomically(Path(__file__).with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
+    if options.only is None or options.output != parser.get_default("output"):
+        record.write({"ranks": RANKS, "timeout_s": TIMEOUT, "faults": [asdict(outcome) for outcome in outcomes]})
     return 0 if all(outcome.good for outcome in outcomes) else 1
 
 

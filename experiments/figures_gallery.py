@@ -1,20 +1,19 @@
 """One picture of every sort of schedule, to look at after a change to ``weft.figures``.
 
-    python -m experiments.figures_gallery [FOLDER]
+    python -m experiments.figures_gallery [FOLDER] [--only NAME ...]
 
 writes NAME.png, NAME.svg and NAME.html for each, and the numbers in them as gallery.json.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.provenance import Record
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
 from solver.search import solve
@@ -55,8 +54,8 @@ def pipeline(name: str, stages: Sequence[Stage], *, memory: int | None, split: b
     return Problem(name, tuple(Device(f"GPU {d}", memory) for d in range(devices)), tuple(blocks))
 
 
-def gallery() -> dict[str, tuple[Schedule, Schedule | None]]:
-    """Name -> schedule and what it is compared with."""
+def gallery() -> dict[str, Callable[[], tuple[Schedule, Schedule | None]]]:
+    """Name -> how to make a schedule and what it is compared with."""
     chain = pipeline("uneven chain", [Stage((d,), weight) for d, weight in enumerate((1.0, 0.8, 1.1, 1.3))],
                      memory=5 * GIB)
     even = pipeline("even chain", [Stage((d,)) for d in range(4)], memory=5 * GIB)
@@ -67,29 +66,37 @@ def gallery() -> dict[str, tuple[Schedule, Schedule | None]]:
     inference = pipeline("inference", [Stage((d,)) for d in range(8)], memory=None, train=False)
     static = {"static_memory": [11 * GIB, 10 * GIB, 10 * GIB, 11 * GIB]}
     return {
-        "chain": (solve(chain, 8, time_limit=5), baseline("gpipe", chain, 8)),
-        "v-split": (solve(v, 12, time_limit=5).with_solver(**static),
-                    baseline("1f1b", even, 12).with_solver(**static)),
-        "several-devices": (solve(shared, 8, time_limit=5), None),
-        "inference": (solve(inference, 16, time_limit=5), None),
-        "long": (baseline("1f1b", chain, 256), baseline("gpipe", chain, 256)),
+        "chain": lambda: (solve(chain, 8, time_limit=5), baseline("gpipe", chain, 8)),
+        "v-split": lambda: (solve(v, 12, time_limit=5).with_solver(**static),
+                            baseline("1f1b", even, 12).with_solver(**static)),
+        "several-devices": lambda: (solve(shared, 8, time_limit=5), None),
+        "inference": lambda: (solve(inference, 16, time_limit=5), None),
+        "long": lambda: (baseline("1f1b", chain, 256), baseline("gpipe", chain, 256)),
     }
 
 
-def main(folder: str = "gallery") -> None:
-    """Draw everything into ``folder``."""
-    target = Path(folder)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw everything into a folder."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("gallery"))
+    parser.add_argument("--only", nargs="*", help="names of pictures")
+    options = parser.parse_args(arguments)
+    target = options.folder
     target.mkdir(parents=True, exist_ok=True)
-    numbers = {}
-    for name, (schedule, compared) in gallery().items():
+    record, numbers = Record(target / "gallery.json"), {}
+    for name, make in gallery().items():
+        if name not in (options.only or [name]):
+            continue
+        schedule, compared = make()
         for ending in FORMATS:
             draw(schedule, target / f"{name}{ending}", baseline=compared)
         numbers[name] = {"makespan": schedule.makespan, "bound": schedule.makespan_bound,
                          "step_bubble": schedule.bubble.step, "peak_memory": list(schedule.peak_memory),
                          "compared_makespan": None if compared is None else compared.makespan}
         print(f"{name}: {schedule.makespan:.4f} s")
-    write_atomically(target / "gallery.json", json.dumps(numbers, indent=1) + "\n")
+    record.write(numbers)
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main()

@@ -16,11 +16,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import json
 import platform
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from experiments.provenance import Record
 from experiments.small_gpt import Config, batch, cut, layer, loss
 from runtime.launch import launch_local
 from runtime.measure_stages import measure_stages
@@ -39,7 +38,6 @@ from runtime.replay import replay_alone
 from runtime.stage_costs import StageCosts, measured_problem, static_bytes
 from runtime.training import Boundary, Training
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.schedule import Schedule
 from solver.search import Infeasible, solve
 
@@ -156,7 +154,6 @@ def run(preset: str, optimizer: str, micro_batches: int, repeats: int, time_limi
         shared: bool) -> dict[str, Any]:
     """The whole experiment."""
     config, device = PRESETS[preset], _where()
-    begun = time.perf_counter()
     costs = measure_stages(_training(config, _OneAtATime(config)), device=device, repeats=max(repeats, 3))
     gc.collect()
     parameters = sum(cost.parameter_bytes for cost in costs) // DTYPE.itemsize
@@ -173,8 +170,7 @@ def run(preset: str, optimizer: str, micro_batches: int, repeats: int, time_limi
     return {"on_gpu": device.type == "cuda",
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
             "preset": preset, "parameters": parameters, "optimizer": optimizer, "micro_batches": micro_batches,
-            "tolerance": TOLERANCE, "within_tolerance": within, "torch": torch.__version__,
-            "seconds": time.perf_counter() - begun, **found}
+            "tolerance": TOLERANCE, "within_tolerance": within, **found}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -191,9 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not on_gpu:
         print("no GPU here: this runs on a CPU, where times are too unsteady to be held to anything")
+    record = Record(options.output)
     result = run(options.preset, options.optimizer, options.micro_batches, options.repeats, options.time_limit,
                  not options.no_shared)
-    write_atomically(options.output, json.dumps(result, indent=1) + "\n")
+    record.write(result)
     for name in ("1F1B", "weft"):
         row = result[name]
         print(f"{name:5}  planned {row['planned_s'] * 1e3:9.2f} ms  measured / planned {row['time_ratio']:.3f}  peak "

@@ -36,7 +36,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +46,7 @@ from typing import Any
 
 import weft
 from experiments.piper_program import pairs_of_branches, piper
+from experiments.provenance import Record
 from models.collectives import collective_time, point_to_point
 from models.devices import DEVICES
 from models.families import DlrmModel, MmtModel, UnoModel
@@ -56,7 +56,6 @@ from models.roofline import Roofline
 from models.section import Section
 from models.zoo.graphs import model_graph
 from solver.cpsat import Budget
-from solver.entries import write_atomically
 from solver.operators import OperatorGraph
 from solver.placement import judge
 from solver.placement.bounds import simple_bound
@@ -350,7 +349,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compare, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--devices", default="4,8,16,32")
     parser.add_argument("--models", default=",".join(MODELS))
@@ -360,10 +360,10 @@ def main() -> None:
     parser.add_argument("--published", type=float, default=120.0, help="CPU seconds for Piper's own program")
     parser.add_argument("--search", type=float, default=0.0,
                         help="seconds of weft's search for schedules of the stages found, where none is replicated")
-    parser.add_argument("-o", "--output", default=str(Path(__file__).with_suffix(".json")))
-    options = parser.parse_args()
-    output = Path(options.output)
-    kept = json.loads(output.read_text())["rows"] if output.exists() else []
+    parser.add_argument("-o", "--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    kept = record.kept().get("rows", [])
     found = {(row["model"], row["devices"], row["replicated"]): row for row in kept}
     for model in options.models.split(","):
         for devices, replicate in itertools.product(map(int, options.devices.split(",")),
@@ -379,8 +379,12 @@ def main() -> None:
             print("\n".join(table([row]).splitlines()[1:]), flush=True)
             rows = sorted(found.values(), key=lambda row: (row["replicated"], list(MODELS).index(row["model"]),
                                                            row["devices"]))
-            write_atomically(output, json.dumps({"device": DEVICE.name, "rows": rows}, indent=1) + "\n")
+            record.write({"device": DEVICE.name, "rows": rows}, part=True)
+    whole = all(getattr(options, name) == parser.get_default(name)
+                for name in ("devices", "models", "replicate", "part"))
+    record.write({"device": DEVICE.name, "rows": rows}, part=not whole)
     print(table(rows))
+    return 0
 
 
 if __name__ == "__main__":

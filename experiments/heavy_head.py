@@ -35,7 +35,7 @@ from torch import nn
 
 import weft
 from experiments.small_gpt import Config, batch, layers, loss
-from experiments.turns import in_turns, machine, on_ranks, quartiles, ratio, run
+from experiments.turns import in_turns, on_ranks, quartiles, ratio, run
 from runtime.executor import Executor
 from runtime.fitting import fit
 from runtime.plan import load_plan, plan_of, plan_to_json
@@ -257,11 +257,10 @@ def train(planned: Mapping[str, Planned], rounds: int) -> dict[str, Trained]:
 
 def compare(rounds: int) -> dict[str, Any]:
     """Measure, then for few and for many micro-batches: plan, train, fit, plan and train again."""
-    begun = machine()
     measure = partial(weft.profile_stages, "experiments.heavy_head:every_layer", device="cpu", repeats=25)
     alone, together = Costs(measure().stages, LAG), Costs(measure(ranks=RANKS).stages, LAG)
     cases = [_case(micro_batches, alone, together, rounds) for micro_batches in MICRO_BATCHES]
-    return {"config": vars(CONFIG), "ranks": RANKS, "rounds": rounds, **begun, "load_after": os.getloadavg()[0],
+    return {"config": vars(CONFIG), "ranks": RANKS, "rounds": rounds, "load_after": os.getloadavg()[0],
             "layers": {"alone": _layers(alone), "together": _layers(together)},
             "losses_differ_by": max(case["losses_differ_by"] for case in cases), "cases": cases}
 

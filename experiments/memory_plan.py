@@ -1,14 +1,16 @@
 """Memory as a decision, against planners that follow a rule: the largest micro-batch that trains, and how fast.
 
-    python -m experiments.memory_plan [--only TEXT] [--output memory_plan.json]
+    python -m experiments.memory_plan [--only TEXT] [--time-limit 20] [--output memory_plan.json]
 
 Every planner gets the same chain of operators, the same devices and the same counting of memory, at micro-batches of
 1, 2, 4, ... samples. *Trainable* is a micro-batch whose throughput is at least 0.9 of the planner's own best; without
 such a limit offloading makes any batch trainable, however slow. Throughput is the micro-batch over the period of the
-busiest resource: pipelines with many micro-batches, fill and drain left out. Each joint search has 20 seconds a
-micro-batch: ``unfinished`` names those whose answer is then further than 0.2 % from its bound, or where no plan was
-found though none is proven not to exist (null in rows recorded before this was told apart); ``gap`` is the widest.
-vPipe's rule proves nothing: its bound is 0.
+busiest resource: pipelines with many micro-batches, fill and drain left out. ``x ...`` compares what is trainable;
+``best speed`` the best throughput of each planner, each at its own micro-batch; ``speed`` is the most that weft gains
+on vPipe's rule at one micro-batch, which need not be a good one for either. Each joint search has 20 seconds a
+micro-batch (``seconds_a_search``): ``unfinished`` names those whose answer is then further than 0.2 % from its bound,
+or where no plan was found though none is proven not to exist (null in rows recorded before this was told apart);
+``gap`` is the widest. vPipe's rule proves nothing: its bound is 0.
 
 Costs: GPT-1.3B and T5-770M are V100 measurements (beyond micro-batches of 8 on the line through 4 and 8); GPT-2.6B-like
 is GPT-1.3B's profile with a hidden size of 2560 by arithmetic; the others are modelled (roofline, V100). BERT's costs
@@ -19,9 +21,8 @@ off), 8 bytes of weights, gradients and Adam state for each byte of fp16 weight.
 from __future__ import annotations
 
 import argparse
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,12 +33,12 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.amoebanet import amoebanet_like
+from experiments.provenance import Record
 from models.devices import DEVICES
 from models.families import GptModel, T5Model
 from models.memory_chains import graph_chain, profile_chain, profile_rows, wider_gpt
 from models.roofline import Roofline
 from models.zoo.graphs import model_graph
-from solver.entries import write_atomically
 from solver.operators import OperatorGraph
 from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Rules
 from solver.placement.memory_plan import NoMemoryPlan, plan_memory
@@ -90,45 +91,54 @@ CASES = {
     "AmoebaNet-like (roofline)": Case(lambda b: _modelled(amoebanet_like(b)), 16, 1024),
 }
 
-PLANNERS: dict[str, tuple[Rules, Callable[[MemoryProblem], MemoryPlan]]] = {
-    "balanced": ("published", balanced),
-    "PipeDream-like": ("published", lambda problem: keeping(problem, versions=True)),
-    "vPipe-like": ("published", whole_layers),
-    "joint, layer cuts": ("published", lambda problem: _best(between_layers(problem))),
-    "joint, windows": ("published", lambda problem: plan_memory(
-        replace(problem, windows=balance_windows(problem)), gap=_GAP, time_limit=_LIMIT)),
-    "weft": ("published", lambda problem: _best(problem)),
-    "vPipe-like, strict": ("strict", whole_layers),
-    "weft, strict": ("strict", lambda problem: _best(problem)),
+#: Name -> how memory is counted, and the plan of a problem within so many seconds.
+PLANNERS: dict[str, tuple[Rules, Callable[[MemoryProblem, float], MemoryPlan]]] = {
+    "balanced": ("published", lambda problem, _: balanced(problem)),
+    "PipeDream-like": ("published", lambda problem, _: keeping(problem, versions=True)),
+    "vPipe-like": ("published", lambda problem, _: whole_layers(problem)),
+    "joint, layer cuts": ("published", lambda problem, limit: _best(between_layers(problem), limit)),
+    "joint, windows": ("published", lambda problem, limit: plan_memory(
+        replace(problem, windows=balance_windows(problem)), gap=_GAP, time_limit=limit)),
+    "weft": ("published", lambda problem, limit: _best(problem, limit)),
+    "vPipe-like, strict": ("strict", lambda problem, _: whole_layers(problem)),
+    "weft, strict": ("strict", lambda problem, limit: _best(problem, limit)),
 }
 _SEARCHED = ("joint, layer cuts", "joint, windows", "weft", "weft, strict")
 
 
-def _best(problem: MemoryProblem) -> MemoryPlan:
+def _best(problem: MemoryProblem, limit: float) -> MemoryPlan:
     """The planner's, from the plan that vPipe's rule makes where it makes one."""
     start: MemoryPlan | None = None
     with suppress(NoMemoryPlan):
         start = whole_layers(problem)
-    return plan_memory(problem, gap=_GAP, time_limit=_LIMIT, start=start)
+    return plan_memory(problem, gap=_GAP, time_limit=limit, start=start)
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--only", default="", help="models whose name contains this")
-    arguments.add_argument("--devices", type=int, nargs="+", default=[4, 8])
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    options = arguments.parse_args()
-    rows: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--largest", type=int, default=2**20, help="samples of a micro-batch, at most")
+    parser.add_argument("--time-limit", type=float, default=_LIMIT, help="seconds of each search")
+    parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    rows: dict[str, Any] = record.kept().get("rows", {})
     for name, case in CASES.items():
         for devices in options.devices if options.only in name else ():
-            row = {planner: _series(case, devices, planner) for planner in PLANNERS}
-            rows[f"{name}, {devices} x {case.memory} GB"] = {**row, "compared": _compared(row)}
-            write_atomically(options.output, json.dumps(rows, indent=1) + "\n")
+            tried = replace(case, largest=min(case.largest, options.largest))
+            row = {planner: _series(tried, devices, planner, options.time_limit) for planner in PLANNERS}
+            rows[f"{name}, {devices} x {case.memory} GB"] = {**row, "compared": compared(row),
+                                                              "seconds_a_search": options.time_limit}
+            record.write({"rows": rows}, part=True)
             print(name, devices, {planner: found["trainable"] for planner, found in row.items()}, flush=True)
+    record.write({"rows": rows}, part=bool(options.only) or options.devices != parser.get_default("devices"))
     Console(width=190).print(_table(rows))
+    return 0
 
 
-def _series(case: Case, devices: int, planner: str) -> dict[str, Any]:
+def _series(case: Case, devices: int, planner: str, limit: float) -> dict[str, Any]:
     """The planner at every micro-batch size: samples a second, time and bound, CPU seconds; and what stayed open."""
     sizes: dict[int, dict[str, float]] = {}
     without: list[int] = []
@@ -139,9 +149,9 @@ def _series(case: Case, devices: int, planner: str) -> dict[str, Any]:
                                 rules=rules)
         began, started = time.process_time(), time.monotonic()
         try:
-            found = plan(problem)
+            found = plan(problem, limit)
         except NoMemoryPlan:
-            if planner in _SEARCHED and time.monotonic() - started >= _LIMIT:
+            if planner in _SEARCHED and time.monotonic() - started >= limit:
                 without.append(size)
             if size > 8 * max(sizes, default=1):
                 break
@@ -157,17 +167,17 @@ def _series(case: Case, devices: int, planner: str) -> dict[str, Any]:
             "unfinished": unfinished, "sizes": sizes}
 
 
-def _compared(row: dict[str, Any]) -> dict[str, float | None]:
-    """weft's largest trainable micro-batch as a multiple of the rules', and the most it gains in speed on vPipe's rule
-    at one micro-batch; ``None`` where the rule trains nothing. Where a search is unfinished the multiple is what was
-    found in time."""
+def compared(row: dict[str, Any]) -> dict[str, float | None]:
+    """weft's largest trainable micro-batch as a multiple of the rules', its best throughput as a multiple of that of
+    vPipe's rule, and the most that it gains on that at one micro-batch; ``None`` where the rule trains nothing. Where a
+    search is unfinished the multiple is what was found in time."""
     ours, vpipe, pipedream = row["weft"], row["vPipe-like"], row["PipeDream-like"]
     equal = [entry["samples_per_second"] / _speed(vpipe, int(size)) for size, entry in ours["sizes"].items()
              if _speed(vpipe, int(size))]
     return {"x PipeDream": _ratio(ours["trainable"], pipedream["trainable"]),
             "x vPipe": _ratio(ours["trainable"], vpipe["trainable"]),
             "x vPipe, strict": _ratio(row["weft, strict"]["trainable"], row["vPipe-like, strict"]["trainable"]),
-            "speed": round(max(equal), 3) if equal else None}
+            "best speed": _ratio(ours["best"], vpipe["best"]), "speed": round(max(equal), 3) if equal else None}
 
 
 @cache
@@ -180,7 +190,7 @@ def _table(rows: dict[str, Any]) -> Table:
     table.add_column("model")
     for planner in PLANNERS:
         table.add_column(planner, justify="right")
-    for what in ("x PipeDream", "x vPipe", "x vPipe, strict", "speed", "gap", "unfinished"):
+    for what in ("x PipeDream", "x vPipe", "x vPipe, strict", "best speed", "speed", "gap", "unfinished"):
         table.add_column(what, justify="right")
     for name, row in rows.items():
         cells = []
@@ -200,7 +210,7 @@ def _speed(found: dict[str, Any], size: int) -> float:
     return float(sizes[size]["samples_per_second"]) if size in sizes else 0.0
 
 
-def _ratio(ours: int, theirs: int) -> float | None:
+def _ratio(ours: float, theirs: float) -> float | None:
     return round(ours / theirs, 3) if theirs else None
 
 

@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ import altair as alt
 import vl_convert
 
 from experiments.generated import Instance, problem, suite
+from experiments.provenance import Record
 from solver.baselines import BASELINES, NotApplicable, baseline
-from solver.entries import write_atomically
 from solver.schedule import RELATIVE_TOLERANCE
 from solver.search import solve
 from solver.timing import DeadlockError
@@ -179,14 +180,17 @@ def _work(task: tuple[Instance, float]) -> dict[str, Any]:
     return judge(compare(*task))
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--count", default=540, type=int)
-    arguments.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each problem")
-    arguments.add_argument("--seed", default=0, type=int)
-    arguments.add_argument("--processes", default=2, type=int)
-    arguments.add_argument("--output", default=HOME, type=Path, help="the folder to write to")
-    options = arguments.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Solve the suite, print, draw and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", default=540, type=int)
+    parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each problem")
+    parser.add_argument("--seed", default=0, type=int)
+    parser.add_argument("--processes", default=2, type=int)
+    parser.add_argument("--output", default=HOME / "suite.json", type=Path, help="the picture is beside it")
+    options = parser.parse_args(arguments)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    record = Record(options.output)
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(options.processes) as pool:
         tasks = [(drawn, options.effort) for drawn in suite(options.count, options.seed)]
@@ -199,10 +203,9 @@ def main() -> None:
                 print(f"{len(rows)} of {len(tasks)}", flush=True)
     summary = summarise(rows)
     print(json.dumps(summary, indent=1))
-    options.output.mkdir(parents=True, exist_ok=True)
-    stated = {"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows}
-    write_atomically(options.output / "suite.json", json.dumps(stated, indent=1) + "\n")
-    draw(rows, options.output / "gain.png")
+    record.write({"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows})
+    draw(rows, options.output.with_name("gain.png"))
+    return 0
 
 
 def draw(rows: list[dict[str, Any]], target: Path) -> None:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 
-from experiments.turns import in_turns, machine, on_ranks, ratio, run
+from experiments.turns import in_turns, on_ranks, ratio, run
 from runtime.executor import Executor
 from runtime.export.torch_csv import torch_csv
 from runtime.plan import Plan, plan_of
@@ -156,7 +156,7 @@ def compare(rounds: int) -> dict[str, Any]:
                 "ratio_to_weft": ratio(wall[name], wall[OURS]),
                 "cpu_ratio_to_weft": ratio(worked[name], worked[OURS])}
                for name in wall]
-    return {**machine(), "ranks": RANKS, "micro_batches": MICRO_BATCHES, "rounds": rounds,
+    return {"ranks": RANKS, "micro_batches": MICRO_BATCHES, "rounds": rounds,
             "steps_a_round": STEPS, "instructions_a_rank": len(row), "of_them_messages": messages, "methods": methods}
 
 

@@ -6,7 +6,7 @@ A row: operators, groups after exact reductions, the slicing dynamic program's v
 of the whole search, and everything on one accelerator (without its memory limit). ``--data`` is a folder with inputs of
 msr-fiddle/dnn-partitioning (`dnn-partitioning/*.json`) and Piper (`piper/*.json`); rows for files that are not there
 are left out. ``--ablation`` runs the exact encoding alone with and without parts of it, one after the other in one
-process: its seconds are comparable with each other.
+process: its seconds are comparable with each other, and go to placement_ablation.json.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.placement_graphs import GRAPHS
+from experiments.provenance import Record
 from models.formats import load_profiled_graph
 from solver.cpsat import Budget
-from solver.entries import write_atomically
 from solver.placement.exact import Options, least_bottleneck
 from solver.placement.groups import groups_of
 from solver.placement.problem import PlacementProblem
@@ -40,23 +40,26 @@ _ABLATED = {"all": Options(), "no cutoff": Options(cutoff=False, windows=False),
             "no total row": Options(total=False), "none of them": Options(cutoff=False, windows=False, total=False)}
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
-    arguments.add_argument("--only", default="", help="rows whose name contains this")
-    arguments.add_argument("--time-limit", type=float, default=120.0, help="seconds a row")
-    arguments.add_argument("--ablation", action="store_true")
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    options = arguments.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Place, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", type=Path, default=Path(__file__).resolve().parents[2] / "shared" / "data")
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds a row")
+    parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args(arguments)
+    usual = Path(__file__).with_name("placement_ablation.json" if options.ablation else "placement.json")
+    record = Record(options.output or usual)
     cases = {name: make for name, make in _cases(options.data).items() if options.only in name}
-    kept = json.loads(options.output.read_text()) if options.output.exists() else {}
-    part = "ablation" if options.ablation else "rows"
-    rows: dict[str, Any] = kept.get(part, {})
+    rows: dict[str, Any] = record.kept().get("rows", {}) if options.only else {}
     for name, make in cases.items():
         rows[name] = _ablate(make()) if options.ablation else _measure(name, make(), options.time_limit)
         print(name, json.dumps(rows[name]), flush=True)
-        write_atomically(options.output, json.dumps({**kept, part: rows}, indent=1) + "\n")
+        record.write({"rows": rows}, part=True)
+    record.write({"rows": rows}, part=bool(options.only))
     Console(width=150).print(_ablation_table(rows) if options.ablation else _table(rows))
+    return 0
 
 
 def _cases(data: Path) -> dict[str, Callable[[], PlacementProblem]]:

@@ -8,12 +8,15 @@ table's markers.
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import weft
+from experiments.provenance import Record
 from solver.entries import write_atomically
 from weft.progress import ProgressLine
 
@@ -21,21 +24,30 @@ HOME = Path(__file__).resolve().parent
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 
 
-def main() -> None:
-    target = HOME / "readme"
-    target.mkdir(exist_ok=True)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; write its picture, its schedule, its numbers and its table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--effort", type=float, help="deterministic seconds for the search (default: 30 of the clock)")
+    parser.add_argument("--readme", type=Path, default=HOME.parent / "README.md", help="the file with the table")
+    parser.add_argument("--output", type=Path, default=HOME / "readme" / "comparison.json",
+                        help="the rest is beside it")
+    options = parser.parse_args(arguments)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    record = Record(options.output)
     with tempfile.TemporaryDirectory() as folder, ProgressLine() as progress:
-        shown = weft.demo(folder, on_progress=progress)
-        for name in ("schedule.png", "schedule.json"):
-            shutil.copyfile(Path(folder) / name, target / name)
-    write_atomically(target / "comparison.json", json.dumps(shown.comparison.to_json(), indent=1) + "\n")
-    readme = HOME.parent / "README.md"
-    text = readme.read_text(encoding="utf-8")
+        shown = weft.demo(folder, effort=options.effort, on_progress=progress)
+        shutil.copyfile(Path(folder) / "schedule.png", options.output.with_name("schedule.png"))
+        schedule = json.loads((Path(folder) / "schedule.json").read_text())
+    schedule["solver"]["provenance"] = record.provenance
+    write_atomically(options.output.with_name("schedule.json"), json.dumps(schedule) + "\n")
+    record.write(shown.comparison.to_json())
+    text = options.readme.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     table = "\n".join(line.rstrip() for line in str(shown.comparison).splitlines())
-    write_atomically(readme, f"{before}{BEGIN}```\n{table}\n```\n{END}{after}")
+    write_atomically(options.readme, f"{before}{BEGIN}```\n{table}\n```\n{END}{after}")
     print(table)
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ inference. What is left to differ is what an executor adds: messages, waits, the
 time (SCHED_FIFO): they sleep nearly always, but on a machine that does other things too a rank that should wake up
 would have to wait for a core, as no GPU does.
 
-    python -m experiments.replay_emulated [--repeats N]
+    python -m experiments.replay_emulated [--repeats N] [--only TEXT]
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.provenance import Record
 from experiments.stage_graphs import case, varied
 from models.zoo.shapes import shape
 from runtime.launch import launch_local
 from runtime.plan import load_plan, plan_of, save_plan
 from runtime.replay import run_emulated
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.schedule import Schedule
 from solver.search import solve
@@ -109,8 +109,8 @@ def in_ms(problem: Problem) -> Problem:
     return replace(problem, blocks=blocks, time_unit="ms")
 
 
-def schedules() -> dict[str, Schedule]:
-    """What runs, by name."""
+def schedules() -> dict[str, Callable[[], Schedule]]:
+    """How to make what runs, by name."""
     chain, v = list(range(RANKS)), [*range(RANKS), *reversed(range(RANKS))]
     full, split, folded = pipeline(chain, split=False), pipeline(chain, split=True), pipeline(v, split=True)
     tight = pipeline(v, split=True, memory=2)
@@ -122,29 +122,29 @@ def schedules() -> dict[str, Schedule]:
         return solve(problem, MICRO_BATCHES, time_limit=2)
 
     return {
-        "GPipe": baseline("gpipe", full, MICRO_BATCHES),
-        "1F1B": baseline("1f1b", full, MICRO_BATCHES),
-        "1F1B, heavy head": baseline("1f1b", heavy_head(full), MICRO_BATCHES),
-        "interleaved 1F1B": baseline("interleaved", pipeline(chain * 2, split=False), MICRO_BATCHES),
-        "Hanayo, two waves": baseline("hanayo", pipeline(v * 2, split=False), MICRO_BATCHES),
-        "ZB-H1": baseline("zb-h1", split, MICRO_BATCHES),
-        "ZB-H2": baseline("zb-h2", split, MICRO_BATCHES),
-        "ZB-V": baseline("zb-v", folded, MICRO_BATCHES),
-        "V-Half": baseline("v-half", folded, MICRO_BATCHES),
-        "V-Min": baseline("v-min", folded, MICRO_BATCHES),
-        "DualPipeV": baseline("dualpipe-v", folded, MICRO_BATCHES),
-        "building blocks, half the memory": baseline("v-block", tight, MICRO_BATCHES),
-        "weft, chain": best(split),
-        "weft, chain, memory for 2": best(pipeline(chain, split=True, memory=2)),
-        "weft, chain, heavy head": best(heavy_head(split)),
-        "weft, chain, busy links": best(on_links(split, 15.0)),
-        "weft, V": best(folded),
-        "weft, V, half the memory": best(tight),
-        "weft, V, full backward": best(pipeline(v, split=False)),
-        "weft, embedding on all": best(shared_embedding()),
-        **{f"weft, {name.upper()} shape": best(problem) for name, problem in shapes.items()},
-        "weft, K shape, inference": best(in_ms(shape("k", RANKS, None))),
-        **{f"weft, {name}": best(problem) for name, problem in graphs.items()},
+        "GPipe": partial(baseline, "gpipe", full, MICRO_BATCHES),
+        "1F1B": partial(baseline, "1f1b", full, MICRO_BATCHES),
+        "1F1B, heavy head": partial(baseline, "1f1b", heavy_head(full), MICRO_BATCHES),
+        "interleaved 1F1B": partial(baseline, "interleaved", pipeline(chain * 2, split=False), MICRO_BATCHES),
+        "Hanayo, two waves": partial(baseline, "hanayo", pipeline(v * 2, split=False), MICRO_BATCHES),
+        "ZB-H1": partial(baseline, "zb-h1", split, MICRO_BATCHES),
+        "ZB-H2": partial(baseline, "zb-h2", split, MICRO_BATCHES),
+        "ZB-V": partial(baseline, "zb-v", folded, MICRO_BATCHES),
+        "V-Half": partial(baseline, "v-half", folded, MICRO_BATCHES),
+        "V-Min": partial(baseline, "v-min", folded, MICRO_BATCHES),
+        "DualPipeV": partial(baseline, "dualpipe-v", folded, MICRO_BATCHES),
+        "building blocks, half the memory": partial(baseline, "v-block", tight, MICRO_BATCHES),
+        "weft, chain": partial(best, split),
+        "weft, chain, memory for 2": partial(best, pipeline(chain, split=True, memory=2)),
+        "weft, chain, heavy head": partial(best, heavy_head(split)),
+        "weft, chain, busy links": partial(best, on_links(split, 15.0)),
+        "weft, V": partial(best, folded),
+        "weft, V, half the memory": partial(best, tight),
+        "weft, V, full backward": partial(best, pipeline(v, split=False)),
+        "weft, embedding on all": partial(best, shared_embedding()),
+        **{f"weft, {name.upper()} shape": partial(best, problem) for name, problem in shapes.items()},
+        "weft, K shape, inference": partial(best, in_ms(shape("k", RANKS, None))),
+        **{f"weft, {name}": partial(best, problem) for name, problem in graphs.items()},
     }
 
 
@@ -175,9 +175,9 @@ def in_real_time() -> bool:
     return True
 
 
-def run(folder: Path, repeats: int) -> tuple[list[dict[str, Any]], bool]:
+def run(folder: Path, repeats: int, only: str = "") -> tuple[list[dict[str, Any]], bool]:
     """Plan, emulate, compare; the median of the repeats counts. Also whether the ranks ran in real time."""
-    planned = schedules()
+    planned = {name: make() for name, make in schedules().items() if only in name}
     for i, schedule in enumerate(planned.values()):
         save_plan(plan_of(schedule), folder / f"{i}.plan.json")
     ended = launch_local(RANKS, [sys.executable, "-m", "experiments.replay_emulated", "--rank", str(folder),
@@ -198,25 +198,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment, print its table, write its numbers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=REPEATS, metavar="N")
+    parser.add_argument("--only", default="", help="schedules whose name contains this")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rank is not None:
         rank_main(Path(options.rank), options.repeats)
         return 0
-    load = os.getloadavg()[0]
+    record = Record(options.output)
     with tempfile.TemporaryDirectory() as folder:
-        rows, real_time = run(Path(folder), options.repeats)
+        rows, real_time = run(Path(folder), options.repeats, options.only)
     print(f"{'schedule':34}{'predicted ms':>13}{'measured ms':>13}{'ratio':>8}{'lowest':>8}{'highest':>8}")
     for row in rows:
         print(f"{row['schedule']:34}{row['predicted_s'] * 1e3:13.1f}{row['measured_s'] * 1e3:13.1f}{row['ratio']:8.3f}"
               f"{row['lowest']:8.3f}{row['highest']:8.3f}")
     off = [row["schedule"] for row in rows if abs(row["ratio"] - 1) > WITHIN]
     print(f"{len(rows) - len(off)} of {len(rows)} within {WITHIN:.0%}" + (": not " + "; ".join(off) if off else ""))
-    result = {"ranks": RANKS, "micro_batches": MICRO_BATCHES, "repeats": options.repeats, "scale": SCALE,
-              "cores": os.cpu_count(),
-              "real_time": real_time, "load_before": load, "load_after": os.getloadavg()[0],
-              "python": platform.python_version(), "rows": rows}
-    write_atomically(Path(__file__).with_suffix(".json"), json.dumps(result, indent=1) + "\n")
+    record.write({"ranks": RANKS, "micro_batches": MICRO_BATCHES, "repeats": options.repeats, "scale": SCALE,
+                  "real_time": real_time, "load_after": os.getloadavg()[0], "rows": rows})
     return 1 if off else 0
 
 

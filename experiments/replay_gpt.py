@@ -4,7 +4,7 @@ Measures the layers' times, plans pipelines with them on 2 and 4 ranks (publishe
 every plan on gloo processes in fp64 and fp32, and compares each batch's loss and every parameter's gradient with a
 single process that takes the whole batch at once. Writes ``replay_gpt.json``; exits with 1 if an error is too large.
 
-    python -m experiments.replay_gpt [--folder FOLDER]
+    python -m experiments.replay_gpt [--folder FOLDER] [--ranks 2,4] [--only TEXT]
 
 ``--folder`` keeps the schedules, plans and measured timelines (``weft draw SCHEDULE --measured TIMELINE``).
 """
@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from experiments.provenance import Record
 from experiments.small_gpt import Config, batch, cut, layers, loss, training
 from runtime.launch import launch_local
 from runtime.plan import load_plan, plan_of, save_plan
@@ -33,7 +34,6 @@ from runtime.session import join
 from runtime.stage import StageRunner
 from runtime.timeline import save_timeline
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.files import save_schedule
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Schedule
@@ -109,18 +109,18 @@ def pipeline(times: Sequence[dict[str, float]], devices: Sequence[int], *, split
                    memory_unit="layer activations")
 
 
-def schedules(times: Sequence[dict[str, float]], ranks: int) -> dict[str, Schedule]:
-    """Published schedules, and the search's for a chain and for a V, both with split backwards."""
+def schedules(times: Sequence[dict[str, float]], ranks: int) -> dict[str, Callable[[], Schedule]]:
+    """How to make published schedules, and the search's for a chain and for a V, both with split backwards."""
     chain, v = list(range(ranks)), [*range(ranks), *reversed(range(ranks))]
     full, split = pipeline(times, chain, split=False), pipeline(times, chain, split=True)
     folded = pipeline(times, v, split=True)
     return {
-        "GPipe": baseline("gpipe", full, MICRO_BATCHES),
-        "1F1B": baseline("1f1b", full, MICRO_BATCHES),
-        "ZB-H1": baseline("zb-h1", split, MICRO_BATCHES),
-        "ZB-V": baseline("zb-v", folded, MICRO_BATCHES),
-        "weft": solve(split, MICRO_BATCHES, time_limit=10),
-        "weft V": solve(folded, MICRO_BATCHES, time_limit=10),
+        "GPipe": partial(baseline, "gpipe", full, MICRO_BATCHES),
+        "1F1B": partial(baseline, "1f1b", full, MICRO_BATCHES),
+        "ZB-H1": partial(baseline, "zb-h1", split, MICRO_BATCHES),
+        "ZB-V": partial(baseline, "zb-v", folded, MICRO_BATCHES),
+        "weft": partial(solve, split, MICRO_BATCHES, time_limit=10),
+        "weft V": partial(solve, folded, MICRO_BATCHES, time_limit=10),
     }
 
 
@@ -199,14 +199,15 @@ def _difference(mine: dict[str, Tensor], alone: dict[str, Tensor]) -> float:
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path) -> list[dict[str, Any]]:
+def run(folder: Path, counts: Sequence[int] = (2, 4), only: str = "") -> list[dict[str, Any]]:
     """Measure, plan, train and compare; files go to ``folder``."""
     for name, dtype in DTYPES.items():
         torch.save(trained_alone(dtype), folder / f"{name}.pt")
     times = measured_layers(torch.float64)
     runs: list[dict[str, Any]] = []
-    for ranks in (2, 4):
-        for name, schedule in schedules(times, ranks).items():
+    for ranks in counts:
+        made = {name: make() for name, make in schedules(times, ranks).items() if only in name}
+        for name, schedule in made.items():
             save_schedule(schedule, folder / f"{ranks}-{name}.json")
             save_plan(plan_of(schedule), folder / f"{ranks}-{name}.plan.json")
         ended = launch_local(ranks, [sys.executable, "-m", "experiments.replay_gpt", "--rank-of", str(ranks),
@@ -214,33 +215,34 @@ def run(folder: Path) -> list[dict[str, Any]]:
         if any(end.code for end in ended):
             raise SystemExit("\n".join(end.errors for end in ended if end.code))
         runs += json.loads(ended[0].output)
-        for row in runs[-2 * len(DTYPES) * 3:]:
+        for row in runs[-len(made) * len(DTYPES):]:
             print(f"{row['ranks']} ranks  {row['schedule']:7} {row['dtype']}  gradients {row['gradient_error']:.1e}  "
                   f"weights {row['weight_error']:.1e}  losses {row['loss_error']:.1e}  "
                   f"{row['losses'][0]:.4f} -> {row['losses'][-1]:.4f}  measured/predicted {row['ratio']:.2f}")
     return runs
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the experiment and write its numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="keep schedules, plans and timelines there")
+    parser.add_argument("--ranks", default="2,4", help="how many ranks: 2, 4 or both")
+    parser.add_argument("--only", default="", help="schedules whose name contains this")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--rank-of", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.rank_of:
         rank_main(options.folder, options.rank_of)
         return 0
-    begun = time.perf_counter()
+    record = Record(options.output)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        runs = run(folder)
+        runs = run(folder, [int(count) for count in options.ranks.split(",")], options.only)
     good = all(row[error] <= TOLERANCE[row["dtype"]] for row in runs
                for error in ("gradient_error", "weight_error", "loss_error"))
-    result = {"equal": good, "tolerance": TOLERANCE, "micro_batches": MICRO_BATCHES, "steps": STEPS,
-              "config": vars(CONFIG), "seconds": time.perf_counter() - begun, "torch": torch.__version__,
-              "python": platform.python_version(), "runs": runs}
-    write_atomically(Path(__file__).with_suffix(".json"), json.dumps(result, indent=1) + "\n")
+    record.write({"equal": good, "tolerance": TOLERANCE, "micro_batches": MICRO_BATCHES, "steps": STEPS,
+                  "config": vars(CONFIG), "runs": runs})
     print("equal to single-process training" if good else "NOT equal to single-process training", TOLERANCE)
     return 0 if good else 1
 

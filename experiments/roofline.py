@@ -12,6 +12,7 @@ Writes ``roofline.json`` and ``roofline.png``.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import statistics
@@ -24,6 +25,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from experiments.provenance import Record
 from models.build import layer_costs
 from models.collectives import collective_time
 from models.devices import DEVICES, KernelClass, Pass, Reach, kernel_class
@@ -258,11 +260,16 @@ def draw(tested: Sequence[Sample], path: Path) -> None:
                                                 scale=1.25))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Fit on each model, judge on both, print and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--fit", nargs="*", choices=MODELS, default=list(MODELS), help="the models to fit on")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
     data = {name: samples(name) for name in MODELS}
     report: dict[str, object] = {}
-    for name in MODELS:
+    for name in options.fit:
         shares: Shares = {}
         launch: dict[Pass, float] = {}
         for which in _PASSES[-1]:
@@ -276,9 +283,10 @@ def main() -> None:
     report["memory, GPT-1.3B on 4 V100"] = memory()
     report["GPUs that compute together"] = {name: together(name) for name in MODELS}
     report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
-    Path(__file__).with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
-    draw(data["gpt-1.3b-v100"], Path(__file__).with_suffix(".png"))
+    record.write(report)
+    draw(data["gpt-1.3b-v100"], options.output.with_suffix(".png"))
     print(json.dumps(report, indent=1))
+    return 0
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.provenance import Record
 from solver.cpsat import Budget
-from solver.entries import write_atomically
 from solver.instance import Instance
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.repetend import find_repetend
@@ -139,17 +139,18 @@ def measure(case: Problem, seconds: float, workers: int) -> dict[str, Any]:
             "cpu_seconds": round(time.process_time() - cpu, 3), "wall_seconds": round(time.perf_counter() - began, 3)}
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--devices", default="8,16,32")
-    arguments.add_argument("--shapes", default=",".join(SHAPES))
-    arguments.add_argument("--caps", default=",".join(map(str, CAPS)))
-    arguments.add_argument("--seeds", default=1, type=int)
-    arguments.add_argument("--seconds", default=60.0, type=float, help="wall time an instance")
-    arguments.add_argument("--workers", default=2, type=int)
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    options = arguments.parse_args()
-    rows = []
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--devices", default="8,16,32")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--caps", default=",".join(map(str, CAPS)))
+    parser.add_argument("--seeds", default=1, type=int)
+    parser.add_argument("--seconds", default=60.0, type=float, help="wall time an instance")
+    parser.add_argument("--workers", default=2, type=int)
+    parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    options = parser.parse_args(arguments)
+    record, rows = Record(options.output), []
     for devices in map(int, options.devices.split(",")):
         for shape in options.shapes.split(","):
             for split in (False, True):
@@ -160,8 +161,10 @@ def main() -> None:
                         verdict = "proven" if row["proven"] else f"{row['gap']:.2%}"
                         print(f"{row['name']:32} {row['period']:9.1f} {row['bound']:9.1f} {verdict:>7} "
                               f"{row['wall_seconds']:8.2f} s", flush=True)
-                        _write(options.output, rows, options.seconds, options.workers)
+                        _write(record, rows, options, part=True)
+    _write(record, rows, options)
     print(json.dumps(summarised(rows), indent=1))
+    return 0
 
 
 def summarised(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -178,9 +181,9 @@ def summarised(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return summary
 
 
-def _write(output: Path, rows: list[dict[str, Any]], seconds: float, workers: int) -> None:
-    write_atomically(output, json.dumps({"seconds": seconds, "workers": workers, "summary": summarised(rows),
-                                         "rows": rows}, indent=1) + "\n")
+def _write(record: Record, rows: list[dict[str, Any]], options: argparse.Namespace, *, part: bool = False) -> None:
+    record.write({"seconds": options.seconds, "workers": options.workers, "summary": summarised(rows), "rows": rows},
+                 part=part)
 
 
 if __name__ == "__main__":

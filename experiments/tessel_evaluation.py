@@ -1,11 +1,12 @@
 """The Tessel evaluation's end-to-end cases planned again: training of GPT and mT5, inference of Flava, on V100s.
 
-    python -m experiments.tessel_evaluation [--only TEXT] [--effort SECONDS] [--output tessel_evaluation.json]
+    python -m experiments.tessel_evaluation [--only TEXT] [--effort SECONDS] [--sizes 1 2 4 8]
 
 Lin et al., "Tessel", HPCA 2024, section 6: models grow with the GPUs; fp16, Adam, every layer recomputed, a global
 batch of 128. Nothing is run here: all times are the costs of ``models/devices.py`` and ``models/collectives.py``, the
 same for every row, so the ratios say what placement and order give on these costs. Compared are, each on the best
-placement that it allows and that fits: tensor parallelism alone; 1F1B on a chain of stages on groups of GPUs; 1F1B+
+placement that it allows and that fits and in the micro-batches that suit it best (1 to 8 sequences; weft is searched
+at 1 and where the best of the others is): tensor parallelism alone; 1F1B on a chain of stages on groups of GPUs; 1F1B+
 with embeddings on all GPUs; Chimera with two replicas; weft, which chooses among all of these shapes, those with
 embeddings on all GPUs also in two chunks a group, and any order. A step of the optimizer and sums of gradients of
 replicas are left out everywhere.
@@ -20,10 +21,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,14 +33,14 @@ import vl_convert
 from rich.console import Console
 from rich.table import Table
 
+from experiments.provenance import Record
 from models.family_costs import family_costs
 from models.sections import Spec
 from models.spec import parse_spec
 from models.transform.chunks import CHUNKS
 from models.transform.shapes import shape_candidates
-from models.transform.space import space_of
+from models.transform.space import Space, space_of
 from solver.baselines import NotApplicable, baseline
-from solver.entries import write_atomically
 from solver.schedule import Schedule
 from solver.search import Infeasible
 from solver.validate import violations
@@ -48,6 +48,8 @@ from weft.options import SearchOptions
 from weft.planning import Case, Placement, case_of, shape_placement, solve_case
 
 BATCH = 128
+#: Sequences of a micro-batch, in training.
+SIZES = (1, 2, 4, 8)
 _M = 2**20
 #: Two stages a GPU alone (v, loop) hold as much as one does, and no table fits on one GPU: they are left out.
 SHAPES = "chain, groups, tensor, m, nn, k"
@@ -66,24 +68,26 @@ TITLES = (*RIVALS, "weft")
 
 @dataclass(frozen=True)
 class Model:
-    """One case: ``model`` and ``run`` are sections of a spec."""
+    """One case: ``model`` and ``run`` are sections of a spec, ``run`` with room for micro-batches and their size."""
 
     name: str
     gpus: int
     model: str
     run: str
 
-    def spec(self) -> Spec:
-        """The spec of the case."""
+    def spec(self, micro_batches: int, size: int) -> Spec:
+        """The spec of the case with so many micro-batches of so many samples."""
+        run = self.run.format(count=micro_batches, size=size)
         return parse_spec(
             f"name: {self.name}\nmodel: {self.model}\ncosts: roofline\n"
             f"cluster: {{gpus: {self.gpus}, memory: 32 GiB, device: v100, bandwidth: 150 GB/s, latency: 20 us, "
-            f"gpus_per_machine: 8}}\n{self.run}\nplacement: {{backward: [full], shapes: [{SHAPES}]}}\n")
+            f"gpus_per_machine: 8}}\n{run}\nplacement: {{backward: [full], shapes: [{SHAPES}]}}\n")
 
 
 def training_cases() -> Iterator[Model]:
     """GPT and mT5, one of each size."""
-    run = f"training: {{micro_batches: {BATCH}, recompute: true, gradient_bytes: 2, optimizer_bytes_per_parameter: 4}}"
+    run = ("training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: true, gradient_bytes: 2, "
+           "optimizer_bytes_per_parameter: 4}}")
     for gpus, layers, hidden, vocabulary in GPT:
         yield Model(f"GPT {layers}x{hidden}", gpus, f"{{family: gpt, layers: {layers}, hidden: {hidden}, heads: "
                     f"{_HEADS[hidden]}, vocabulary: {vocabulary}, sequence: 2048}}", run)
@@ -93,53 +97,82 @@ def training_cases() -> Iterator[Model]:
                     f"{vocabulary}, sequence: 1024, positions: learned}}", run)
 
 
-def flava_case(batch: int, size: int, text: int) -> Model:
-    """``batch`` pairs in micro-batches of ``size``, with texts of ``text`` tokens."""
+def flava_case(batch: int, text: int) -> Model:
+    """``batch`` pairs, with texts of ``text`` tokens."""
     return Model(f"Flava, batch {batch}", 4, "{family: flava, text_layers: 24, image_layers: 24, fusion_layers: 12, "
                  f"hidden: 4096, heads: 32, sequence: {text}}}",
-                 f"inference: {{micro_batches: {batch // size}, micro_batch_size: {size}}}")
+                 "inference: {{micro_batches: {count}, micro_batch_size: {size}}}")
 
 
-def plan(model: Model, effort: float) -> dict[str, Any]:
-    """One training case: every rival on its best placement, weft, and where the difference comes from."""
-    began = time.process_time()
-    spec = model.spec()
+@dataclass(frozen=True)
+class Sized:
+    """A training case at one size of micro-batch: what weft chooses from, and what the known schedules can run on."""
+
+    space: Space
+    case: Case
+    everything: Sequence[Placement]
+    refused: Mapping[str, str]
+
+
+def sized(model: Model, size: int) -> Sized:
+    """``model`` in micro-batches of ``size`` sequences; raises ``Infeasible`` where nothing fits."""
+    spec = model.spec(BATCH // size, size)
     space = space_of(spec, family_costs(spec))
     assert space is not None
     both_ways, refused = shape_candidates(space, ("x",), ("full",))
     chunked = [candidate for candidate in shape_candidates(space, ("m", "nn"), ("full",), CHUNKS)[0]
                if candidate.chunks is not None]
-    try:
-        case = case_of(spec)
-        case = replace(case, placements=(*case.placements, *(shape_placement(one, space) for one in chunked)))
-    except Infeasible as refusal:
-        return {"gpus": model.gpus, "refused": str(refusal)}
-    everything = [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)]
-    why = dict(case.refused) | {entry.shape: entry.reason for entry in refused}
-    rivals = {title: _best(name, shapes, everything, case, why) for title, (name, shapes) in RIVALS.items()}
-    own = solve_case(case, SearchOptions(3600.0, effort))
-    chosen = next(p for p in case.placements if p.title == own.solver["placement"])
-    same_order = _in_known_order(chosen, case)
+    case = case_of(spec)
+    case = replace(case, placements=(*case.placements, *(shape_placement(one, space) for one in chunked)))
+    return Sized(space, case, [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)],
+                 dict(case.refused) | {entry.shape: entry.reason for entry in refused})
+
+
+def plan(model: Model, effort: float, sizes: Sequence[int]) -> dict[str, Any]:
+    """One training case: every rival on its best placement and size of micro-batch, weft, and where the difference
+    comes from."""
+    began = time.process_time()
+    at: dict[int, Sized] = {}
+    why = ""
+    for size in sizes:
+        try:
+            at[size] = sized(model, size)
+        except Infeasible as refusal:
+            why = why or str(refusal)
+    if not at:
+        return {"gpus": model.gpus, "refused": why}
+    rivals: dict[str, dict[str, Any]] = {}
+    for title, (name, shapes) in RIVALS.items():
+        found = {size: _best(name, shapes, one.everything, one.case, one.refused) for size, one in at.items()}
+        size = min(found, key=lambda size: found[size].get("seconds", math.inf))
+        rivals[title] = found[size] | ({"micro_batch_size": size} if "seconds" in found[size] else {})
     times = {title: row["seconds"] for title, row in rivals.items() if "seconds" in row}
+    searched = {min(at)} | {rivals[title]["micro_batch_size"] for title in sorted(times, key=lambda t: times[t])[:1]}
+    own = {size: solve_case(at[size].case, SearchOptions(3600.0, effort)) for size in sorted(searched)}
+    size = min(own, key=lambda size: own[size].makespan)
+    best, space, case = own[size], at[size].space, at[size].case
+    chosen = next(p for p in case.placements if p.title == best.solver["placement"])
+    same_order = _in_known_order(chosen, case)
     return {
-        "gpus": model.gpus, "parameters": space.graph.parameter_count(), "micro_batches": BATCH, "effort": effort,
-        "fits_with_16_bytes": 2 * space.static_everywhere <= space.capacity,
+        "gpus": model.gpus, "parameters": space.graph.parameter_count(), "batch": BATCH, "effort": effort,
+        "sizes": sorted(at), "fits_with_16_bytes": 2 * space.static_everywhere <= space.capacity,
         "rivals": rivals,
-        "weft": {"seconds": own.makespan, "placement": own.solver["placement"], "period": _period(own),
-                 "samples_per_second": BATCH / own.makespan,
-                 "bound_of_placement": own.makespan_bound,
-                 "bound_over_placements": own.solver.get("bound_over_placements", own.makespan_bound),
-                 "bound_over_any_placement": space.least_period * BATCH,
-                 "alternatives": own.solver.get("alternatives")},
-        "speedup": {title: value / own.makespan for title, value in times.items()},
+        "weft": {"seconds": best.makespan, "placement": best.solver["placement"], "micro_batch_size": size,
+                 "searched": {str(size): found.makespan for size, found in own.items()}, "period": _period(best),
+                 "samples_per_second": BATCH / best.makespan,
+                 "bound_of_placement": best.makespan_bound,
+                 "bound_over_placements": best.solver.get("bound_over_placements", best.makespan_bound),
+                 "bound_over_any_placement": space.least_period * case.micro_batches,
+                 "alternatives": best.solver.get("alternatives")},
+        "speedup": {title: value / best.makespan for title, value in times.items()},
         "comes_from": {} if same_order is None else {
-            title: {"placement": value / same_order, "order": same_order / own.makespan}
+            title: {"placement": value / same_order, "order": same_order / best.makespan}
             for title, value in times.items()},
         "cpu_seconds": round(time.process_time() - began, 1)}
 
 
-def _best(name: str, shapes: tuple[str, ...], placements: list[Placement], case: Case,
-          why: dict[str, str]) -> dict[str, Any]:
+def _best(name: str, shapes: tuple[str, ...], placements: Sequence[Placement], case: Case,
+          why: Mapping[str, str]) -> dict[str, Any]:
     """The fastest that fits of known schedule ``name`` on all placements of ``shapes``; else why there is none."""
     found: list[tuple[bool, float, str]] = []
     for placement in placements:
@@ -186,10 +219,10 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
     for size in (2**k for k in range(batch.bit_length())):
         if batch // size > 16:
             continue
-        case = case_of(flava_case(batch, size, text).spec())
+        case = case_of(flava_case(batch, text).spec(batch // size, size))
         found: dict[str, tuple[float, str]] = {}
         for title, shapes in (("tensor parallel", ("tensor",)), ("pipeline", ("chain", "groups"))):
-            row = _best("gpipe", shapes, list(case.placements), case, {})
+            row = _best("gpipe", shapes, case.placements, case, {})
             if "seconds" in row:
                 found[title] = (row["seconds"], row["placement"])
         own = solve_case(case, SearchOptions(600.0, effort))
@@ -205,29 +238,34 @@ def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
             "cpu_seconds": round(time.process_time() - began, 1)}
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    arguments.add_argument("--only", default="", help="cases whose name contains this")
-    arguments.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    options = arguments.parse_args()
-    report: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan all cases, print, draw and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
+    parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="sequences of a micro-batch, in training")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    report: dict[str, Any] = record.kept() if options.only else {}
     for model in training_cases():
         if options.only in model.name:
-            report.setdefault("training", {})[model.name] = plan(model, options.effort)
-            _save(report, options.output, model.name)
+            report.setdefault("training", {})[model.name] = plan(model, options.effort, options.sizes)
+            _save(report, record, model.name)
     for text, batch in itertools.product(TEXTS, FLAVA_BATCHES):
         name = f"Flava, texts of {text}, batch {batch}"
         if options.only in name:
             report.setdefault("inference", {})[name] = infer(batch, text, options.effort / 50)
-            _save(report, options.output, name)
+            _save(report, record, name)
+    record.write(report, part=bool(options.only))
     for table in tables(report):
         Console(width=150).print(table)
     draw(report, options.output.with_suffix(".png"))
+    return 0
 
 
-def _save(report: dict[str, Any], path: Path, name: str) -> None:
-    write_atomically(path, json.dumps(report, indent=1) + "\n")
+def _save(report: dict[str, Any], record: Record, name: str) -> None:
+    record.write(report, part=True)
     row = report.get("training", {}).get(name) or report["inference"][name]
     print(name, f"{row.get('cpu_seconds')} CPU s", flush=True)
 

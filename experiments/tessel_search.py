@@ -1,6 +1,6 @@
 """The Tessel evaluation's problems: period, its bound, whether it is proven, and the CPU seconds of the search.
 
-    python -m experiments.tessel_search [--output tessel_search.json]
+    python -m experiments.tessel_search [--first N] [--effort 1] [--output tessel_search.json]
 
 Also solves each for 128 micro-batches and holds the makespan against its bound. One core; CPU seconds are those of
 the search alone. They depend on the machine: read them beside the count of problems, not beside other people's.
@@ -9,17 +9,17 @@ the search alone. They depend on the machine: read them beside the count of prob
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from experiments.provenance import Record
 from models.zoo.shapes import TESSEL_PROBLEMS, shape
 from solver.cpsat import Budget
-from solver.entries import write_atomically
 from solver.instance import Instance
 from solver.problem import Problem
 from solver.repetend import find_repetend
@@ -27,13 +27,16 @@ from solver.search import solve
 from solver.seeds import one_at_a_time
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    arguments.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
-    options = arguments.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Solve, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
+    parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
     solve(shape("v", 2, 2), 2)  # loads what is loaded on first use
-    rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS]
+    rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS[:options.first]]
     table = Table(title="The Tessel evaluation's problems")
     for header in ("problem", "period", "bound", "proven", "CPU s", "makespan, N = 128", "bound", "gap"):
         table.add_column(header, justify="left" if header == "problem" else "right")
@@ -43,7 +46,8 @@ def main() -> None:
     Console(width=110).print(table)
     print(f"{sum(bool(row['proven']) for row in rows)} of {len(rows)} periods proven; "
           f"geometric mean {mean:.4f} CPU s, most {max(float(row['cpu_seconds']) for row in rows):.3f}")
-    write_atomically(options.output, json.dumps({"rows": rows, "geometric_mean_cpu_seconds": mean}, indent=1) + "\n")
+    record.write({"rows": rows, "geometric_mean_cpu_seconds": mean})
+    return 0
 
 
 def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:

@@ -15,13 +15,13 @@ themselves. Writes transfers.json.
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.provenance import Record
 from solver.baselines import BASELINES, NotApplicable, baseline
-from solver.entries import write_atomically
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from solver.schedule import Schedule
 from solver.search import solve
@@ -144,23 +144,26 @@ def table(results: dict[str, list[dict[str, Any]]], copies: int) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    arguments.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each search")
-    arguments.add_argument("--head", default=2, type=int, help="the head's work, in layers")
-    arguments.add_argument("--micro-batches", default=16, type=int, help="an even number")
-    arguments.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
-    options = arguments.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each search")
+    parser.add_argument("--head", default=2, type=int, help="the head's work, in layers")
+    parser.add_argument("--micro-batches", default=16, type=int, help="an even number")
+    parser.add_argument("--cases", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
     blind: dict[str, Schedule] = {}
     results = {case: measure(mode, between, options.head, options.micro_batches, options.effort, blind)
-               for case, (mode, between) in CASES.items()}
+               for case, (mode, between) in CASES.items() if case in options.cases}
     print(f"makespan in ms, {options.micro_batches} micro-batches, memory for {LAYERS * GPUS} layers' activations on "
           "each GPU; rank among those that fit")
     for copies in (1, 2):
         print(table(results, copies))
-    stated = {"within_ms": WITHIN, "head_layers": options.head, "micro_batches": options.micro_batches,
-              "memory_layers": LAYERS * GPUS, "effort": options.effort, "results": results}
-    write_atomically(options.output, json.dumps(stated, indent=1) + "\n")
+    record.write({"within_ms": WITHIN, "head_layers": options.head, "micro_batches": options.micro_batches,
+                  "memory_layers": LAYERS * GPUS, "effort": options.effort, "results": results})
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ profiler sees them, Python's by the peak of what ``tracemalloc`` saw (a lower bo
 copies as the dispatcher sees them; for shared memory, the one write that delivers the message is not counted as a copy
 on its way. Only what is at least as large as the message counts. Writes ``transports.json``, prints a table.
 
-    python -m experiments.transports [--rounds N]
+    python -m experiments.transports [--rounds N] [--sizes BYTES ...]
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from torch.distributed import rpc
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from experiments.provenance import Record
 from runtime.buffers import BufferTable, buffer_table
 from runtime.launch import launch_local
 from runtime.program import BlockWork, Instruction, Recv, Send, Work
 from runtime.session import Session, join
 from runtime.transports import open_transport
 from runtime.transports.memory import layout_of
-from solver.entries import write_atomically
 
 SIZES = tuple(1024 * 4**i for i in range(9))  # 1 KiB to 64 MiB
 PLANNED = ("gloo", "shared")
@@ -260,18 +260,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
     parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
-    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="bytes")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     options = parser.parse_args(arguments)
     if options.rank:
         rank_main(Path(options.rank), options.rounds, options.sizes)
         return 0
+    record = Record(options.output)
     results = compare(options.rounds, options.sizes)
     print(f"{'bytes':>9}  {'method':<17}{'messages':>9}{'allocations':>12}{'copies':>7}{'time':>8}")
     for result in results:
         messages, allocations, copies = ("?" if count is None else str(count) for count in astuple(result.counts))
         print(f"{result.size:>9}  {result.method:<17}{messages:>9}{allocations:>12}{copies:>7}{result.ratio:>8.3f}")
-    facts = {"reference": "send_object_list", "rounds": options.rounds, "results": [asdict(r) for r in results]}
-    write_atomically(Path(__file__).with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
+    record.write({"reference": "send_object_list", "rounds": options.rounds,
+                  "results": [asdict(result) for result in results]})
     planned = [result.counts for result in results if result.method in PLANNED]
     return 0 if all(found == Counts(1, 0, 0) for found in planned) else 1
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -17,12 +15,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
+from experiments.provenance import Record
 from runtime.launch import launch_local
-from solver.entries import write_atomically
 
-__all__ = ["in_turns", "machine", "on_ranks", "quartiles", "ratio", "run"]
+__all__ = ["in_turns", "on_ranks", "quartiles", "ratio", "run"]
 
 Found = TypeVar("Found")
 
@@ -65,24 +61,20 @@ def _ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(ones, others, strict=True)]
 
 
-def machine() -> dict[str, Any]:
-    """On what, and beside how much else, something was measured."""
-    return {"torch": torch.__version__, "python": platform.python_version(), "cores": os.cpu_count(),
-            "load": os.getloadavg()[0]}
-
-
 def run(file: str, doc: str | None, arguments: Sequence[str] | None, rounds: int,
         compare: Callable[[int], dict[str, Any]], rank: Callable[[Path, int], None],
         lines: Callable[[dict[str, Any]], Iterable[str]], has_failed: Callable[[dict[str, Any]], bool]) -> int:
     """The main function of such an experiment: be a rank, or compare, print, and write JSON beside ``file``."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=rounds, metavar="N")
+    parser.add_argument("--output", type=Path, default=Path(file).with_suffix(".json"))
     parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rank is not None:
         rank(Path(options.rank), options.rounds)
         return 0
+    record = Record(options.output)
     result = compare(options.rounds)
     print("\n".join(lines(result)))
-    write_atomically(Path(file).with_suffix(".json"), json.dumps(result, indent=1) + "\n")
+    record.write(result)
     return int(has_failed(result))

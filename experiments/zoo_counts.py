@@ -8,18 +8,24 @@ with activations in fp16. Writes ``zoo_counts.json``.
 
 from __future__ import annotations
 
-import json
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.provenance import Record
 from models.zoo.graphs import model_graph
 from models.zoo.published import EXACT, PUBLISHED, ROUNDED
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Print and write the table."""
-    rows = []
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="models whose name contains this")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    options = parser.parse_args(arguments)
+    record, rows = Record(options.output), []
     print(f"{'model':18}{'published':>20}{'counted':>18}{'operators':>11}{'forward GFLOP':>15}{'kept MiB':>11}")
-    for name, model in PUBLISHED.items():
+    for name, model in ((name, model) for name, model in PUBLISHED.items() if options.only in name):
         graph = model_graph(model)
         counted = graph.parameter_count()
         published = EXACT.get(name) or ROUNDED.get(name, (None,))[0]
@@ -29,7 +35,8 @@ def main() -> None:
               f"{graph.saved_bytes() / 2**20:>11,.0f}")
         rows.append({"model": name, "published": published, "exact": name in EXACT, "counted": counted,
                      "operators": len(graph.operators), "forward_flops": flops, "saved_bytes": graph.saved_bytes()})
-    Path(__file__).with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    record.write({"rows": rows})
+    return 0
 
 
 if __name__ == "__main__":
