@@ -13,11 +13,12 @@ promises no more than what two runs differ by. What counts is the median over th
 of the usual 1F1B in the same round, against the ratio of the predicted step times. Few micro-batches leave room above
 1F1B, many next to none. Writes ``heavy_head.json``; exits with 1 if the losses of the plans differ.
 
-    python -m experiments.heavy_head [--rounds N]
+    python -m experiments.heavy_head [--rounds N] [--micro-batches 4 8]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -92,7 +93,7 @@ def part(ranges: Sequence[Sequence[int]], mine: Sequence[int]) -> Training:
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def solved(costs: Costs, micro_batches: int) -> Planned:
+def solved(costs: Costs, micro_batches: int, seconds: float) -> Planned:
     """Weft's schedule for the measured layers."""
     entries = []
     for cost in costs.layers:
@@ -109,7 +110,7 @@ def solved(costs: Costs, micro_batches: int) -> Planned:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heavy_head.yaml"
         path.write_text(yaml.safe_dump(spec))
-        schedule = weft.solve(path, time_limit=20)
+        schedule = weft.solve(path, time_limit=seconds)
     return Planned(schedule, [[int(name.removeprefix("layer ")) for name in names]
                               for names in schedule.solver["layers_of_stage"]])
 
@@ -156,11 +157,11 @@ def on(costs: Costs, planned: Planned) -> Schedule:
     return retimed(planned.schedule, problem(costs, planned.cut, [stage.ranks[0] for stage in graph.stages], split))
 
 
-def plans(costs: Costs, micro_batches: int) -> dict[str, Planned]:
-    """The three."""
+def plans(costs: Costs, micro_batches: int, seconds: float) -> dict[str, Planned]:
+    """The three; weft's from a search of so many seconds."""
     cuts = [[range(at), range(at, LAYERS)] for at in range(1, LAYERS)]
     each = [Planned(baseline("1f1b", problem(costs, cut, [0, 1], split=False), micro_batches), cut) for cut in cuts]
-    chosen = solved(costs, micro_batches)
+    chosen = solved(costs, micro_batches, seconds)
     return {USUAL: each[LAYERS // 2 - 1], RECUT: min(each, key=lambda one: one.schedule.makespan),
             WEFT: chosen._replace(schedule=on(costs, chosen))}
 
@@ -255,24 +256,24 @@ def train(planned: Mapping[str, Planned], rounds: int) -> dict[str, Trained]:
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def compare(rounds: int) -> dict[str, Any]:
+def compare(options: argparse.Namespace) -> dict[str, Any]:
     """Measure, then for few and for many micro-batches: plan, train, fit, plan and train again."""
-    measure = partial(weft.profile_stages, "experiments.heavy_head:every_layer", device="cpu", repeats=25)
+    measure = partial(weft.profile_stages, "experiments.heavy_head:every_layer", device="cpu", repeats=options.repeats)
     alone, together = Costs(measure().stages, LAG), Costs(measure(ranks=RANKS).stages, LAG)
-    cases = [_case(micro_batches, alone, together, rounds) for micro_batches in MICRO_BATCHES]
-    return {"config": vars(CONFIG), "ranks": RANKS, "rounds": rounds, "load_after": os.getloadavg()[0],
+    cases = [_case(micro_batches, alone, together, options) for micro_batches in options.micro_batches]
+    return {"config": vars(CONFIG), "ranks": RANKS, "rounds": options.rounds, "load_after": os.getloadavg()[0],
             "layers": {"alone": _layers(alone), "together": _layers(together)},
             "losses_differ_by": max(case["losses_differ_by"] for case in cases), "cases": cases}
 
 
-def _case(micro_batches: int, alone: Costs, together: Costs, rounds: int) -> dict[str, Any]:
-    first = plans(together, micro_batches)
-    run_first = train(first, rounds)
+def _case(micro_batches: int, alone: Costs, together: Costs, options: argparse.Namespace) -> dict[str, Any]:
+    first = plans(together, micro_batches, options.seconds)
+    run_first = train(first, options.rounds)
     own = {name: fitted(together, first[name], run_first[name].runs) for name in first}
-    second = plans(own[WEFT], micro_batches)  # as a user would, who has run weft's plan
+    second = plans(own[WEFT], micro_batches, options.seconds)  # as a user would, who has run weft's plan
     if second[WEFT].schedule.makespan > (1 - GAIN) * on(own[WEFT], first[WEFT]).makespan:
         second[WEFT] = first[WEFT]
-    run_second = train(second, rounds)
+    run_second = train(second, options.rounds)
     before = {"alone": alone, "together": together}
     runs = [_run(first, run_first, {kind: dict.fromkeys(first, costs) for kind, costs in before.items()}),
             _run(second, run_second, {**{kind: dict.fromkeys(first, costs) for kind, costs in before.items()},
@@ -326,8 +327,13 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write; 1 if the plans do not train alike."""
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--micro-batches", type=int, nargs="*", default=MICRO_BATCHES)
+        parser.add_argument("--repeats", type=int, default=25, help="of each measurement of a layer")
+        parser.add_argument("--seconds", type=float, default=20, help="of each search")
+
     return run(__file__, __doc__, arguments, 40, compare, rank_main, lines,
-               lambda result: bool(result["losses_differ_by"] > 1e-3))
+               lambda result: bool(result["losses_differ_by"] > 1e-3), add_options)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ time than either runtime (seconds depend on what else the machine does).
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
@@ -139,8 +140,9 @@ def rank_main(folder: Path, rounds: int) -> None:
     print(json.dumps(found))
 
 
-def compare(rounds: int) -> dict[str, Any]:
+def compare(options: argparse.Namespace) -> dict[str, Any]:
     """All methods on two processes of this machine."""
+    rounds = options.rounds
     schedule = one_f_one_b()
     text = torch_csv(schedule, communication=True, torch=torch.__version__)
     ranks: list[dict[str, list[tuple[float, float]]]] = on_ranks("experiments.overhead", RANKS, {"schedule.csv": text},

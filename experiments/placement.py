@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds a row")
     parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--limit", type=float, default=20.0, help="deterministic seconds of each encoding")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args(arguments)
     usual = Path(__file__).with_name("placement_ablation.json" if options.ablation else "placement.json")
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cases = {name: make for name, make in _cases(options.data).items() if options.only in name}
     rows: dict[str, Any] = record.kept().get("rows", {}) if options.only else {}
     for name, make in cases.items():
-        rows[name] = _ablate(make()) if options.ablation else _measure(name, make(), options.time_limit)
+        rows[name] = _ablate(make(), options.limit) if options.ablation else _measure(name, make(), options.time_limit)
         print(name, json.dumps(rows[name]), flush=True)
         record.write({"rows": rows}, part=True)
     record.write({"rows": rows}, part=bool(options.only))
@@ -81,7 +82,7 @@ def _measure(name: str, problem: PlacementProblem, time_limit: float) -> dict[st
     }
 
 
-def _ablate(problem: PlacementProblem, limit: float = 20.0) -> dict[str, Any]:
+def _ablate(problem: PlacementProblem, limit: float) -> dict[str, Any]:
     """CPU seconds of the exact encoding on the folded graph from one and the same start, limited to ``limit``
     deterministic seconds each."""
     groups = fold(groups_of(problem))

@@ -245,6 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
     parser.add_argument("--output", default=Path(__file__).with_suffix(".json"), type=Path)
     parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="sequences of a micro-batch, in training")
+    parser.add_argument("--batches", type=int, nargs="*", default=FLAVA_BATCHES, help="of Flava")
     options = parser.parse_args(arguments)
     record = Record(options.output)
     report: dict[str, Any] = record.kept() if options.only else {}
@@ -252,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.only in model.name:
             report.setdefault("training", {})[model.name] = plan(model, options.effort, options.sizes)
             _save(report, record, model.name)
-    for text, batch in itertools.product(TEXTS, FLAVA_BATCHES):
+    for text, batch in itertools.product(TEXTS, options.batches):
         name = f"Flava, texts of {text}, batch {batch}"
         if options.only in name:
             report.setdefault("inference", {})[name] = infer(batch, text, options.effort / 50)

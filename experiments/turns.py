@@ -62,19 +62,21 @@ def _ratios(ones: Sequence[float], others: Sequence[float]) -> list[float]:
 
 
 def run(file: str, doc: str | None, arguments: Sequence[str] | None, rounds: int,
-        compare: Callable[[int], dict[str, Any]], rank: Callable[[Path, int], None],
-        lines: Callable[[dict[str, Any]], Iterable[str]], has_failed: Callable[[dict[str, Any]], bool]) -> int:
+        compare: Callable[[argparse.Namespace], dict[str, Any]], rank: Callable[[Path, int], None],
+        lines: Callable[[dict[str, Any]], Iterable[str]], has_failed: Callable[[dict[str, Any]], bool],
+        add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None) -> int:
     """The main function of such an experiment: be a rank, or compare, print, and write JSON beside ``file``."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=rounds, metavar="N")
     parser.add_argument("--output", type=Path, default=Path(file).with_suffix(".json"))
+    add_options(parser)
     parser.add_argument("--rank", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.rank is not None:
         rank(Path(options.rank), options.rounds)
         return 0
     record = Record(options.output)
-    result = compare(options.rounds)
+    result = compare(options)
     print("\n".join(lines(result)))
     record.write(result)
     return int(has_failed(result))

@@ -1,0 +1,129 @@
+"""The experiments: how old their numbers are, and running those again that are stale.
+
+    python -m experiments                    # what there is, and how many commits have touched what it measures since
+    python -m experiments --rerun stale      # or NAME ...; told before: about how many minutes
+    python -m experiments --docs             # docs/EXPERIMENTS.md from the files
+
+Stale is what was measured at an unknown commit, on a changed working tree, in parts, or before the last change to what
+it measures. What takes times of the clock runs last, and only while the machine has nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.catalogue import EXPERIMENTS, Experiment
+from experiments.document import DOCUMENT, document
+from experiments.provenance import NOT_RECORDED, ROOT, git
+from solver.entries import write_atomically
+
+#: Of the load average: above it a machine is not quiet.
+QUIET = 0.5
+
+
+@dataclass(frozen=True)
+class Age:
+    """``commits`` that have touched what an experiment measures since it ran; ``None`` where git cannot tell."""
+
+    commits: int | None
+    changed: bool
+    provenance: dict[str, Any]
+
+    @property
+    def stale(self) -> bool:
+        """Whether the numbers may be others today."""
+        return self.commits != 0 or self.changed or self.provenance.get("dirty") is True or self.partial
+
+    @property
+    def partial(self) -> bool:
+        """Whether a later run wrote a part anew."""
+        return bool(self.provenance.get("partial"))
+
+    def __str__(self) -> str:
+        told = "unknown" if self.commits is None else f"{self.commits} commit{'s' * (self.commits != 1)}"
+        notes = [note for note, said in (("in parts", self.partial), ("ran on changed files",
+                 self.provenance.get("dirty") is True), ("changes not committed", self.changed)) if said]
+        return ", ".join([told, *notes])
+
+
+def age_of(experiment: Experiment) -> Age:
+    """How old the numbers of ``experiment`` are."""
+    told = json.loads(experiment.file.read_text())["provenance"] if experiment.file.exists() else {}
+    commit = told.get("commit", NOT_RECORDED)
+    count = None
+    if commit != NOT_RECORDED:
+        count = git("rev-list", "--count", f"{commit}..HEAD", "--", *experiment.measures)
+    return Age(None if count is None else int(count), bool(git("status", "--porcelain", "--", *experiment.measures)),
+               told)
+
+
+def minutes_of(experiment: Experiment, age: Age) -> float:
+    """About how long ``experiment`` takes: what its last run took, else a guess."""
+    took = age.provenance.get("minutes", {}).get("wall", NOT_RECORDED)
+    return experiment.minutes if took == NOT_RECORDED else float(took)
+
+
+def listed(ages: dict[str, Age]) -> Table:
+    """What there is, and how old it is."""
+    table = Table(title="Experiments, and the commits since that touched what they measure")
+    for heading in ("file", "measured", "at", "age", "minutes", "machine"):
+        table.add_column(heading, justify="right" if heading == "minutes" else "left")
+    for name, age in ages.items():
+        told = age.provenance
+        table.add_row(name, told.get("date", "never"), told.get("commit", NOT_RECORDED)[:8], str(age),
+                      f"{minutes_of(EXPERIMENTS[name], age):.0f}", told.get("machine", {}).get("cpu", NOT_RECORDED))
+    return table
+
+
+def rerun(names: Sequence[str], ages: dict[str, Age]) -> int:
+    """Run ``names`` again, one after the other; 1 if one fails or has to wait for a quiet machine."""
+    chosen = sorted((EXPERIMENTS[name] for name in names), key=lambda experiment: experiment.quiet)
+    for experiment in chosen:
+        print(f"{minutes_of(experiment, ages[experiment.name]):6.0f} minutes  {experiment.command}")
+    total = sum(minutes_of(experiment, ages[experiment.name]) for experiment in chosen)
+    print(f"{total:6.0f} minutes in all, about", flush=True)
+    failed = []
+    for experiment in chosen:
+        if experiment.quiet and os.getloadavg()[0] > QUIET:
+            failed.append(f"{experiment.name} waits for a quiet machine: the load is {os.getloadavg()[0]:.1f}")
+        elif subprocess.run([sys.executable, *shlex.split(experiment.command)[1:]], cwd=ROOT, check=False).returncode:
+            failed.append(f"{experiment.name} failed: {experiment.command}")
+    print("\n".join(failed) or "all done")
+    return int(bool(failed))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List, run again, or document."""
+    parser = argparse.ArgumentParser(prog="python -m experiments", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rerun", nargs="+", metavar="NAME", choices=["stale", *EXPERIMENTS],
+                        help="run again what is stale, or what is named")
+    parser.add_argument("--docs", action="store_true", help="write docs/EXPERIMENTS.md")
+    options = parser.parse_args(arguments)
+    if options.docs:
+        DOCUMENT.parent.mkdir(exist_ok=True)
+        write_atomically(DOCUMENT, document())
+        return 0
+    ages = {name: age_of(experiment) for name, experiment in EXPERIMENTS.items()}
+    if options.rerun is None:
+        Console(width=130).print(listed(ages))
+        stale = [name for name, age in ages.items() if age.stale]
+        print(f"{len(stale)} of {len(ages)} are stale; --rerun stale takes about "
+              f"{sum(minutes_of(EXPERIMENTS[name], ages[name]) for name in stale):.0f} minutes")
+        return 0
+    names = [name for name, age in ages.items() if age.stale] if "stale" in options.rerun else options.rerun
+    return rerun(names, ages)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Every experiment that keeps a file: what it runs, what it measures, and how to try it in small.
+
+``measures`` are the paths whose changes make the numbers old (as git's pathspecs); the problems an experiment draws
+itself count, the script that prints them does not. ``minutes`` is a guess until a run has recorded its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.provenance import ROOT
+
+__all__ = ["EXPERIMENTS", "HOME", "Experiment"]
+
+HOME = ROOT / "experiments"
+_SEARCH = ("solver", ":(exclude)solver/placement")
+_PLACEMENT = ("solver/placement", "solver/cpsat.py")
+_PLANS = (*_SEARCH, "models", "weft")
+_EXECUTOR = ("runtime", ":(exclude)runtime/export")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """``name`` is its file's, without ``.json``; ``arguments`` are those of the numbers that are kept, ``smoke`` those
+    of a run of seconds. ``quiet``: it takes times of the clock, which need a machine with nothing else to do.
+    ``slow``: its smoke run takes more than some ten seconds."""
+
+    name: str
+    module: str
+    measures: tuple[str, ...]
+    minutes: float
+    smoke: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    quiet: bool = False
+    slow: bool = False
+
+    @property
+    def file(self) -> Path:
+        """Where its numbers are."""
+        return HOME / f"{self.name}.json"
+
+    @property
+    def command(self) -> str:
+        """What makes the numbers."""
+        return " ".join(["python -m", f"experiments.{self.module}", *self.arguments])
+
+    @property
+    def title(self) -> str:
+        """The first sentence of its script."""
+        tree = ast.parse((HOME / f"{self.module}.py").read_text(encoding="utf-8"))
+        return (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
+
+
+EXPERIMENTS = {entry.name: entry for entry in (
+    Experiment("ablation", "ablation", (*_SEARCH, "experiments/scale.py"), 20, ("--only", "K8", "--effort", "0.05")),
+    Experiment("adama", "adama", (*_PLANS, *_EXECUTOR), 25,
+               ("--steps", "2", "--seeds", "1", "--effort", "0.02", "--caps"), slow=True),
+    Experiment("bounds", "bounds", (*_SEARCH, "experiments/generated.py"), 5,
+               ("--every", "180", "--windows", "0.05")),
+    Experiment("co_shard", "co_shard", _PLANS, 5, ("--tokens", "16384", "--effort", "0.02"), slow=True),
+    Experiment("collectives", "collectives", ("models",), 0.1, ()),
+    Experiment("equality", "equality", (*_EXECUTOR, *_SEARCH), 6,
+               ("--shapes", "V", "--ranks", "2", "--dtypes", "fp64"), slow=True),
+    Experiment("faults", "faults", _EXECUTOR, 2, ("--only", "world"), quiet=True, slow=True),
+    Experiment("graph_pipelines", "graph_pipelines", (*_PLACEMENT, "models", "experiments/piper_program.py"), 60,
+               ("--models", "mmt", "--devices", "4", "--replicate", "no")),
+    Experiment("heavy_head", "heavy_head", (*_EXECUTOR, *_PLANS), 15,
+               ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, slow=True),
+    Experiment("memory_plan", "memory_plan", ("solver/placement", "models"), 40,
+               ("--only", "GPT-1.3B", "--devices", "4", "--largest", "1", "--time-limit", "5")),
+    Experiment("never_worse/suite", "never_worse", (*_SEARCH, "weft/comparison.py", "experiments/generated.py"), 35,
+               ("--count", "3", "--effort", "0.02", "--processes", "1")),
+    Experiment("offload", "offload", (*_PLANS, "solver/placement"), 3,
+               ("--sizes", "1", "--samples", "4", "--effort", "0.02"), slow=True),
+    Experiment("overhead", "overhead", _EXECUTOR, 2, ("--rounds", "2"), quiet=True, slow=True),
+    Experiment("placement", "placement", (*_PLACEMENT, "models/formats.py", "experiments/placement_graphs.py"), 3,
+               ("--only", "inception, 6")),
+    Experiment("placement_ablation", "placement", (*_PLACEMENT, "models/formats.py", "experiments/placement_graphs.py"),
+               20, ("--ablation", "--only", "inception, 6", "--limit", "0.2"), arguments=("--ablation",)),
+    Experiment("readme/comparison", "readme", _PLANS, 1, ("--effort", "0.02"), slow=True),
+    Experiment("replay_emulated", "replay_emulated", _EXECUTOR, 6, ("--only", "GPipe", "--repeats", "1"), quiet=True,
+               slow=True),
+    Experiment("replay_gpt", "replay_gpt", (*_EXECUTOR, *_SEARCH), 2, ("--ranks", "2", "--only", "GPipe"), slow=True),
+    Experiment("roofline", "roofline", ("models",), 3, ("--fit",)),
+    Experiment("scale", "scale", _SEARCH, 90, ("--devices", "4", "--shapes", "V", "--caps", "1.5", "--seconds", "2"),
+               arguments=("--devices", "8,16,32,64,128"), quiet=True),
+    Experiment("sweep_gpt/sweep", "sweep_gpt", _PLANS, 5,
+               ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), slow=True),
+    Experiment("tessel_evaluation", "tessel_evaluation", _PLANS, 20,
+               ("--only", "texts of 197, batch 1", "--batches", "1", "--effort", "0.02"), slow=True),
+    Experiment("tessel_search", "tessel_search", (*_SEARCH, "models/zoo/shapes.py"), 2,
+               ("--first", "2", "--effort", "0.02")),
+    Experiment("transfers", "transfers", _SEARCH, 5,
+               ("--cases", "not counted", "--micro-batches", "4", "--effort", "0.02")),
+    Experiment("transfers_balanced", "transfers", _SEARCH, 5,
+               ("--head", "1", "--cases", "not counted", "--micro-batches", "4", "--effort", "0.02"),
+               arguments=("--head", "1", "--effort", "0.5", "--output", "experiments/transfers_balanced.json")),
+    Experiment("transports", "transports", ("runtime/transports", "runtime/session.py"), 5,
+               ("--rounds", "1", "--sizes", "1024"), quiet=True, slow=True),
+    Experiment("zoo_counts", "zoo_counts", ("models/zoo", "models/families.py"), 0.5, ("--only", "gpt")),
+)}

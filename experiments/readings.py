@@ -1,0 +1,141 @@
+"""What the files of the experiments hold, and how the README writes numbers: helpers of its claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+# -- how numbers are written -------------------------------------------------------------------------------------------
+
+
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f}"
+
+
+def most(values: Iterable[float], digits: int) -> str:
+    """The largest, rounded up: nothing is above it."""
+    return f"{math.ceil(max(values) * 10**digits) / 10**digits:.{digits}f}"
+
+
+def span(values: Iterable[float], digits: int) -> tuple[str, str]:
+    found = sorted(values)
+    return f"{found[0]:.{digits}f}", f"{found[-1]:.{digits}f}"
+
+
+def small(value: float) -> str:
+    """Two digits, rounded up, with the exponent as it is written by hand: 2.3e-16."""
+    exponent = math.floor(math.log10(value))
+    return f"{math.ceil(value / 10.0**exponent * 10) / 10:.1f}e{exponent}"
+
+
+# -- what the files hold -----------------------------------------------------------------------------------------------
+
+
+def suite(rows: str, of: str, key: str) -> Callable[[Any], Any]:
+    return lambda suite: suite["summary"][rows][of][key]
+
+
+def best_rival(suite: Any, name: str) -> int:
+    return sum(row["best_baseline"] == name for row in suite["rows"])
+
+
+def demo(comparison: Any) -> dict[str, float]:
+    return {row["name"]: row["makespan"] for row in comparison["rows"]}
+
+
+def training(evaluation: Any, title: str) -> list[float]:
+    return [row["speedup"][title] for row in evaluation["training"].values() if title in row.get("speedup", {})]
+
+
+def gaps(evaluation: Any) -> list[float]:
+    """Of weft's steps to the bound over the placements, the widest first."""
+    return sorted((row["weft"]["seconds"] / row["weft"]["bound_over_placements"] - 1
+                   for row in evaluation["training"].values() if "weft" in row), reverse=True)
+
+
+def flava(evaluation: Any, text: int, batches: Callable[[int], bool]) -> list[float]:
+    """Latency saved against the better of the two."""
+    return [min(row["less_latency"].values()) for row in evaluation["inference"].values()
+            if row["text"] == text and batches(row["batch"])]
+
+
+def layers(roofline: Any, model: str) -> list[float]:
+    return [found["layer forward and backward"]["median_absolute"] for name, found in
+            roofline["GPUs that compute together"][model].items() if name.endswith("modelled")]
+
+
+def placed(rows: Mapping[str, Any], some: Callable[[str, Any], bool]) -> list[Any]:
+    return [row for name, row in rows.items() if some(name, row)]
+
+
+def graphs(pipelines: Any, model: str, replicated: bool, key: str = "ratio") -> list[float]:
+    return [row[key] for row in pipelines["rows"] if (row["model"], row["replicated"]) == (model, replicated)]
+
+
+def searches(pipelines: Any) -> list[Any]:
+    return [row["search"] for row in pipelines["rows"] if "search" in row and row["search"]["piper"]["done"]]
+
+
+def buys(offload: Any, way: str, other: str) -> float:
+    return float(offload["best"][way]["samples_per_second"] / offload["best"][other]["samples_per_second"]) - 1
+
+
+def offloading(offload: Any) -> dict[str, float]:
+    """What offloading adds, by size of micro-batch."""
+    return {size: row["decided, with offload"]["samples_per_second"] / row["decided"]["samples_per_second"] - 1
+            for size, row in offload["sizes"].items()}
+
+
+def compared(plans: Any, key: str, models: tuple[str, ...] = ("",)) -> list[float]:
+    return [row["compared"][key] for name, row in plans["rows"].items() if name.startswith(models)]
+
+
+def transfer(transports: Any, method: str, size: int) -> str:
+    ratio = next(row["ratio"] for row in transports["results"] if (row["method"], row["size"]) == (method, size))
+    return f"{ratio:.2g}"
+
+
+def beaten(transports: Any) -> list[int]:
+    """Sizes at which torch RPC is faster than planned transfers over gloo."""
+    ratio = {(row["method"], row["size"]): row["ratio"] for row in transports["results"]}
+    return [size for method, size in ratio if method == "rpc" and ratio["rpc", size] < ratio["gloo", size]]
+
+
+def runtime(overhead: Any, method: str) -> str:
+    return f"{next(row['cpu_ratio_to_weft'] for row in overhead['methods'] if row['method'] == method):.1f}"
+
+
+def trained(heavy: Any, micro_batches: int, plan: str) -> dict[str, Any]:
+    """The second run: planned with what the first has shown."""
+    case = next(case for case in heavy["cases"] if case["micro_batches"] == micro_batches)
+    found: dict[str, Any] = next(row for row in case["runs"][1] if row["plan"] == plan)
+    return found
+
+
+def scaled(scale: Any, devices: Iterable[int], key: str) -> int:
+    return sum(scale["summary"][str(count)][key] for count in devices)
+
+
+def unproven(scale: Any) -> list[Any]:
+    return [row for row in scale["rows"] if not row["proven"]]
+
+
+def ablated(ablation: Any, name: str, some: Callable[[Any], bool]) -> list[float]:
+    return [row[name]["cpu_seconds"] / row["whole"]["cpu_seconds"] for row in ablation["rows"] if some(row)]
+
+
+def over_links(transfers: Any, copies: int) -> dict[str, float]:
+    """What weft saves against the best known schedule that fits, by case in which transfers count."""
+    found = {}
+    for case, rows in transfers["results"].items():
+        mine = [row for row in rows if row["copies"] == copies and row["fits"]]
+        own = next(row["makespan"] for row in mine if row["schedule"] == "weft")
+        found[case] = 1 - own / min(row["makespan"] for row in mine if not row["schedule"].startswith("weft"))
+    return {case: saved for case, saved in found.items() if case != "not counted"}
+
+
+def proven_over_links(transfers: Any) -> bool:
+    return all(row["bound"] is not None and row["makespan"] <= row["bound"] * (1 + 1e-9)
+               for rows in transfers["results"].values() for row in rows
+               if row["schedule"] == "weft" and row["copies"] == 1)
