@@ -65,7 +65,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--shapes", "V", "--ranks", "2", "--dtypes", "fp64"), slow=True),
     Experiment("faults", "faults", _EXECUTOR, 2, ("--only", "world"), quiet=True, slow=True),
     Experiment("graph_pipelines", "graph_pipelines", (*_PLACEMENT, "models", "experiments/piper_program.py"), 60,
-               ("--models", "mmt", "--devices", "4", "--replicate", "no")),
+               ("--models", "mmt", "--devices", "2", "--replicate", "no", "--part", "table")),
     Experiment("heavy_head", "heavy_head", (*_EXECUTOR, *_PLANS), 15,
                ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, slow=True),
     Experiment("memory_plan", "memory_plan", ("solver/placement", "models"), 40,

@@ -41,6 +41,7 @@ from experiments.readings import (
     trained,
     training,
     transfer,
+    unfinished,
     unproven,
 )
 
@@ -149,9 +150,10 @@ CLAIMS = (
     # memory
     Claim("offload", "On GPT-1.3B on four V100s of 32 GB, {} samples a step, deciding memory gives {} % more samples a "
           "second than whole layers on the same chain of stages, {} % more than whole layers on any placement and {} % "
-          "more than 1F1B, each at its best micro-batch", lambda d: (
+          "more than 1F1B, each at its best micro-batch of {}", lambda d: (
               str(d["samples_per_step"]), percent(buys(d, "decided", "kept")),
-              percent(buys(d, "decided", "kept, any placement")), percent(buys(d, "decided", "1F1B")))),
+              percent(buys(d, "decided", "kept, any placement")), percent(buys(d, "decided", "1F1B")),
+              *{str(found["micro_batch_size"]) for found in d["best"].values()})),
     Claim("offload", "Offloading adds nothing there",
           lambda d: abs(buys(d, "decided, with offload", "decided")) < 5e-4),
     Claim("offload", "at most {} % at larger micro-batches, which are slower", lambda d: (
@@ -169,6 +171,8 @@ CLAIMS = (
     Claim("memory_plan", "As an executor can hold it, {} to {} times vPipe's micro-batch on GPT and BERT",
           lambda d: span(
         compared(d, "x vPipe, strict", ("GPT", "BERT")), 0)),
+    Claim("memory_plan", "On T5-large and AmoebaNet-like the exact search does not finish within {} seconds at large "
+          "micro-batches", lambda d: unfinished(d, ("T5-large", "AmoebaNet"))),
     # running
     Claim("equality", "gradients within {} in fp64, {} in fp32 and {} in bf16", lambda d: tuple(
         small(max(row["gradient_error"] for row in d["rows"] if row["dtype"] == dtype))

@@ -91,6 +91,13 @@ def compared(plans: Any, key: str, models: tuple[str, ...] = ("",)) -> list[floa
     return [row["compared"][key] for name, row in plans["rows"].items() if name.startswith(models)]
 
 
+def unfinished(plans: Any, models: tuple[str, ...]) -> tuple[str, ...] | bool:
+    """The seconds of each search on ``models`` if each, as an executor can hold memory, left some size open."""
+    rows = [row for name, row in plans["rows"].items() if name.startswith(models)]
+    limits = {f"{row['seconds_a_search']:g}" for row in rows}
+    return tuple(limits) if all(row["weft, strict"]["unfinished"] for row in rows) and len(limits) == 1 else False
+
+
 def transfer(transports: Any, method: str, size: int) -> str:
     ratio = next(row["ratio"] for row in transports["results"] if (row["method"], row["size"]) == (method, size))
     return f"{ratio:.2g}"

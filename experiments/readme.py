@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; write its picture, its schedule, its numbers and its table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--effort", type=float, help="deterministic seconds for the search (default: 30 of the clock)")
-    parser.add_argument("--readme", type=Path, default=HOME.parent / "README.md", help="the file with the table")
+    parser.add_argument("--readme", type=Path, help="the file with the table (default: README.md, if --output is)")
     parser.add_argument("--output", type=Path, default=HOME / "readme" / "comparison.json",
                         help="the rest is beside it")
     options = parser.parse_args(arguments)
@@ -41,11 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     schedule["solver"]["provenance"] = record.provenance
     write_atomically(options.output.with_name("schedule.json"), json.dumps(schedule) + "\n")
     record.write(shown.comparison.to_json())
-    text = options.readme.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
     table = "\n".join(line.rstrip() for line in str(shown.comparison).splitlines())
-    write_atomically(options.readme, f"{before}{BEGIN}```\n{table}\n```\n{END}{after}")
+    usual = HOME.parent / "README.md" if options.output == parser.get_default("output") else None
+    readme = options.readme or usual
+    if readme is not None:
+        before, rest = readme.read_text(encoding="utf-8").split(BEGIN)
+        _, after = rest.split(END)
+        write_atomically(readme, f"{before}{BEGIN}```\n{table}\n```\n{END}{after}")
     print(table)
     return 0
 

@@ -25,6 +25,9 @@ KEEP_NOTHING = {"figures_gallery": ("--only", "long"),
                 "gpu_plan": ("--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1",
                              "--no-shared")}
 
+#: Their marks can be missed in small: by times on a busy machine, and by what two batches train.
+MAY_MISS = {"adama", "overhead", "replay_emulated"}
+
 
 def smokes() -> Iterator[Any]:
     for name, experiment in EXPERIMENTS.items():
@@ -52,7 +55,7 @@ def test_every_experiment_runs_in_small_and_writes_what_is_kept(experiment: Expe
     code = importlib.import_module(f"experiments.{experiment.module}").main(
         [*experiment.smoke, *extra, "--output", str(target)])
     written, kept = json.loads(target.read_text()), json.loads(experiment.file.read_text())
-    assert code == 0 or experiment.quiet  # what takes times may miss its mark on a busy machine
+    assert code == 0 or experiment.name in MAY_MISS
     assert set(written["provenance"]) >= set(ENTRIES)
     if experiment.name == "roofline":  # in small nothing is fitted
         kept = {key: value for key, value in kept.items() if not key.startswith("fitted on")}

@@ -14,16 +14,26 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"(?<![\w.,-])\d[\d.,]*(?:e-?\d+)?(?![\w.,-]*[A-Za-z_])")
 #: What the README states that no experiment measures, by where it comes from.
 STATED = {
-    "the demo, which tests/test_cli.py runs": ("a cap of 24 GiB", ),
-    "sizes of what is asked": (
-        "12 models and numbers of devices",
-    ),
+    "names": ("(NeurIPS 2024)", "for 12 models and numbers"),
+    "what an experiment asks": (
+        "On one V100", "on 2 to 8 that compute together", "On 4 to 32 modelled V100s",
+        "draws random durations on 8 to 128 devices", "On two nodes with 10 or 25 Gbit/s"),
+    "specs and what weft takes": (
+        "at a cap of 24 GiB a GPU", "measured (GPT-1.3B and T5-770M on 1, 2, 4 and 8 V100s are shipped",
+        "a stage may be on 2, 4, 8 … GPUs", "rank 0's host", "exact as decimals up to 2^36 ticks",
+        "Exit status: 0 good, 1 the answer is no (an invalid schedule, no schedule fits), 2 bad usage or a bad file",
+        "At most 65,536 micro-batches a spec and 2,000,000 operations a schedule"),
+    "tests": (
+        "the measured one within 5 % (tested on two ranks)",
+        "pipelining runtime (2.13) on 2 and 3 ranks, with gradients equal to one process within 1e-13",
+        "counts as proven within 1e-6 of its bound",
+        "torch 2.13 on CPU is what is tested; what differs from 2.6 on"),
 }
 
 
 def prose(text: str) -> str:
     """Without code, tables and comments, on one line."""
-    text = re.sub(r"```.*?```|<!--.*?-->", " ", text, flags=re.DOTALL)
+    text = re.sub(r"```.*?```|<!--.*?-->|^\d+\. ", " ", text, flags=re.DOTALL | re.MULTILINE)
     return one_line("\n".join(line for line in text.splitlines() if not line.startswith(("|", "![", "#"))))
 
 
