@@ -187,8 +187,8 @@ CLAIMS = (
         transfer(d, "rpc", _MIB), transfer(d, "gloo", _MIB))),
     Claim("transports", "at the other sizes from 1 KiB on it is not", lambda d: beaten(d) == [_MIB]),
     Claim("overhead", "PyTorch's `Schedule1F1B` takes {} times the CPU time of weft in the run that is kept, less on a "
-          "busy machine: next to a tie. Its runtime for any schedule takes {} times", lambda d: (runtime(d, "PyTorch, Schedule1F1B"),
-                                              runtime(d, "PyTorch, schedule from CSV"))),
+          "busy machine: next to a tie. Its runtime for any schedule takes {} times",
+          lambda d: (runtime(d, "PyTorch, Schedule1F1B"), runtime(d, "PyTorch, schedule from CSV"))),
     Claim("heavy_head", "with 4 micro-batches weft's plan takes {} of the balanced 1F1B's step (predicted {}), 1F1B on "
           "the best cut {}", lambda d: (
               f"{trained(d, 4, 'weft')['measured_ratio']:.2f}",

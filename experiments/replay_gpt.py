@@ -4,7 +4,7 @@ Measures the layers' times, plans pipelines with them on 2 and 4 ranks (publishe
 every plan on gloo processes in fp64 and fp32, and compares each batch's loss and every parameter's gradient with a
 single process that takes the whole batch at once. Writes ``replay_gpt.json``; exits with 1 if an error is too large.
 
-    python -m experiments.replay_gpt [--folder FOLDER] [--ranks 2,4] [--only TEXT]
+    python -m experiments.replay_gpt [--folder FOLDER] [--ranks 2,4] [--dtypes fp64,fp32] [--only TEXT]
 
 ``--folder`` keeps the schedules, plans and measured timelines (``weft draw SCHEDULE --measured TIMELINE``).
 """
@@ -159,8 +159,8 @@ def rank_main(folder: Path, ranks: int) -> None:
     """One rank of all runs on ``ranks`` ranks; rank 0 writes what it found."""
     runs = []
     with join(120) as session:
-        for dtype_name, dtype in DTYPES.items():
-            alone = torch.load(folder / f"{dtype_name}.pt")
+        for dtype_name in (name for name in DTYPES if (folder / f"{name}.pt").exists()):
+            dtype, alone = DTYPES[dtype_name], torch.load(folder / f"{dtype_name}.pt")
             for path in sorted(folder.glob(f"{ranks}-*.plan.json")):
                 plan = load_plan(path)
                 assert plan.stage_ranks is not None
@@ -199,10 +199,10 @@ def _difference(mine: dict[str, Tensor], alone: dict[str, Tensor]) -> float:
 # -- the whole ---------------------------------------------------------------------------------------------------------
 
 
-def run(folder: Path, counts: Sequence[int] = (2, 4), only: str = "") -> list[dict[str, Any]]:
+def run(folder: Path, counts: Sequence[int], dtypes: Sequence[str], only: str) -> list[dict[str, Any]]:
     """Measure, plan, train and compare; files go to ``folder``."""
-    for name, dtype in DTYPES.items():
-        torch.save(trained_alone(dtype), folder / f"{name}.pt")
+    for name in dtypes:
+        torch.save(trained_alone(DTYPES[name]), folder / f"{name}.pt")
     times = measured_layers(torch.float64)
     runs: list[dict[str, Any]] = []
     for ranks in counts:
@@ -215,7 +215,7 @@ def run(folder: Path, counts: Sequence[int] = (2, 4), only: str = "") -> list[di
         if any(end.code for end in ended):
             raise SystemExit("\n".join(end.errors for end in ended if end.code))
         runs += json.loads(ended[0].output)
-        for row in runs[-len(made) * len(DTYPES):]:
+        for row in runs[-len(made) * len(dtypes):]:
             print(f"{row['ranks']} ranks  {row['schedule']:7} {row['dtype']}  gradients {row['gradient_error']:.1e}  "
                   f"weights {row['weight_error']:.1e}  losses {row['loss_error']:.1e}  "
                   f"{row['losses'][0]:.4f} -> {row['losses'][-1]:.4f}  measured/predicted {row['ratio']:.2f}")
@@ -227,6 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="keep schedules, plans and timelines there")
     parser.add_argument("--ranks", default="2,4", help="how many ranks: 2, 4 or both")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="some of the precisions")
     parser.add_argument("--only", default="", help="schedules whose name contains this")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--rank-of", type=int, help=argparse.SUPPRESS)
@@ -238,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        runs = run(folder, [int(count) for count in options.ranks.split(",")], options.only)
+        runs = run(folder, [int(count) for count in options.ranks.split(",")], options.dtypes.split(","), options.only)
     good = all(row[error] <= TOLERANCE[row["dtype"]] for row in runs
                for error in ("gradient_error", "weight_error", "loss_error"))
     record.write({"equal": good, "tolerance": TOLERANCE, "micro_batches": MICRO_BATCHES, "steps": STEPS,

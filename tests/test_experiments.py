@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import shutil
+import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +136,7 @@ def test_a_command_has_no_path_of_the_machine() -> None:
 
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> Experiment:
     class Fake(Experiment):
-        file = tmp_path / "found.json"  # type: ignore[assignment]
+        file = tmp_path / "found.json"
 
     monkeypatch.setitem(EXPERIMENTS, "fake", Fake("fake", "fake", ("solver",), 7, ()))
     (tmp_path / "found.json").write_text(json.dumps({"provenance": told}))
@@ -143,7 +146,12 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> Experi
 def test_age_is_counted_in_commits_to_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: dict[str, str | None] = {"rev-list": "3", "status": ""}
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(listing, "git", lambda *arguments: asked.append(arguments) or said[arguments[0]])
+
+    def git_says(*arguments: str) -> str | None:
+        asked.append(arguments)
+        return said[arguments[0]]
+
+    monkeypatch.setattr(listing, "git", git_says)
     experiment = fake(tmp_path, monkeypatch, commit="c" * 40, dirty=False, minutes={"wall": 2.5})
     age = listing.age_of(experiment)
     assert asked[0] == ("rev-list", "--count", f"{'c' * 40}..HEAD", "--", "solver")
@@ -156,7 +164,8 @@ def test_age_is_counted_in_commits_to_what_is_measured(tmp_path: Path, monkeypat
     said.update({"status": "", "rev-list": None})  # a commit that is not in this repository
     assert (listing.age_of(experiment).stale, str(listing.age_of(experiment))) == (True, "unknown")
     said["rev-list"] = "0"
-    for told in ({"dirty": True}, {"partial": [{}]}, {"commit": NOT_RECORDED}):
+    others: list[dict[str, Any]] = [{"dirty": True}, {"partial": [{}]}, {"commit": NOT_RECORDED}]
+    for told in others:
         experiment = fake(tmp_path, monkeypatch, **{"commit": "c" * 40, "dirty": False, **told})
         assert listing.age_of(experiment).stale, told
     assert listing.minutes_of(experiment, listing.age_of(experiment)) == 7
@@ -167,10 +176,14 @@ def test_the_list_and_a_rerun_say_how_long_it_takes(monkeypatch: pytest.MonkeyPa
     assert listing.main([]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in EXPERIMENTS)
-    run: list[Any] = []
-    monkeypatch.setattr(listing.subprocess, "run",
-                        lambda command, **_: run.append(command[1:]) or type("Ended", (), {"returncode": 0}))
-    monkeypatch.setattr(listing.os, "getloadavg", lambda: (3.0, 3.0, 3.0))
+    run: list[Sequence[str]] = []
+
+    def ended(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        run.append(command[1:])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 3.0, 3.0))
     monkeypatch.setattr(listing, "age_of", lambda experiment: listing.Age(0, False, {}))
     assert listing.main(["--rerun", "scale", "zoo_counts"]) == 1  # one has to wait
     shown = capsys.readouterr().out
