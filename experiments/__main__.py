@@ -5,7 +5,7 @@
     python -m experiments --docs             # docs/EXPERIMENTS.md from the files
 
 Stale is what was measured at an unknown commit, on a changed working tree, in parts, or before the last change to what
-it measures. What takes times of the clock runs last, and only while the machine has nothing else to do.
+it measures. What takes times of the clock runs first, and only while the machine has nothing else to do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,8 @@ from experiments.document import DOCUMENT, document
 from experiments.provenance import NOT_RECORDED, ROOT, git
 from solver.entries import write_atomically
 
-#: Of the load average: above it a machine is not quiet.
-QUIET = 0.5
+#: Of the load average: above it a machine is not quiet. What ran before leaves it within :data:`PATIENCE` seconds.
+QUIET, PATIENCE = 0.5, 300
 
 
 @dataclass(frozen=True)
@@ -87,20 +88,29 @@ def listed(ages: dict[str, Age]) -> Table:
 
 
 def rerun(names: Sequence[str], ages: dict[str, Age]) -> int:
-    """Run ``names`` again, one after the other; 1 if one fails or has to wait for a quiet machine."""
-    chosen = sorted((EXPERIMENTS[name] for name in names), key=lambda experiment: experiment.quiet)
+    """Run ``names`` again, one after the other; 1 if one fails or the machine is not quiet enough for it."""
+    chosen = sorted((EXPERIMENTS[name] for name in names), key=lambda experiment: not experiment.quiet)
     for experiment in chosen:
         print(f"{minutes_of(experiment, ages[experiment.name]):6.0f} minutes  {experiment.command}")
     total = sum(minutes_of(experiment, ages[experiment.name]) for experiment in chosen)
     print(f"{total:6.0f} minutes in all, about", flush=True)
     failed = []
     for experiment in chosen:
-        if experiment.quiet and os.getloadavg()[0] > QUIET:
-            failed.append(f"{experiment.name} waits for a quiet machine: the load is {os.getloadavg()[0]:.1f}")
+        if experiment.quiet and not is_quiet():
+            failed.append(f"{experiment.name} needs a quiet machine: the load is {os.getloadavg()[0]:.1f}")
         elif subprocess.run([sys.executable, *shlex.split(experiment.command)[1:]], cwd=ROOT, check=False).returncode:
             failed.append(f"{experiment.name} failed: {experiment.command}")
     print("\n".join(failed) or "all done")
     return int(bool(failed))
+
+
+def is_quiet() -> bool:
+    """Whether the machine does nothing else, after some minutes if need be."""
+    for _ in range(PATIENCE // 10):
+        if os.getloadavg()[0] <= QUIET:
+            return True
+        time.sleep(10)
+    return False
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,7 @@ def test_the_list_and_a_rerun_say_how_long_it_takes(monkeypatch: pytest.MonkeyPa
     shown = capsys.readouterr().out
     assert all(name in shown for name in EXPERIMENTS)
     run: list[Sequence[str]] = []
+    slept: list[float] = []
 
     def ended(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
         run.append(command[1:])
@@ -184,11 +186,13 @@ def test_the_list_and_a_rerun_say_how_long_it_takes(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(subprocess, "run", ended)
     monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 3.0, 3.0))
+    monkeypatch.setattr(time, "sleep", slept.append)
     monkeypatch.setattr(listing, "age_of", lambda experiment: listing.Age(0, False, {}))
-    assert listing.main(["--rerun", "scale", "zoo_counts"]) == 1  # one has to wait
+    assert listing.main(["--rerun", "scale", "zoo_counts"]) == 1  # one needs a quiet machine
     shown = capsys.readouterr().out
     assert run == [["-m", "experiments.zoo_counts"]]
-    assert "minutes in all" in shown and "scale waits for a quiet machine: the load is 3.0" in shown
+    assert "minutes in all" in shown and "scale needs a quiet machine: the load is 3.0" in shown
+    assert sum(slept) == listing.PATIENCE
     assert listing.main(["--rerun", "stale"]) == 0
     assert len(run) == 1
 
