@@ -90,7 +90,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("sweep_gpt/sweep", "sweep_gpt", _PLANS, 5,
                ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), slow=True),
     Experiment("tessel_evaluation", "tessel_evaluation", _PLANS, 20,
-               ("--only", "texts of 197, batch 1", "--batches", "1", "--effort", "0.02"), slow=True),
+               ("--only", "24.24x1024|197, batch 1$", "--sizes", "8", "--effort", "0.02"), slow=True),
     Experiment("tessel_search", "tessel_search", (*_SEARCH, "models/zoo/shapes.py"), 2,
                ("--first", "2", "--effort", "0.02")),
     Experiment("transfers", "transfers", _SEARCH, 5,
