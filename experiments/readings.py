@@ -54,6 +54,12 @@ def gaps(evaluation: Any) -> list[float]:
                    for row in evaluation["training"].values() if "weft" in row), reverse=True)
 
 
+def gpus(evaluation: Any, model: str) -> str:
+    """The numbers of GPUs on which ``model`` is trained, as a list for people."""
+    *most, last = (str(row["gpus"]) for name, row in evaluation["training"].items() if name.startswith(model))
+    return f"{', '.join(most)} and {last}" if most else last
+
+
 def flava(evaluation: Any, text: int, batches: Callable[[int], bool]) -> list[float]:
     """Latency saved against the better of the two."""
     return [min(row["less_latency"].values()) for row in evaluation["inference"].values()
