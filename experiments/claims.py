@@ -29,10 +29,12 @@ from experiments.readings import (
     layers,
     most,
     offloading,
+    on_gpu,
     over_links,
     percent,
     placed,
     proven_over_links,
+    runs,
     runtime,
     scaled,
     searches,
@@ -181,6 +183,16 @@ CLAIMS = (
     Claim("equality", "gradients within {} in fp64, {} in fp32 and {} in bf16", lambda d: tuple(
         small(max(row["gradient_error"] for row in d["rows"] if row["dtype"] == dtype))
         for dtype in ("fp64", "fp32", "bf16"))),
+    Claim("gpu_plan", "within {} % of the plans' with Adam, and {} to {} % above with AdamA", lambda d: (
+        most([100 * abs(ratio - 1) for ratio in on_gpu(d, "adam")], 1),
+        *span([100 * (ratio - 1) for ratio in on_gpu(d, "adama")], 1))),
+    Claim("gpu_plan", "peaks of memory are within {} %", lambda d: (most(
+        [100 * abs(ratio - 1) for run in runs(d) for ratio in run["peak_ratios"]], 1),)),
+    Claim("equality_gpu", "gradients within {} in fp64, {} in fp32 and {} in bf16", lambda d: tuple(
+        small(max(row["gradient_error"] for row in d["rows"] if row["dtype"] == dtype))
+        for dtype in ("fp64", "fp32", "bf16"))),
+    Claim("equality_gpu", "six shapes train as one process does", lambda d: d["equal"] and len(
+        {row["shape"] for row in d["rows"]}) == 6),
     Claim("equality", "nine shapes on 2 and 4 ranks and as two replicas", lambda d: (
         len({row["shape"] for row in d["rows"]}), {row["ranks"] for row in d["rows"]},
         max(row["replicas"] for row in d["rows"])) == (9, {2, 4}, 2)),

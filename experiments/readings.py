@@ -152,3 +152,14 @@ def proven_over_links(transfers: Any) -> bool:
     return all(row["bound"] is not None and row["makespan"] <= row["bound"] * (1 + 1e-9)
                for rows in transfers["results"].values() for row in rows
                if row["schedule"] == "weft" and row["copies"] == 1)
+
+
+def runs(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """1F1B's and weft's plan of every preset and optimizer that ran on a GPU."""
+    return [row[schedule] for name, row in content.items() if name != "provenance" for schedule in ("1F1B", "weft")]
+
+
+def on_gpu(content: dict[str, Any], optimizer: str) -> list[float]:
+    """Measured over planned step with ``optimizer``."""
+    return [row[schedule]["time_ratio"] for name, row in content.items() if name.endswith(f" {optimizer}")
+            for schedule in ("1F1B", "weft")]

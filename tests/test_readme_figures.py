@@ -21,13 +21,16 @@ STATED = {
     "specs and what weft takes": (
         "at a cap of 24 GiB a GPU", "measured (GPT-1.3B and T5-770M on 1, 2, 4 and 8 V100s are shipped",
         "a stage may be on 2, 4, 8 … GPUs", "rank 0's host", "exact as decimals up to 2^36 ticks",
-        "Exit status: 0 good, 1 the answer is no (an invalid schedule, no schedule fits), 2 bad usage or a bad file",
+        "Exit status: 0 good,", "; 1 the answer is no (an invalid", "; 2 bad usage or a bad file; 3 a fault",
+        "130 stopped before there was an answer", "no period is searched above 2,048 blocks",
         "At most 65,536 micro-batches a spec and 2,000,000 operations a schedule"),
     "tests": (
         "the measured one within 5 % (tested on two ranks)",
         "pipelining runtime (2.13) on 2 and 3 ranks, with gradients equal to one process within 1e-13",
         "counts as proven within 1e-6 of its bound",
-        "torch 2.13 on CPU is what is tested; what differs from 2.6 on"),
+        "torch 2.13 on CPU is what is tested, 2.11 was tried by hand; what differs from 2.6 on"),
+    "what ran on a GPU": ("On one H100 (", "torch 2.11)", "a GPT of 1.4 and one of 2.8 billion parameters",
+                          "With 2 and 4 ranks together on that GPU", "on one H100: CUDA timing"),
 }
 
 
