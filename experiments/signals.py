@@ -1,6 +1,6 @@
 """SIGTERM and SIGINT at random moments of every long command: what is lost, and how long the end takes.
 
-``python -m experiments.signals [moments] [--only COMMAND]``: each long command is started anew for every moment and
+``python -m experiments.signals [--moments N] [--only COMMAND]``: each long command is started anew for every moment and
 signalled once, half of the times after its start and half after its first answer, some random seconds later. A result
 is lost where an answer had been told (a line of progress) and no result is printed or written; before the first answer
 nothing can be lost. Processes that stay and tracebacks count as faults, too.
@@ -25,9 +25,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.provenance import Record
 from solver.files import save_problem
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from solver.writing import write_atomically
 
 __all__ = ["Case", "Ended", "cases", "signalled"]
 
@@ -208,14 +208,14 @@ def _graph(operators: int = 90) -> dict[str, object]:
     return {"maxFPGAs": 6, "maxCPUs": 0, "maxSizePerFPGA": 200, "nodes": nodes, "edges": edges}
 
 
-def main() -> None:
-    """Measure, print a line for each command and write ``experiments/signals.json``."""
-    parser = argparse.ArgumentParser(description="Signals at random moments of every long command.")
-    parser.add_argument("moments", type=int, nargs="?", default=20, help="of each command and signal (default: 20)")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print a line for each command and signal, and write them; exits with 1 where a result was lost."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moments", type=int, default=20, help="of each command and signal (default: 20)")
     parser.add_argument("--only", help="one command")
-    parser.add_argument("-o", "--output", help="write the figures there (.json)")
-    options = parser.parse_args()
-    draw, rows = random.Random(1), []
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    options = parser.parse_args(arguments)
+    record, draw, rows = Record(options.output), random.Random(1), []
     with tempfile.TemporaryDirectory() as name:
         for case in cases(Path(name)):
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -229,8 +229,8 @@ def main() -> None:
                     found.append(signalled(case, number, draw.uniform(0.0, case.seconds), folder, answer=late))
                 rows.append(_row(case, number, found))
                 print(json.dumps(rows[-1]), flush=True)
-    if options.output:
-        write_atomically(options.output, json.dumps({"rows": rows}, indent=1) + "\n")
+                record.write({"rows": rows})
+    return 1 if any(row["lost"] or row["faults"] for row in rows) else 0
 
 
 def _row(case: Case, number: signal.Signals, found: Sequence[Ended]) -> dict[str, object]:
@@ -248,4 +248,4 @@ def _row(case: Case, number: signal.Signals, found: Sequence[Ended]) -> dict[str
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

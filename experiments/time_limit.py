@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from solver.entries import write_atomically
+from experiments.provenance import Record
 from solver.files import save_problem
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
 
@@ -244,16 +244,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=lambda text: text.split(","), help="names of inputs, default all")
     parser.add_argument("--cpu", action="store_true", help="CPU time in place of the clock")
-    parser.add_argument("--output", default="time_limit.json")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--ceiling", type=float, default=300.0)
     options = parser.parse_args(arguments)
+    record = Record(options.output)
     rows: list[dict[str, Any]] = []
     for entry in INPUTS:
         if options.only and entry.name not in options.only:
             continue
         rows.append(measure(entry, options.ceiling, options.cpu))
         print(json.dumps(rows[-1]), flush=True)
-        write_atomically(options.output, json.dumps({"rows": rows}, indent=1) + "\n")
+        record.write({"rows": rows})
     return 0
 
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from runtime.plan import Plan
 from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.problem import LARGEST_AMOUNT, SMALLEST_AMOUNT
 
 __all__ = [
     "Comparison", "Measured", "Timeline", "compare", "load_timeline", "save_timeline", "timeline_from_json",
@@ -101,8 +102,9 @@ def timeline_from_json(value: Any, where: str = "timeline") -> Timeline:
     require_format(entry, TIMELINE_FORMAT)
     entry.allow("format", "plan", "name", "seconds_per_unit", "operations")
     seconds_per_unit = entry.number("seconds_per_unit")
-    if seconds_per_unit <= 0:
-        raise FormatError(f"{where}: seconds_per_unit is {seconds_per_unit}, it must be greater than 0")
+    if not SMALLEST_AMOUNT <= seconds_per_unit <= LARGEST_AMOUNT:
+        raise FormatError(f"{where}: seconds_per_unit is {seconds_per_unit}, it must be from {SMALLEST_AMOUNT:g} to "
+                          f"{LARGEST_AMOUNT:g}")
     operations = tuple(_measured(item) for item in entry.list("operations"))
     return Timeline(entry.text("plan"), entry.text("name"), float(seconds_per_unit),
                     tuple(sorted(operations, key=lambda operation: (operation.start, operation.rank))))

@@ -23,6 +23,9 @@ from solver.schedule import Operation, Repetend, Schedule
 __all__ = ["PROBLEM_FORMAT", "SCHEDULE_FORMAT", "load_problem", "load_schedule", "problem_from_json", "problem_to_json",
            "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json"]
 
+#: Up to so many micro-batches may be more than there are operations.
+_LOST = 1000
+
 PROBLEM_FORMAT = "weft.problem/1"
 SCHEDULE_FORMAT = "weft.schedule/1"
 
@@ -220,16 +223,26 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
+    operations = tuple(_operation(item, problem) for item in entry.list("operations"))
     return Schedule(
         problem=problem,
-        micro_batches=entry.count("micro_batches", minimum=1),
-        operations=tuple(_operation(item, problem) for item in entry.list("operations")),
+        micro_batches=_micro_batches(entry, len(operations)),
+        operations=operations,
         makespan_bound=entry.number("makespan_bound"),
         period=_positive(entry, "period"),
         period_bound=None if entry.get("period_bound") is None else entry.number("period_bound"),
         repetend=None if entry.get("repetend") is None else _repetend(entry.child("repetend")),
         solver=solver,
     )
+
+
+def _micro_batches(entry: Entry, operations: int) -> int:
+    """As few missing operations as a person may have lost are told one by one; tables for a billion are not made."""
+    count = entry.count("micro_batches", minimum=1)
+    if count > max(operations, _LOST):
+        raise FormatError(f"{entry.where}: micro_batches is {count}, but there are {operations} operations; every "
+                          "micro-batch has one of each block")
+    return count
 
 
 def _positive(entry: Entry, field: str) -> Number | None:

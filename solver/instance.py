@@ -187,8 +187,11 @@ class Instance:
     def latency_bound(self, ticks: int | Fraction, least: Fraction) -> Fraction:
         """A lower bound on the latency of rounded schedules with periods up to :meth:`loosened` of a limit, in ticks,
         as one on that of real schedules with periods from ``least`` ticks to it, in the problem's time unit."""
-        real = (ticks - 2 * self.loss) / (1 + self.loss / least) if self._by_sum else ticks / self.inflation
-        return max(real, Fraction(0)) * self.tick
+        if not self._by_sum:
+            return ticks / self.inflation * self.tick
+        if least <= 0:  # rounding adds as much as a period may take: nothing is known
+            return Fraction(0)
+        return max((ticks - 2 * self.loss) / (1 + self.loss / least), Fraction(0)) * self.tick
 
 
 def in_whole_numbers(values: Sequence[Number]) -> tuple[list[int], Fraction]:

@@ -73,7 +73,7 @@ def _period(schedule: Schedule, instance: Instance, rows: Sequence[Sequence[tupl
         return schedule.period
     found = in_order(instance, [row[end - len(on):end] for row, end, on in
                                 zip(rows, ends, schedule.problem.blocks_on, strict=True)])
-    return schedule.period if found is None else min(schedule.period, instance.time(found.period))
+    return schedule.period if found is None else instance.time(found.period)
 
 
 def at_its_times(found: Periodic, micro_batches: int) -> Schedule:

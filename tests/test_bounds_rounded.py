@@ -63,6 +63,7 @@ def test_a_rounded_makespan_bound_is_one_of_the_exact_times(number: int, ticks: 
     assert exact_load_bound(case.problem, case.micro_batches) <= best
 
 
+@pytest.mark.faults  # in ticks so coarse a steady state's period is not the one of its order that the judge derives
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
 @given(st.integers(0, 10**6), COARSE)
 def test_a_rounded_search_is_bounded_by_the_exact_optimum(number: int, ticks: int) -> None:

@@ -90,9 +90,9 @@ def changed(value: dict[str, Any], change: Callable[[dict[str, Any]], object]) -
     (PROFILED, lambda v: v["nodes"][1].pop("fpgaLatency"), "nodes[1]: the field 'fpgaLatency' is missing"),
     (PROFILED, lambda v: v["nodes"][1].update(fpgaLatency=-1), "nodes[1]: fpgaLatency is -1, it must be 0 or more"),
     (PROFILED, lambda v: v["nodes"][1].update(cpuLatency="fast"),
-     "nodes[1]: cpuLatency is \"fast\", it must be a finite number"),
+     "nodes[1]: cpuLatency is \"fast\", it must be a finite number of at most 1e+100"),
     (PROFILED, lambda v: v["nodes"][1].update(size=float("inf")), "nodes[1]: size is Infinity, it must be a finite "
-                                                                  "number"),
+                                                                  "number of at most 1e+100"),
     (PROFILED, lambda v: v["nodes"][1].update(id=7), "nodes[1]: id 7 is taken by nodes[0], every node needs its own"),
     (PROFILED, lambda v: v["nodes"][1].update(isBackwardNode=2),
      "nodes[1]: isBackwardNode is 2, it must be true, false, 0 or 1"),

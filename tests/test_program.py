@@ -227,3 +227,10 @@ def test_a_timeline_that_ends_before_it_starts_is_refused() -> None:
              "operations": [{"block": "f0", "micro_batch": 0, "rank": 0, "start": 2, "end": 1}]}
     with pytest.raises(FormatError, match=r"operations\[0\]: start is 2.0 and end 1.0"):
         timeline_from_json(value)
+
+
+@pytest.mark.parametrize("unit", [0, 1e-200, 1e90])
+def test_a_unit_of_time_that_times_cannot_be_counted_in_is_refused(unit: float) -> None:
+    value = {"format": "weft.timeline/1", "plan": "", "name": "", "seconds_per_unit": unit, "operations": []}
+    with pytest.raises(FormatError, match=r"seconds_per_unit is .*, it must be from 1e-60 to 1e\+60"):
+        timeline_from_json(value)

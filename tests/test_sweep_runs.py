@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def test_ctrl_c_on_the_command_line_keeps_what_is_done_and_leaves_no_process(tmp
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                cwd=Path(weft.__file__).parent.parent)
     assert process.stderr is not None
-    lines = [process.stderr.readline() for _ in range(2)]
+    lines = list(islice((line for line in process.stderr if "nothing found yet" not in line), 2))
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     printed, _ = process.communicate(timeout=60)  # its workers hold the same pipes: until they are gone, too

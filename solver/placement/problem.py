@@ -35,7 +35,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from solver.problem import is_finite_number
+from solver.problem import LARGEST, is_finite_number
 
 __all__ = ["Degree", "DeviceKind", "Node", "PlacementError", "PlacementProblem", "Tensor"]
 
@@ -278,6 +278,6 @@ class PlacementProblem:
 
 def _require_amount(value: float, where: str) -> None:
     if not is_finite_number(value):
-        raise PlacementError(f"{where} is {value!r:.60}, it must be a finite number")
+        raise PlacementError(f"{where} is {value!r:.60}, it must be a finite number of at most {LARGEST:g}")
     if value < 0:
         raise PlacementError(f"{where} is {value!r:.60}, it must be 0 or more")

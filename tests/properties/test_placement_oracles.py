@@ -29,7 +29,7 @@ many = settings(max_examples=int(os.environ.get("WEFT_EXAMPLES", "60")), deadlin
 
 #: What one kind of cost is drawn from.
 AMOUNTS = ((0.0, 1.0, 2.0, 3.0, 6.0), (0.0, 0.1, 0.2, 0.3, 1 / 3), (0.0, 1e-6, 1.0, 1e6), (1e-6, 2e-6, 1e6, 3e6),
-           (1e-12, 1.0, 1e12), (0.0,), (0.0, 1e-290, 1e290))
+           (1e-12, 1.0, 1e12), (0.0,), (0.0, 1e-90, 1e90))
 
 
 @st.composite
@@ -164,8 +164,8 @@ def test_a_slack_is_above_the_least_that_memory_by_depth_allows() -> None:
     assert found.limit == pytest.approx(7.8)
 
 
-def test_sums_that_no_number_holds_are_refused() -> None:
-    with pytest.raises(PlacementError, match=r"the times add up to 2e.300 ms, more than 1e.300 cannot be counted with"):
+def test_amounts_that_cannot_be_added_up_are_refused() -> None:
+    with pytest.raises(PlacementError, match=r"'a': time is 1e.300, it must be a finite number of at most 1e.1"):
         PlacementProblem("t", (DeviceKind("gpu", 1),), (Node("a", (1e300,)), Node("b", (1e300,))), ())
 
 
