@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from solver.entries import Entry, FormatError, named, near, number, read_json, require_format, show, write_atomically
@@ -44,7 +46,22 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
 
 def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     """Write a ``weft.schedule/1`` file, whole or not at all. Raises ``OSError``."""
-    write_atomically(path, json.dumps(schedule_to_json(schedule), allow_nan=False) + "\n")
+    write_atomically(path, _schedule_text(schedule) + "\n")
+
+
+def _schedule_text(schedule: Schedule) -> str:
+    """What ``json.dumps`` makes of :func:`schedule_to_json`, without an object for each operation."""
+    operations = schedule.operations
+    plain = len(operations) and {*map(type, chain.from_iterable(operations))} <= {int, float}
+    if not plain or not all(map(math.isfinite, chain.from_iterable(operations))):
+        return json.dumps(schedule_to_json(schedule), allow_nan=False)
+    value = schedule_to_json(schedule, operations=False)
+    fields = [f"{json.dumps(key)}: {json.dumps(field, allow_nan=False)}" for key, field in value.items()]
+    heads = [f'{{"block": {json.dumps(block.name)}, "micro_batch": ' for block in schedule.problem.blocks]
+    listed = ", ".join([f'{heads[block]}{m}, "start": {start!r}, "end": {end!r}}}'
+                        for block, m, start, end in operations])
+    fields[list(value).index("operations")] = f'"operations": [{listed}]'
+    return f"{{{', '.join(fields)}}}"
 
 
 # -- problems ----------------------------------------------------------------------------------------------------
@@ -185,8 +202,9 @@ def _naming(where: str) -> Iterator[None]:
 # -- schedules ---------------------------------------------------------------------------------------------------
 
 
-def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """The ``weft.schedule/1`` object of ``schedule``."""
+def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str, Any]:
+    """The ``weft.schedule/1`` object of ``schedule``; with an empty list for its operations unless they are asked for.
+    """
     names = [block.name for block in schedule.problem.blocks]
     repetend = schedule.repetend
     return {
@@ -194,7 +212,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "problem": problem_to_json(schedule.problem),
         "micro_batches": schedule.micro_batches,
         "operations": [{"block": names[o.block], "micro_batch": o.micro_batch, "start": o.start, "end": o.end}
-                       for o in schedule.operations],
+                       for o in (schedule.operations if operations else ())],
         "makespan": schedule.makespan,
         "makespan_bound": schedule.makespan_bound,
         "period": schedule.period,
