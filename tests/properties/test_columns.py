@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from solver import validate as judge
 from solver.columns import Columns
-from solver.problem import Problem
+from solver.problem import Block, BlockKind, Dependency, Device, Problem
 from solver.schedule import Operation, Schedule
 from solver.timing import time_orders
 from tests.properties.strategies import problems, schedules
@@ -96,3 +96,38 @@ def test_any_order_is_judged_in_columns_as_in_loops(data: Any, problem: Problem,
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(judge, "_MANY", 1)
         assert judge.violations(made, capacities=capacities, in_turn=in_turn) == said
+
+
+#: Of A on one device and B, 2 later, on another: the starts of A0, A1, B0, B1; ends where they are not 1 later; whether
+#: that is right in turn, and out of turn. Times may be 5e-9 apart.
+CASES = [
+    ([0.0, 1.0, 3.0, 4.0], {}, True, True),
+    ([0.0, 1.0, 2.5, 4.0], {}, False, False),  # the transfer is cut off
+    ([0.0, 1.0, 3.0 - 4e-9, 4.0], {}, True, True),
+    ([0.0, 1.0, 3.0 - 8e-9, 4.0], {}, False, False),
+    ([0.0, 1.0, 5.0, 4.0], {}, False, True),
+    ([-4e-9, 1.0, 3.0, 4.0], {}, True, True),
+    ([-8e-9, 1.0, 3.0, 4.0], {0: 1.0 - 8e-9}, False, False),
+    ([4e-9, 1.0, 3.0, 4.0], {0: 1.0}, True, True),
+    ([8e-9, 1.1, 3.1, 4.1], {}, False, False),  # nothing starts at 0
+    ([0.0, 1.0, 3.0, 4.0], {3: 5.0 + 4e-9}, True, True),
+    ([0.0, 1.0, 3.0, 4.0], {3: 5.0 + 9e-9}, False, False),
+    ([0.0, 1.0 - 4e-9, 3.0, 4.0], {}, True, True),
+    ([0.0, 1.0 - 8e-9, 3.0, 4.0], {}, False, False),
+]
+
+
+@pytest.mark.parametrize(("starts", "ends", "in_turn", "overtaking"), CASES)
+def test_each_rule_is_told_in_columns(starts: list[float], ends: dict[int, float], in_turn: bool,
+                                      overtaking: bool) -> None:
+    problem = Problem("p", (Device("d0", 4), Device("d1", 4)), (
+        Block("A", BlockKind.OTHER, (0,), 1, (1,)),
+        Block("B", BlockKind.OTHER, (1,), 1, (2,), (), (Dependency("A", 2),))))
+    operations = tuple(Operation(i // 2, i % 2, start, ends.get(i, start + 1)) for i, start in enumerate(starts))
+    made = Schedule(problem, 2, operations, 0)
+    for kept, turn in ((in_turn, True), (overtaking, False)):
+        assert at_once(made, True, turn) is kept
+        assert one_after_the_other(made, True, turn) is kept
+    full = replace(made, problem=replace(problem, devices=(Device("d0", 4), Device("d1", 3))))
+    assert at_once(full, True, False) is False
+    assert at_once(full, False, False) is overtaking
