@@ -133,22 +133,37 @@ class Schedule:
         """
         profile: list[tuple[float, Number]] = [(0.0, 0)]
         level: Number = 0
-        places, blocks = self.problem.places_on[device], self.problem.blocks
+        steps = self._memory_steps(device)
         for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
-            block, place = blocks[operation.block], places[operation.block]
-            change, workspace = block.memory[place], block.workspace[place]
-            for time, step in ((operation.start, max(change, 0) + workspace),
-                               (operation.end, min(change, 0) - workspace)):
+            for time, step in zip(operation[2:], steps[operation.block], strict=True):
                 if step:
                     level += step
                     profile.append((time, level))
         return profile
 
+    def _memory_steps(self, device: int) -> dict[int, tuple[Number, Number]]:
+        """By how much the level changes at the start and at the end of each block of ``device``."""
+        blocks = self.problem.blocks
+        return {i: (max(blocks[i].memory[place], 0) + blocks[i].workspace[place],
+                    min(blocks[i].memory[place], 0) - blocks[i].workspace[place])
+                for i, place in self.problem.places_on[device].items()}
+
     @cached_property
     def peak_memory(self) -> tuple[Number, ...]:
         """Per device, the highest level of its memory profile, in the problem's memory unit."""
-        return tuple(max(level for _, level in self.memory_profile(device))
-                     for device in range(len(self.problem.devices)))
+        return tuple(map(self._peak, range(len(self.problem.devices))))
+
+    def _peak(self, device: int) -> Number:
+        level: Number = 0
+        peak: Number = 0
+        steps = self._memory_steps(device)
+        for operation in self.device_orders[device]:
+            for step in steps[operation[0]]:
+                if step:
+                    level += step
+                    if level > peak:
+                        peak = level
+        return peak
 
     @cached_property
     def bubble(self) -> Bubble:
