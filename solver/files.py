@@ -13,7 +13,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from typing import Any
 
 from solver.entries import Entry, FormatError, named, near, number, read_json, require_format, show, write_atomically
@@ -52,8 +51,9 @@ def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 def _schedule_text(schedule: Schedule) -> str:
     """What ``json.dumps`` makes of :func:`schedule_to_json`, without an object for each operation."""
     operations = schedule.operations
-    plain = len(operations) and {*map(type, chain.from_iterable(operations))} <= {int, float}
-    if not plain or not all(map(math.isfinite, chain.from_iterable(operations))):
+    kinds = {kind for column in zip(*operations, strict=True) for kind in set(map(type, column))}
+    if not operations or not kinds <= {int, float} or not all(
+            math.isfinite(start) and math.isfinite(end) for _, _, start, end in operations):
         return json.dumps(schedule_to_json(schedule), allow_nan=False)
     value = schedule_to_json(schedule, operations=False)
     fields = [f"{json.dumps(key)}: {json.dumps(field, allow_nan=False)}" for key, field in value.items()]

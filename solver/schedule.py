@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import itemgetter
+from operator import itemgetter, sub
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -168,7 +168,7 @@ class Schedule:
     @cached_property
     def bubble(self) -> Bubble:
         """Idle shares; see :class:`Bubble`."""
-        busy = [sum(operation.end - operation.start for operation in order) for order in self.device_orders]
+        busy = [sum(map(sub, map(itemgetter(3), order), map(itemgetter(2), order))) for order in self.device_orders]
         spans = [order[-1].end - order[0].start for order in self.device_orders if order]
         loads = sum(block.duration * len(block.devices) for block in self.problem.blocks)
         devices = len(self.problem.devices)

@@ -232,6 +232,31 @@ def test_a_search_overruns_by_no_more_than_judging_takes(name: str, monkeypatch:
         assert clock.count <= 1.1 * limit + first, (times, search.phase)
 
 
+def test_no_schedule_is_begun_that_there_is_no_time_to_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    timed: list[int] = []
+
+    def timing(*arguments: Any) -> Any:
+        timed.append(1)
+        return time_orders(*arguments)
+
+    monkeypatch.setattr(search_module, "time_orders", timing)
+    now = 0.0
+    search = Search(folded(4, memory=8), 12, Budget(seconds=100.0, now=lambda: now))
+    next(search.steps())  # the first is made in any case
+    assert len(timed) == 1 and search.best is not None
+    orders = search.orders
+    search.pace = 30.0
+    now = 69.0
+    search.offer(orders, "again")
+    assert len(timed) == 2
+    now = 71.0
+    assert not search.offer(orders, "again")
+    assert len(timed) == 2
+    search.best = None
+    assert search.offer(orders, "again")
+
+
 def test_a_search_whose_time_is_over_before_it_begins_still_answers() -> None:
     for make, micro_batches in CASES.values():
         budget = Budget(seconds=1.0, started=-1e9)
