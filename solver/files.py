@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -47,7 +48,23 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
 
 def save_schedule(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     """Write a ``weft.schedule/1`` file, whole or not at all. Raises ``OSError``."""
-    write_atomically(path, json.dumps(schedule_to_json(schedule), allow_nan=False) + "\n")
+    write_atomically(path, _schedule_text(schedule) + "\n")
+
+
+def _schedule_text(schedule: Schedule) -> str:
+    """What ``json.dumps`` makes of :func:`schedule_to_json`, without an object for each operation."""
+    operations = schedule.operations
+    kinds = {kind for column in zip(*operations, strict=True) for kind in set(map(type, column))}
+    if not operations or not kinds <= {int, float} or not all(
+            math.isfinite(start) and math.isfinite(end) for _, _, start, end in operations):
+        return json.dumps(schedule_to_json(schedule), allow_nan=False)
+    value = schedule_to_json(schedule, operations=False)
+    fields = [f"{json.dumps(key)}: {json.dumps(field, allow_nan=False)}" for key, field in value.items()]
+    heads = [f'{{"block": {json.dumps(block.name)}, "micro_batch": ' for block in schedule.problem.blocks]
+    listed = ", ".join([f'{heads[block]}{m}, "start": {start!r}, "end": {end!r}}}'
+                        for block, m, start, end in operations])
+    fields[list(value).index("operations")] = f'"operations": [{listed}]'
+    return f"{{{', '.join(fields)}}}"
 
 
 # -- problems ----------------------------------------------------------------------------------------------------
@@ -188,8 +205,9 @@ def _naming(where: str) -> Iterator[None]:
 # -- schedules ---------------------------------------------------------------------------------------------------
 
 
-def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """The ``weft.schedule/1`` object of ``schedule``."""
+def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str, Any]:
+    """The ``weft.schedule/1`` object of ``schedule``; with an empty list for its operations unless they are asked for.
+    """
     names = [block.name for block in schedule.problem.blocks]
     repetend = schedule.repetend
     return {
@@ -197,7 +215,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "problem": problem_to_json(schedule.problem),
         "micro_batches": schedule.micro_batches,
         "operations": [{"block": names[o.block], "micro_batch": o.micro_batch, "start": o.start, "end": o.end}
-                       for o in schedule.operations],
+                       for o in (schedule.operations if operations else ())],
         "makespan": schedule.makespan,
         "makespan_bound": schedule.makespan_bound,
         "period": schedule.period,

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import itemgetter
+from operator import itemgetter, sub
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from solver.problem import Number, Problem
 
@@ -17,6 +19,8 @@ __all__ = ["Bubble", "Operation", "Repetend", "Schedule"]
 
 #: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
 RELATIVE_TOLERANCE = 1e-9
+#: From so many operations on sorting them in columns is faster.
+_MANY = 4096
 
 
 class Operation(NamedTuple):
@@ -26,6 +30,25 @@ class Operation(NamedTuple):
     micro_batch: int
     start: float
     end: float
+
+
+class _InOrder(tuple[Operation, ...]):
+    """Operations by start, end and block: schedules that differ in what they say of them need not sort them again."""
+
+    @cached_property
+    def latest_end(self) -> float:
+        return max(map(itemgetter(3), self), default=0.0)
+
+
+def _in_order(operations: Sequence[Operation]) -> _InOrder:
+    if isinstance(operations, _InOrder):
+        return operations
+    if len(operations) >= _MANY:
+        blocks, _, starts, ends = zip(*operations, strict=True)
+        if {*map(type, starts), *map(type, ends)} == {float} and {*map(type, blocks)} == {int}:
+            order = np.lexsort((np.array(blocks), np.array(ends), np.array(starts)))  # the last is what counts first
+            return _InOrder(map(operations.__getitem__, order.tolist()))
+    return _InOrder(sorted(operations, key=itemgetter(2, 3, 0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +96,13 @@ class Schedule:
     solver: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operations", tuple(sorted(self.operations, key=itemgetter(2, 3, 0))))
+        object.__setattr__(self, "operations", _in_order(self.operations))
 
-    @cached_property
+    @property
     def makespan(self) -> float:
         """Latest end, in the problem's time unit."""
-        return max((operation.end for operation in self.operations), default=0.0)
+        assert isinstance(self.operations, _InOrder)
+        return self.operations.latest_end
 
     @property
     def gap(self) -> float:
@@ -109,27 +133,42 @@ class Schedule:
         """
         profile: list[tuple[float, Number]] = [(0.0, 0)]
         level: Number = 0
-        places, blocks = self.problem.places_on[device], self.problem.blocks
+        steps = self._memory_steps(device)
         for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
-            block, place = blocks[operation.block], places[operation.block]
-            change, workspace = block.memory[place], block.workspace[place]
-            for time, step in ((operation.start, max(change, 0) + workspace),
-                               (operation.end, min(change, 0) - workspace)):
+            for time, step in zip(operation[2:], steps[operation.block], strict=True):
                 if step:
                     level += step
                     profile.append((time, level))
         return profile
 
+    def _memory_steps(self, device: int) -> dict[int, tuple[Number, Number]]:
+        """By how much the level changes at the start and at the end of each block of ``device``."""
+        blocks = self.problem.blocks
+        return {i: (max(blocks[i].memory[place], 0) + blocks[i].workspace[place],
+                    min(blocks[i].memory[place], 0) - blocks[i].workspace[place])
+                for i, place in self.problem.places_on[device].items()}
+
     @cached_property
     def peak_memory(self) -> tuple[Number, ...]:
         """Per device, the highest level of its memory profile, in the problem's memory unit."""
-        return tuple(max(level for _, level in self.memory_profile(device))
-                     for device in range(len(self.problem.devices)))
+        return tuple(map(self._peak, range(len(self.problem.devices))))
+
+    def _peak(self, device: int) -> Number:
+        level: Number = 0
+        peak: Number = 0
+        steps = self._memory_steps(device)
+        for operation in self.device_orders[device]:
+            for step in steps[operation[0]]:
+                if step:
+                    level += step
+                    if level > peak:
+                        peak = level
+        return peak
 
     @cached_property
     def bubble(self) -> Bubble:
         """Idle shares; see :class:`Bubble`."""
-        busy = [sum(operation.end - operation.start for operation in order) for order in self.device_orders]
+        busy = [sum(map(sub, map(itemgetter(3), order), map(itemgetter(2), order))) for order in self.device_orders]
         spans = [order[-1].end - order[0].start for order in self.device_orders if order]
         loads = sum(block.duration * len(block.devices) for block in self.problem.blocks)
         devices = len(self.problem.devices)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
+from operator import itemgetter
 
 from solver.baselines import BASELINES, NotApplicable
 from solver.baselines.sequential import in_sequence
@@ -67,9 +68,9 @@ _MANY_OPERATIONS, _MANY_BLOCKS = 10_000, 500
 _MOST_PERIODIC = 2048
 #: Shares of the time left that the bound, and all known schedules, may take of a search of many operations.
 _BOUND_SHARE, _KNOWN_SHARE = 0.2, 0.6
-#: What follows a search (summing up, writing) takes at most so many times as long as timing and judging a schedule,
-#: and is left at most this share of the time.
-_AFTERWARDS, _MOST_AFTERWARDS = 3.0, 0.4
+#: What follows a search (summing up, writing) takes at most so many times as long as making, timing and judging a
+#: schedule (0.6 times for two million operations), and is left at most this share of the time.
+_AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ class Search:
         self.stopped: list[str] = []  # by which faults, phases
         self.unheard: Exception | None = None  # what the listener raised
         self.phase = "bound"
+        self.pace = 0.0  # seconds that timing and judging a schedule takes, where that is long
         # What ticks are too coarse for.
         self.exact = float(exact_load_bound(problem, micro_batches)) if self.instance.loss else 0.0
         self.bound = Fraction(work_bound(self.instance, micro_batches))
@@ -301,6 +303,7 @@ class Search:
 
     def _keep_time_afterwards(self, seconds: float) -> None:
         """Keep time free for what follows the search, as timing and judging one schedule takes ``seconds``."""
+        self.pace = seconds
         self.budget.reserve = max(self.budget.reserve,
                                   min(_AFTERWARDS * seconds, _MOST_AFTERWARDS * self.budget.seconds))
 
@@ -476,13 +479,16 @@ class Search:
         self.offer(orders, "weft", Repetend(first, count, found.copies), found)
 
     def offer(self, orders: Orders, name: str, repetend: Repetend | None = None, found: Periodic | None = None) -> bool:
-        """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state."""
+        """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state. Where
+        there is no time left for that, a first one only."""
+        if self.best is not None and self.pace and self.budget.left < self.pace:
+            return False
         with unwatched():  # the budget keeps time free for it
             return self._offer(orders, name, repetend, found)
 
     def _offer(self, orders: Orders, name: str, repetend: Repetend | None, found: Periodic | None) -> bool:
         operations = time_orders(self.problem, self.micro_batches, orders)
-        makespan = max(operation.end for operation in operations)
+        makespan = max(map(itemgetter(3), operations))
         if self.best is not None:
             shorter = makespan < self.best.makespan * (1 - RELATIVE_TOLERANCE)
             as_short = makespan <= self.best.makespan * (1 + RELATIVE_TOLERANCE)

@@ -100,8 +100,8 @@ class _Statements:
             if not isinstance(value, int) or value < least:
                 verdict.false.append(f"repetend: {label} is {value!r}, it must be a whole number of at least {least}")
                 return None
-        on_device = [sum(d in block.devices for block in self.problem.blocks) for d in range(len(self.rows))]
-        found = [stretches(row, blocks, q, count) for row, blocks in zip(self.rows, on_device, strict=True)]
+        found = [stretches(row, len(here), q, count)
+                 for row, here in zip(self.rows, _on_device(self.problem), strict=True)]
         for device, entry in zip(self.problem.devices, found, strict=True):
             if entry.length and not entry.begins.size:
                 verdict.false.append(f"repetend: device {device.name!r} repeats its order {entry.most} times, {q} "
@@ -156,8 +156,8 @@ class _Statements:
         verdict, faults = self.verdict, len(self.verdict.false)
         slack = _TOLERANCE * abs(period)
         least = 0.0
-        for index, device in enumerate(self.problem.devices):
-            work = math.fsum(block.duration for block in self.problem.blocks if index in block.devices)
+        for device, here in zip(self.problem.devices, _on_device(self.problem), strict=True):
+            work = math.fsum(self.problem.blocks[i].duration for i in here)
             least = max(least, work)
             if period < work - slack:
                 verdict.false.append(f"period is {self._time(period)}, but device {device.name!r} works "
@@ -244,12 +244,20 @@ def _least_makespan(problem: Problem, micro_batches: int) -> float:
     and before the shortest from its last; and a chain of blocks runs one after another."""
     before, after = _chains(problem)
     least = max(head + block.duration + tail for head, block, tail in zip(before, problem.blocks, after, strict=True))
-    for device in range(len(problem.devices)):
-        here = [i for i, block in enumerate(problem.blocks) if device in block.devices]
+    for here in _on_device(problem):
         if here:
             least = max(least, min(before[i] for i in here) + min(after[i] for i in here)
                         + micro_batches * math.fsum(problem.blocks[i].duration for i in here))
     return least
+
+
+def _on_device(problem: Problem) -> list[list[int]]:
+    """Per device, the blocks on it."""
+    found: list[list[int]] = [[] for _ in problem.devices]
+    for i, block in enumerate(problem.blocks):
+        for device in set(block.devices):
+            found[device].append(i)
+    return found
 
 
 def _chains(problem: Problem) -> tuple[list[float], list[float]]:

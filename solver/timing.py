@@ -8,7 +8,6 @@ those orders, so no schedule with the same orders has a smaller makespan; memory
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
@@ -41,56 +40,59 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
     follower = [-1] * total  # on the same device; where a block is on several, the others' are apart
     others: dict[int, list[int]] = {}
     for row in checked({id(row): row for row in orders}.values()):  # devices that run the same may share theirs
-        for (before, m), (block, k) in pairwise(row):
-            i, j = before * n + m, block * n + k
+        for i, j in pairwise([block * n + m for block, m in row]):
             if follower[i] < 0:
                 follower[i] = j
             else:
                 others.setdefault(i, []).append(j)
             waits[j] += 1
+    # How much greater a consumer's number is than its producer's, and what lies between them.
     consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in blocks]
     for producer, consumer, dependency in problem.dependencies():
-        consumers[producer].append((consumer, dependency.lag, dependency.link, dependency.distance))
-        for m in range(dependency.distance, n):
-            waits[consumer * n + m] += 1
+        distance = dependency.distance
+        consumers[producer].append(((consumer - producer) * n + distance, dependency.lag, dependency.link, distance))
+        for j in range(consumer * n + distance, (consumer + 1) * n):
+            waits[j] += 1
     # Producers on one link share its source device, so they finish here in the order of that device's row, which
     # is the order of their transfers; this is why a link needs no more than the time at which it is free again.
     free: dict[str, float] = dict.fromkeys(problem.links_by_name, 0.0)
 
     durations = [block.duration for block in blocks]
     start = [0.0] * total
-    ready = deque(i for i in range(total) if waits[i] == 0)
-    operations: list[Operation] = []
-    while ready:
-        if not len(operations) & 4095:
+    ready = [i for i in range(total) if waits[i] == 0]
+    for number, i in enumerate(ready):  # grows as it is read
+        if not number & 4095:
             checkpoint()
-        i = ready.popleft()
-        block, m = divmod(i, n)
+        block = i // n
         end = start[i] + durations[block]
-        operations.append(Operation(block, m, start[i], end))
-        for j in (follower[i], *others.get(i, ())) if follower[i] >= 0 else ():
-            if end > start[j]:
-                start[j] = end
-            waits[j] -= 1
-            if not waits[j]:
-                ready.append(j)
-        for consumer, lag, link, distance in consumers[block]:
-            if m + distance >= n:
+        following = follower[i]
+        if following >= 0:
+            for j in (following, *others[i]) if i in others else (following,):
+                if end > start[j]:
+                    start[j] = end
+                waits[j] -= 1
+                if not waits[j]:
+                    ready.append(j)
+        for further, lag, link, distance in consumers[block]:
+            if distance and i % n + distance >= n:
                 continue
             arrival = end + lag
             if link is not None:
                 free[link] = arrival = max(end, free[link]) + lag
-            j = consumer * n + m + distance
+            j = i + further
             if arrival > start[j]:
                 start[j] = arrival
             waits[j] -= 1
             if not waits[j]:
                 ready.append(j)
-    if len(operations) < total:
+    if len(ready) < total:
         stuck = next(i for i in range(total) if waits[i])
         raise DeadlockError(f"block {blocks[stuck // n].name!r} of micro-batch {stuck % n} can never start: "
                             "the device orders wait for each other in a circle")
-    return tuple(operations)
+    begun = [start[i] for i in ready]
+    numbers = [i // n for i in ready]
+    return tuple(map(Operation, numbers, [i % n for i in ready], begun,
+                     [at + durations[block] for at, block in zip(begun, numbers, strict=True)]))
 
 
 def _require_complete(problem: Problem, micro_batches: int, orders: Orders) -> None:

@@ -25,10 +25,12 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 
 from solver.clock import checked
+from solver.columns import Amounts, Columns
 from solver.problem import Number, Problem
 from solver.schedule import Operation, Schedule
 from solver.statements import Verdict, judge_statements
@@ -36,6 +38,8 @@ from solver.statements import Verdict, judge_statements
 __all__ = ["InvalidSchedule", "peaks", "statements", "validate", "violations"]
 
 TOLERANCE = 1e-9
+#: From so many operations on it is told at once, where it is so, that no rule is broken (:mod:`solver.columns`).
+_MANY = 4096
 
 
 class InvalidSchedule(ValueError):
@@ -92,6 +96,14 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
     if not isinstance(n, int) or n < 1:
         yield f"micro_batches is {n!r}, a schedule has at least one"
         return
+    columns = Columns.of(schedule.problem, n, schedule.operations) if len(schedule.operations) >= _MANY else None
+    if columns is not None:
+        makespan = float(columns.end.max())
+        tolerance = _tolerance(schedule.problem, n, makespan, len(schedule.operations))
+        amounts = partial(_scaled_room, schedule.problem) if capacities else None
+        if columns.keep_rules(tolerance, amounts, in_turn):
+            yield from judge_statements(schedule, columns.rows(), makespan, tolerance).false
+            return
     case = _Case.of(schedule)
     yield from _check_operations(schedule, case)
     yield from _check_completeness(case)
@@ -132,9 +144,7 @@ class _Case:
             for device in problem.blocks[operation.block].devices:
                 rows[device].append(operation)
         makespan = max((o.end for o in operations), default=0.0)
-        work = sum(block.duration + sum(dependency.lag for dependency in block.after) for block in problem.blocks)
-        scale = min(abs(makespan), work * min(n, len(operations)))
-        return cls(problem, n, operations, rows, table, makespan, TOLERANCE * scale)
+        return cls(problem, n, operations, rows, table, makespan, _tolerance(problem, n, makespan, len(operations)))
 
     def name(self, operation: Operation) -> str:
         return f"block {self.problem.blocks[operation.block].name!r} of micro-batch {operation.micro_batch}"
@@ -146,6 +156,11 @@ class _Case:
 
     def time(self, value: float) -> str:
         return f"{value:.12g} {self.problem.time_unit}"
+
+
+def _tolerance(problem: Problem, micro_batches: int, makespan: float, operations: int) -> float:
+    work = sum(block.duration + sum(dependency.lag for dependency in block.after) for block in problem.blocks)
+    return TOLERANCE * min(abs(makespan), work * min(micro_batches, operations))
 
 
 def _all_sound(operations: Sequence[Operation], problem: Problem, micro_batches: int) -> bool:
@@ -309,12 +324,7 @@ def _check_memory(case: _Case) -> Iterator[str]:
 def _levels(case: _Case, device: int, capacity: Number) -> tuple[int, Iterator[tuple[int, bool, int]]]:
     """``(level, is start, place in row)`` of every change on ``device``, in units of which so many are one of the
     problem's, ``capacity`` a whole number of them."""
-    problem = case.problem
-    here = {i: _amounts(problem, i, place) for i, place in problem.places_on[device].items()}
-    # One common denominator makes whole numbers of all amounts: exact, and fast to add.
-    unit = math.lcm(_exact(capacity).denominator, *(amount.denominator for both in here.values() for amount in both))
-    taken = {i: int(take * unit) for i, (take, _) in here.items()}
-    given = {i: int(give * unit) for i, (_, give) in here.items()}
+    unit, taken, given = _scaled(case.problem, device, capacity)
     row = case.rows[device]
 
     def levels() -> Iterator[tuple[int, bool, int]]:
@@ -323,6 +333,23 @@ def _levels(case: _Case, device: int, capacity: Number) -> tuple[int, Iterator[t
             level += taken[row[place].block] if is_start else -given[row[place].block]
             yield level, is_start, place
     return unit, levels()
+
+
+def _scaled(problem: Problem, device: int, capacity: Number) -> tuple[int, dict[int, int], dict[int, int]]:
+    """The unit of :func:`_levels`, and what each block on ``device`` takes and gives back in it."""
+    here = {i: _amounts(problem, i, place) for i, place in problem.places_on[device].items()}
+    # One common denominator makes whole numbers of all amounts: exact, and fast to add.
+    unit = math.lcm(_exact(capacity).denominator, *(amount.denominator for both in here.values() for amount in both))
+    return (unit, {i: int(take * unit) for i, (take, _) in here.items()},
+            {i: int(give * unit) for i, (_, give) in here.items()})
+
+
+def _scaled_room(problem: Problem, device: int) -> Amounts:
+    """The capacity of ``device``, which has one, and what its blocks take and give back, in its own whole numbers."""
+    capacity = problem.devices[device].memory
+    assert capacity is not None
+    unit, taken, given = _scaled(problem, device, capacity)
+    return int(_exact(capacity) * unit), taken, given
 
 
 def _events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, int]]:

@@ -30,10 +30,11 @@ from solver.timing import time_orders
 from solver.validate import validate, violations
 from tests.builders import TINY_SPEC, pipeline, v
 from tests.test_cpsat import market_split
+from weft import progress as progress_module
 from weft.comparison import known_schedules
 from weft.options import SearchOptions, command_began
-from weft.planning import Case, Placement
-from weft.progress import Waiting
+from weft.planning import Case, Placement, solve_case
+from weft.progress import ProgressLine, Waiting, forewarn
 
 
 class Looks:
@@ -232,6 +233,31 @@ def test_a_search_overruns_by_no_more_than_judging_takes(name: str, monkeypatch:
         assert clock.count <= 1.1 * limit + first, (times, search.phase)
 
 
+def test_no_schedule_is_begun_that_there_is_no_time_to_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    timed: list[int] = []
+
+    def timing(*arguments: Any) -> Any:
+        timed.append(1)
+        return time_orders(*arguments)
+
+    monkeypatch.setattr(search_module, "time_orders", timing)
+    now = 0.0
+    search = Search(folded(4, memory=8), 12, Budget(seconds=100.0, now=lambda: now))
+    next(search.steps())  # the first is made in any case
+    assert len(timed) == 1 and search.best is not None
+    orders = search.orders
+    search.pace = 30.0
+    now = 69.0
+    search.offer(orders, "again")
+    assert len(timed) == 2
+    now = 71.0
+    assert not search.offer(orders, "again")
+    assert len(timed) == 2
+    search.best = None
+    assert search.offer(orders, "again")
+
+
 def test_a_search_whose_time_is_over_before_it_begins_still_answers() -> None:
     for make, micro_batches in CASES.values():
         budget = Budget(seconds=1.0, started=-1e9)
@@ -339,6 +365,26 @@ def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show() -> N
     with Waiting(io.StringIO(), quiet=True) as quiet:
         assert not quiet._over.is_set()
     assert quiet._over.is_set()
+
+
+def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(progress_module, "_SECONDS_EACH", 0.5)
+    case = Case("V", (Placement("", folded(4, memory=8), {}),), 40)  # 640 operations: 320 s
+
+    def said(limit: float, quiet: bool = False) -> list[str]:
+        stream = io.StringIO()
+        with ProgressLine(stream, quiet=quiet) as line:
+            solve_case(case, SearchOptions(time_limit=limit, effort=0.0, seed=0, workers=1), line)
+        return stream.getvalue().splitlines()
+
+    first, second, *_ = said(300.0)
+    assert first.endswith("640 operations: to schedule, judge and write them takes about 320 s, longer than the limit "
+                          "of 300 s; the first schedule is finished all the same")
+    assert "best" in second
+    assert not any("longer than" in line for line in said(1000.0))
+    assert said(300.0, quiet=True) == []
+    forewarn(10**9, 0.0, 1.0)  # nobody listens
 
 
 # -- growth --------------------------------------------------------------------------------------------------------

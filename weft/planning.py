@@ -24,6 +24,7 @@ from weft.coverage import Coverage
 from weft.domination import undominated
 from weft.memory_plans import plan_details, plan_title
 from weft.options import SearchOptions
+from weft.progress import forewarn
 
 if TYPE_CHECKING:
     from models.build import Candidate
@@ -288,6 +289,8 @@ class _Tournament:
             except Exception as fault:
                 self._note(entry, fault)
                 continue
+            if self.winner is None and entry.search.is_large:
+                forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
             steps = entry.search.steps()
             if entry.bound < _makespan(self.winner) and self._take_turn(entry, steps, 0.0):
                 running[entry] = steps

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from solver.search import Progress
     from weft.sweeping import SweepProgress
 
-__all__ = ["ProgressLine", "SweepLines", "Waiting"]
+__all__ = ["ProgressLine", "SweepLines", "Waiting", "forewarn"]
 
 _P = TypeVar("_P")
 
@@ -25,6 +26,22 @@ _P = TypeVar("_P")
 _INTERVAL = 5.0
 #: Seconds after the command's start when it says that it is at work, if it has said nothing else.
 _FIRST_WORD = 0.9
+#: Seconds in which one operation is ordered, timed, judged, summed up and written: 15 s of one core for two million.
+_SECONDS_EACH = 7.5e-6
+
+#: What says that the command is at work.
+_at_work: ContextVar[Waiting | None] = ContextVar("at_work", default=None)
+
+
+def forewarn(operations: int, elapsed: float, limit: float) -> None:
+    """Say at once that a first schedule of so many ``operations`` takes longer than ``limit`` seconds, if it does."""
+    waiting, seconds = _at_work.get(), _SECONDS_EACH * operations
+    if waiting is not None and not waiting.quiet and elapsed + seconds > limit:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            waiting.stream.write(f"{elapsed:6.1f} s  {operations} operations: to schedule, judge and write them takes "
+                                 f"about {elapsed + seconds:.0f} s, longer than the limit of {limit:g} s; the first "
+                                 "schedule is finished all the same\n")
+            waiting.stream.flush()
 
 
 class Waiting:
@@ -40,6 +57,7 @@ class Waiting:
         self._over = threading.Event()
 
     def __enter__(self) -> Waiting:
+        self._before = _at_work.set(self)
         if not self.quiet:
             threading.Thread(target=self._wait, daemon=True).start()
         return self
@@ -47,6 +65,7 @@ class Waiting:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.end()
+        _at_work.reset(self._before)
 
     def end(self) -> None:
         """From now on there is something to show."""
@@ -93,7 +112,7 @@ class ProgressLine:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self._waiting.end()
+        self._waiting.__exit__(kind, error, trace)
         if self.live and self._last:
             with contextlib.suppress(OSError):  # the terminal may be gone
                 self.stream.write("\n")

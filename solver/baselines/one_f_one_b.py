@@ -28,9 +28,11 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     for s, stage in enumerate(pipeline.stages):
         row = rows[stage.device]
         ahead = min(len(pipeline.stages) - 1 - s, micro_batches)  # forwards before the first backward can be there
-        row += [(stage.forward, m) for m in range(ahead)]
+        forward, backwards = stage.forward, stage.blocks[1:]
+        row += [(forward, m) for m in range(ahead)]
         for m in range(micro_batches):
             if m + ahead < micro_batches:
-                row.append((stage.forward, m + ahead))
-            row += [(block, m) for block in stage.blocks[1:]]
+                row.append((forward, m + ahead))
+            for block in backwards:
+                row.append((block, m))
     return rows

@@ -3,13 +3,16 @@ orders along the graph."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from solver import files, schedule
 from solver.baselines import sequential
 from solver.baselines.amounts import Amounts
 from solver.baselines.base import NotApplicable
@@ -18,8 +21,8 @@ from solver.baselines.twins import on_every_twin, without_twins
 from solver.bounds.graph import Graph, graph_of
 from solver.bounds.order import NEVER, Order, implied_order
 from solver.instance import Instance
-from solver.problem import Device, Problem
-from solver.schedule import Schedule
+from solver.problem import Block, BlockKind, Device, Problem
+from solver.schedule import Operation, Schedule
 from solver.timing import time_orders
 from solver.validate import violations
 from tests.properties.strategies import problems
@@ -109,3 +112,38 @@ def test_twins_run_what_one_device_would(problem: Problem, data: st.DataObject) 
     assert found == on_every_twin(greedy_orders(one, micro_batches), stands_for)
     schedule = Schedule(twofold, micro_batches, time_orders(twofold, micro_batches, found), 0.0)
     assert not violations(schedule)
+
+
+@given(st.lists(st.builds(Operation, st.integers(0, 3), st.integers(0, 5), st.sampled_from([-0.0, 0.0, 1.0, 1.5, 2]),
+                          st.sampled_from([1.0, 2.0, 2.5, 3]))))
+@settings(max_examples=200, deadline=None)
+def test_operations_sorted_in_columns_are_in_the_order_of_the_plain_sort(operations: list[Operation]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schedule, "_MANY", 1)
+        found = schedule._in_order(operations)
+    assert list(map(repr, found)) == list(map(repr, sorted(operations, key=itemgetter(2, 3, 0))))
+    assert schedule._in_order(found) is found
+    assert found.latest_end == max((operation.end for operation in operations), default=0.0)
+
+
+@given(problems(), st.integers(1, 3), st.sampled_from([1, 1.0, 1 / 3, 1e300, 2**70]))
+@settings(max_examples=100, deadline=None)
+def test_a_schedule_is_written_as_its_object_would_be(problem: Problem, micro_batches: int, factor: float) -> None:
+    orders = sequential.in_sequence(problem, micro_batches)
+    if orders is None:
+        return
+    operations = tuple(Operation(block, m, start * factor, end) for block, m, start, end
+                       in time_orders(problem, micro_batches, orders))
+    made = Schedule(problem, micro_batches, operations, 0, solver={"name": 'an "operations": [] name'})
+    assert files._schedule_text(made) == json.dumps(files.schedule_to_json(made))
+
+
+@pytest.mark.parametrize("start", [float("nan"), float("inf"), np.float64(2.0), True])
+def test_unusual_numbers_are_written_as_ever(start: float) -> None:
+    problem = Problem("p", (Device("d", None),), (Block("b", BlockKind.OTHER, (0,), 1),))
+    made = Schedule(problem, 1, (Operation(0, 0, start, 3.0),), 0)
+    if np.isfinite(start):
+        assert files._schedule_text(made) == json.dumps(files.schedule_to_json(made))
+    else:
+        with pytest.raises(ValueError, match="Out of range float"):
+            files._schedule_text(made)

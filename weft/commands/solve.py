@@ -28,7 +28,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         from solver.files import schedule_to_json
 
-        told = schedule_to_json(schedule)
+        told = schedule_to_json(schedule, operations=False)
         for bulky in ("problem", "operations"):
             del told[bulky]
         print(json.dumps({"name": schedule.problem.name, **told}))
