@@ -143,6 +143,7 @@ def test_variables_that_mean_nothing_are_named(
     variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     for name, value in {**variables, **changed}.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("runtime.joining.SLACK", 120.0)  # past it this very process would end
     threads = torch.get_num_threads()
     with pytest.raises(SessionError) as raised, join(1.0):
         pass
@@ -158,6 +159,7 @@ def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> 
         for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
             monkeypatch.setenv(name, value)
         threads = torch.get_num_threads()
+        monkeypatch.setattr("runtime.joining.SLACK", 120.0)
         with pytest.raises(SessionError) as raised, join(1.0):
             pass
         torch.set_num_threads(threads)

@@ -67,6 +67,7 @@ def test_a_rank_that_does_not_find_the_first_says_where_it_looked(monkeypatch: p
     port = str(free_port())
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("runtime.joining.SLACK", 120.0)  # past it this very process would end
     threads = torch.get_num_threads()
     with pytest.raises(SessionError, match=rf"rank 1 did not find rank 0 at 127.0.0.1:{port} within 1 s"), join(1.0):
         pass
