@@ -27,7 +27,7 @@ from rich.table import Table
 from experiments.catalogue import EXPERIMENTS, Experiment
 from experiments.document import DOCUMENT, document
 from experiments.provenance import NOT_RECORDED, ROOT, git
-from solver.entries import write_atomically
+from solver.writing import write_atomically
 
 #: Of the load average: above it a machine is not quiet. What ran before leaves it within :data:`PATIENCE` seconds.
 QUIET, PATIENCE = 0.5, 300

@@ -27,7 +27,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from solver.entries import write_atomically
+from solver.writing import write_atomically
 
 __all__ = ["NOT_RECORDED", "ROOT", "Record", "git", "machine"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import weft
 from experiments.provenance import Record
-from solver.entries import write_atomically
+from solver.writing import write_atomically
 from weft.progress import ProgressLine
 
 HOME = Path(__file__).resolve().parent

@@ -20,8 +20,9 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from models.operator_times import OperatorTime, Origin
-from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format
 from solver.operators import Operator, OperatorError, OperatorGraph, Work
+from solver.writing import write_atomically
 
 __all__ = ["Figure", "MeasuredOperator", "MeasuredTimes", "load_times", "save_times", "times_from_json",
            "times_to_json"]

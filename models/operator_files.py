@@ -46,8 +46,9 @@ from typing import Any
 from models.limits import MAX_FLOPS, MAX_OPERATORS
 from models.quantities import LARGEST
 from models.reading import bad_name
-from solver.entries import Entry, FormatError, read_json, require_format, show, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format, show
 from solver.operators import Layout, Operator, OperatorError, OperatorGraph, Parameter, Split, Tensor, Work
+from solver.writing import write_atomically
 
 __all__ = ["OPERATORS_FORMAT", "graph_from_json", "graph_to_json", "load_graph", "save_graph"]
 

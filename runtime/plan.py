@@ -35,11 +35,12 @@ from runtime.program import (
     Work,
     parse_instruction,
 )
-from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format
 from solver.files import problem_from_json, problem_to_json
 from solver.problem import BlockKind, Problem
 from solver.provenance import check_provenance
 from solver.schedule import Schedule
+from solver.writing import write_atomically
 
 __all__ = ["PLAN_FORMATS", "Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
 

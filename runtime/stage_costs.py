@@ -19,9 +19,10 @@ from typing import Any
 
 from runtime.buffers import OPEN_SENDS
 from runtime.measure import Memory, Sample
-from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format
 from solver.model_facts import ModelFacts, StageFacts, TieFacts
 from solver.problem import Block, BlockKind, Dependency, Device, Problem
+from solver.writing import write_atomically
 
 __all__ = ["MODES", "MeasureError", "MeasuredStages", "PassCost", "StageCosts", "load_stage_costs", "measured_problem",
            "save_stage_costs", "stage_costs_from_json", "stage_costs_to_json", "static_bytes"]

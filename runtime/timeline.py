@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from runtime.plan import Plan
-from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format
 from solver.problem import LARGEST_AMOUNT, SMALLEST_AMOUNT
+from solver.writing import write_atomically
 
 __all__ = [
     "Comparison", "Measured", "Timeline", "compare", "load_timeline", "save_timeline", "timeline_from_json",

@@ -87,8 +87,7 @@ class Budget:
         time does, as runs would not repeat then.
         """
         until = self.now() + seconds if self.deterministic is None else math.inf
-        with contextlib.suppress(OutOfTime), watching(
-                lambda: self.interrupted or self.left <= 0 or self.now() >= until):
+        with contextlib.suppress(OutOfTime), watching(lambda: self.left <= 0 or self.now() >= until):
             yield
 
 

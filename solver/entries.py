@@ -16,10 +16,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from solver.problem import LARGEST, MOST_NAME, Number, is_finite_number, unprintable
-from solver.writing import write_atomically
 
 __all__ = ["MOST_BYTES", "Entry", "FormatError", "named", "near", "number", "read_json", "read_text",
-           "require_format", "show", "write_atomically"]
+           "require_format", "show"]
 
 
 #: Larger files are a mistake: two million operations, the most a search takes, are a third of that.

@@ -2,7 +2,7 @@
 
 Readers refuse an unknown ``format``, an unknown field, a missing one and values of the wrong type, and say which
 entry and which field (:class:`~solver.entries.FormatError`); what the values mean is checked by
-:class:`~solver.problem.Problem` itself. Writers go through :func:`~solver.entries.write_atomically`, so that a full
+:class:`~solver.problem.Problem` itself. Writers go through :func:`~solver.writing.write_atomically`, so that a full
 disk or a killed process leaves no half file.
 """
 
@@ -15,11 +15,12 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from solver.entries import Entry, FormatError, named, near, number, read_json, require_format, show, write_atomically
+from solver.entries import Entry, FormatError, named, near, number, read_json, require_format, show
 from solver.model_files import facts_from_json, facts_to_json
 from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem, ProblemError
 from solver.provenance import check_provenance
 from solver.schedule import Operation, Repetend, Schedule
+from solver.writing import write_atomically
 
 __all__ = ["PROBLEM_FORMAT", "SCHEDULE_FORMAT", "load_problem", "load_schedule", "problem_from_json", "problem_to_json",
            "save_problem", "save_schedule", "schedule_from_json", "schedule_to_json"]

@@ -14,9 +14,9 @@ import pytest
 import weft
 from models.zoo.shapes import shape
 from solver.baselines import baseline
-from solver.entries import write_atomically
 from solver.files import load_schedule, problem_to_json, save_problem, save_schedule
 from solver.problem import Problem
+from solver.writing import write_atomically
 from tests.builders import TINY_SPEC, chain, pipeline
 from weft.cli import main
 from weft.commands import commands

@@ -13,7 +13,7 @@ import pytest
 
 from solver.baselines import baseline
 from solver.claims import judge_claims
-from solver.entries import FormatError, read_json, read_text, write_atomically
+from solver.entries import FormatError, read_json, read_text
 from solver.files import (
     load_problem,
     load_schedule,
@@ -24,6 +24,7 @@ from solver.files import (
     schedule_from_json,
     schedule_to_json,
 )
+from solver.writing import write_atomically
 from tests.builders import chain, pipeline
 
 PROBLEM: dict[str, Any] = {

@@ -172,16 +172,20 @@ CASES: dict[str, tuple[Callable[[], Problem], int]] = {
 }
 
 
-def _searched(problem: Problem, micro_batches: int, seconds: float) -> tuple[Search, Looks]:
-    clock = Looks()
-    budget = Budget(seconds=seconds, now=clock)
+def _run(problem: Problem, micro_batches: int, budget: Budget) -> Search:
+    """All steps of a search, or as many as there is time for."""
     search: Search | None = None
     with budget.limited():
         search = Search(problem, micro_batches, budget)
         for _ in search.steps():
             pass
     assert search is not None
-    return search, clock
+    return search
+
+
+def _searched(problem: Problem, micro_batches: int, seconds: float) -> tuple[Search, Looks]:
+    clock = Looks()
+    return _run(problem, micro_batches, Budget(seconds=seconds, now=clock)), clock
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["as it is", "as if large"])
@@ -221,13 +225,7 @@ def test_a_search_overruns_by_no_more_than_judging_takes(name: str, monkeypatch:
     for times in (1.5, 6, 25):
         limit = times * first
         with Work() as clock:
-            budget = Budget(seconds=limit, now=clock)
-            search: Search | None = None
-            with budget.limited():
-                search = Search(problem, micro_batches, budget)
-                for _ in search.steps():
-                    pass
-            assert search is not None
+            search = _run(problem, micro_batches, Budget(seconds=limit, now=clock))
             found = search.result()
         assert not violations(found)
         assert clock.count <= 1.1 * limit + first, (times, search.phase)

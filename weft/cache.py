@@ -21,10 +21,11 @@ from typing import Any
 import solver
 from solver.baselines import BASELINES
 from solver.claims import judge_claims
-from solver.entries import Entry, FormatError, read_json, require_format, write_atomically
+from solver.entries import Entry, FormatError, read_json, require_format
 from solver.files import problem_to_json, schedule_from_json, schedule_to_json
 from solver.schedule import Schedule
 from solver.validate import violations
+from solver.writing import write_atomically
 from weft.options import SearchOptions
 from weft.planning import Case
 from weft.tasks import Solved

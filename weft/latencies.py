@@ -110,8 +110,8 @@ class Serving:
 
         Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
         """
-        from solver.entries import write_atomically
         from solver.files import save_schedule
+        from solver.writing import write_atomically
 
         if Path(path).suffix.lower() != ".json":
             if self.floor is None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from solver.baselines import BASELINES
-from solver.entries import write_atomically
 from solver.problem import Number
 from solver.schedule import RELATIVE_TOLERANCE, Schedule
+from solver.writing import write_atomically
 from weft.coverage import OTHERS
 from weft.tables import table_text
 from weft.tasks import Solved

@@ -22,9 +22,9 @@ from pathlib import Path
 
 from runtime.export.refusal import ExportError, pipeline_for
 from runtime.export.torch_csv import torch_csv
-from solver.entries import write_atomically
 from solver.pipeline import Pipeline
 from solver.schedule import Schedule
+from solver.writing import write_atomically
 
 __all__ = ["megatron_flags", "megatron_layout", "save_megatron", "save_torchtitan", "torchtitan_settings"]
 

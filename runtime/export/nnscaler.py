@@ -14,9 +14,9 @@ import os
 
 from runtime.export.mirror import backward_of
 from runtime.export.steps import ranked_steps
-from solver.entries import write_atomically
 from solver.problem import BlockKind
 from solver.schedule import Schedule
+from solver.writing import write_atomically
 
 __all__ = ["nnscaler_module", "save_nnscaler"]
 

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from runtime.lowering import routes
 from runtime.timeline import Timeline
-from solver.entries import write_atomically
 from solver.problem import Block, BlockKind
 from solver.schedule import Schedule
+from solver.writing import write_atomically
 
 __all__ = ["save_trace", "trace"]
 

@@ -21,10 +21,11 @@ import networkx as nx
 
 from runtime.export.refusal import ExportError
 from runtime.export.steps import MAX_STEPS, ranked_steps, unit_of_time
-from solver.entries import Entry, FormatError, read_json, write_atomically
+from solver.entries import Entry, FormatError, read_json
 from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from solver.schedule import Operation, Schedule
 from solver.timing import DeadlockError, time_orders
+from solver.writing import write_atomically
 
 __all__ = ["load_tessel", "save_tessel", "tessel_from_json", "tessel_to_json"]
 

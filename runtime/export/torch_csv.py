@@ -25,9 +25,9 @@ from runtime.export.actions import Action, TorchVersion
 from runtime.export.refusal import ExportError, pipeline_for
 from runtime.lowering import lower
 from runtime.program import Instruction, Recv, Send, StageWork
-from solver.entries import write_atomically
 from solver.pipeline import Pipeline
 from solver.schedule import Schedule
+from solver.writing import write_atomically
 
 __all__ = ["save_torch_csv", "torch_csv", "torch_rows"]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from solver.entries import write_atomically
 from solver.schedule import Schedule
+from solver.writing import write_atomically
 
 if TYPE_CHECKING:
     import altair as alt

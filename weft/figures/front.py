@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import altair as alt
 
 from solver.baselines import BASELINES
-from solver.entries import write_atomically
 from solver.problem import Number
+from solver.writing import write_atomically
 from weft.figures import FORMATS
 from weft.figures.data import Row as Record
 from weft.figures.picture import render

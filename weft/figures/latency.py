@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from solver.entries import write_atomically
+from solver.writing import write_atomically
 from weft.figures import FORMATS
 from weft.figures.picture import render
 from weft.figures.style import FONT, INK, MUTED
