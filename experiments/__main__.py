@@ -24,10 +24,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments.catalogue import EXPERIMENTS, Experiment
-from experiments.document import DOCUMENT, document
-from experiments.provenance import NOT_RECORDED, ROOT, git
-from solver.writing import write_atomically
+from experiments.lib.catalogue import EXPERIMENTS, Experiment
+from experiments.lib.document import DOCUMENT, document
+from experiments.lib.provenance import NOT_RECORDED, ROOT, git
+from weft.solver.io.writing import write_atomically
 
 #: Of the load average: above it a machine is not quiet. What ran before leaves it within :data:`PATIENCE` seconds.
 QUIET, PATIENCE = 0.5, 300

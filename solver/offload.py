@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from solver.problem import Block, BlockKind, Dependency, Link, Number, Problem, ProblemError
+from weft.solver.problem import Block, BlockKind, Dependency, Link, Number, Problem, ProblemError
 
 __all__ = ["Offload", "host_links", "with_offloads"]
 
@@ -50,8 +50,8 @@ def with_offloads(problem: Problem, offloads: Iterable[Offload], moment: Number)
     """``problem`` with the blocks and links of ``offloads``.
 
     ``moment`` is how long each of the new blocks holds its device: something small against all durations, but more than
-    0, as every block's. Raises :class:`~solver.problem.ProblemError` for blocks that are not there or not on the same
-    devices, for a size that the forward does not take, and for a stage that is offloaded twice.
+    0, as every block's. Raises :class:`~weft.solver.problem.ProblemError` for blocks that are not there or not on the
+    same devices, for a size that the forward does not take, and for a stage that is offloaded twice.
     """
     links = {link.name: link for link in problem.links}
     after_forward: dict[str, Block] = {}

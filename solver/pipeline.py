@@ -1,8 +1,8 @@
 """Recognising a pipeline: a chain of stages, each on one device, run forwards and then backwards.
 
-The published schedules (:mod:`solver.baselines`) and the executor speak of stages; a :class:`~solver.problem.Problem`
-speaks of blocks. :meth:`Pipeline.of` finds the stages in the kinds of the blocks and in what waits for what, never in
-their names.
+The published schedules (:mod:`weft.solver.baselines`) and the executor speak of stages; a
+:class:`~weft.solver.problem.Problem` speaks of blocks. :meth:`Pipeline.of` finds the stages in the kinds of the blocks
+and in what waits for what, never in their names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
-from solver.problem import BlockKind, Problem
+from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["NotAPipeline", "Pipeline", "Shape", "Stage"]
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import networkx as nx
 
-from solver.model_facts import ModelFacts
+from weft.solver.model_facts import ModelFacts
 
 Number: TypeAlias = int | float
 
@@ -83,7 +83,7 @@ class Device:
 class Link:
     """A directed link between two devices (by index) that carries one transfer at a time.
 
-    It may begin and end at one device: such as its copies to what is no device here (:mod:`solver.offload`).
+    It may begin and end at one device: such as its copies to what is no device here (:mod:`weft.solver.offload`).
     """
 
     name: str

@@ -1,6 +1,6 @@
 """What comes out: when every block of every micro-batch runs, and what is read off that.
 
-A :class:`Schedule` states; it does not judge. Whether it is feasible is the word of :mod:`solver.validate`.
+A :class:`Schedule` states; it does not judge. Whether it is feasible is the word of :mod:`weft.solver.validate`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solver.problem import Number, Problem
+from weft.solver.problem import Number, Problem
 
 __all__ = ["Bubble", "Operation", "Repetend", "Schedule"]
 

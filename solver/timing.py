@@ -2,7 +2,7 @@
 
 Given in which order each device runs its operations, the earliest start of each is the longest path to it, over
 the previous operation on each of its devices and the producers it waits for, with their transfers
-(:class:`~solver.problem.Dependency`). These times are the componentwise least among all schedules with
+(:class:`~weft.solver.problem.Dependency`). These times are the componentwise least among all schedules with
 those orders, so no schedule with the same orders has a smaller makespan; memory depends on the orders alone.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from solver.clock import checked, checkpoint
-from solver.problem import Problem
-from solver.schedule import Operation
+from weft.solver.clock import checked, checkpoint
+from weft.solver.problem import Problem
+from weft.solver.schedule import Operation
 
 __all__ = ["DeadlockError", "Orders", "time_orders"]
 

@@ -1,4 +1,4 @@
-"""The judge: is a :class:`~solver.schedule.Schedule` a feasible schedule of its problem?
+"""The judge: is a :class:`~weft.solver.schedule.Schedule` a feasible schedule of its problem?
 
 Every rule is checked from the bare list of operations. Nothing of what makes schedules is used here (not the timing,
 not what a schedule derives about itself), so that a mistake there cannot hide behind the same mistake here.
@@ -13,7 +13,8 @@ The rules:
 - at no time does a device hold more than its memory. What ends gives back before what starts at that time takes.
   Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
 - per block, micro-batch m starts before m + 1 (unless ``in_turn=False``);
-- what the schedule says of itself (bounds, period, repetend) is true, as far as :mod:`solver.statements` can tell.
+- what the schedule says of itself (bounds, period, repetend) is true, as far as :mod:`weft.solver.judge.statements` can
+  tell.
 
 Times are compared with a tolerance of 1e-9 of the makespan (or of the work and transfers one after another, if that
 is less: idle time must not buy tolerance).
@@ -29,16 +30,17 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 
-from solver.clock import checked
-from solver.columns import Amounts, Columns
-from solver.problem import Number, Problem
-from solver.schedule import Operation, Schedule
-from solver.statements import Verdict, judge_statements
+from weft.solver.clock import checked
+from weft.solver.judge.statements import Verdict, judge_statements
+from weft.solver.problem import Number, Problem
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.validate_columns import Amounts, Columns
 
 __all__ = ["InvalidSchedule", "peaks", "statements", "validate", "violations"]
 
 TOLERANCE = 1e-9
-#: From so many operations on it is told at once, where it is so, that no rule is broken (:mod:`solver.columns`).
+#: From so many operations on it is told at once, where it is so, that no rule is broken
+#: (:mod:`weft.solver.validate_columns`).
 _MANY = 4096
 
 

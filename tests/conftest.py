@@ -11,7 +11,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from solver.search import Search
+from weft.solver.step.search import Search
 
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

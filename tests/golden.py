@@ -14,26 +14,25 @@ import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import weft
-from experiments import generated, scale
-from experiments.placement_graphs import bert_like, inception_like, nasnet_like
-from models.spec import Spec, parse_spec
-from solver.cpsat import Budget
-from solver.instance import Instance
-from solver.repetend import find_repetend
-from solver.schedule import Schedule
-from solver.search import Infeasible, solve
-from solver.seeds import one_at_a_time
-from tests.builders import loop, pipeline, v
+from experiments.lib import generated
+from experiments.lib.placement_graphs import bert_like, inception_like, nasnet_like
+from experiments.period import scale
+from tests.support.builders import loop, pipeline, v
+from tests.support.paths import DATA, SPECS
+from weft.models.spec.spec import Spec, parse_spec
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.search import find_repetend
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Infeasible, solve
+from weft.solver.ticks import Instance
 
 __all__ = ["GOLDEN", "RUNS", "differences"]
 
-HERE = Path(__file__).parent
-GOLDEN = HERE / "data" / "golden.json"
-SPECS = HERE.parent / "experiments" / "specs"
+GOLDEN = DATA / "golden.json"
 #: A wall limit that no run comes near: only the effort ends a search, so a busy machine changes nothing.
 UNLIMITED = 3600.0
 

@@ -12,9 +12,6 @@ Importing weft is cheap: what a function needs (OR-Tools, the chart library, tor
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 from weft.api.models import SCHEMAS, capture, estimate, profile, profile_stages, schema
 from weft.api.schedules import check, draw, export_schedule, fit, import_schedule, plan, replay, replay_alone, unroll
 from weft.api.searches import compare, demo, explain, latency, place, place_memory, solve, sweep
@@ -25,17 +22,3 @@ __all__ = ["SCHEMAS", "PathLike", "Source", "__version__", "capture", "check", "
            "profile", "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
 
 __version__ = "0.1.0"
-
-
-def _refuse_strangers() -> None:
-    """Another installed package of the same name would be imported instead of ours and fail in strange ways."""
-    home = Path(__file__).resolve().parent.parent
-    for name in ("solver", "models", "runtime"):
-        found = importlib.util.find_spec(name)
-        origin = Path(found.origin).resolve() if found and found.origin else None
-        if origin is None or origin.parent.parent != home:
-            raise ImportError(f"weft needs its own package {name!r} at {home / name}, but Python finds "
-                              f"{origin.parent if origin else 'none'}: start Python elsewhere, or uninstall the other")
-
-
-_refuse_strangers()

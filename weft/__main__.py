@@ -2,6 +2,6 @@
 
 import sys
 
-from weft.cli import main
+from weft.cli.main import main
 
 sys.exit(main())

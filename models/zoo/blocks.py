@@ -1,8 +1,9 @@
 """The blocks that the zoo's families are made of: linear layers, norms, attention, feed-forward parts, losses.
 
-Each adds its operators to a :class:`~models.zoo.builder.Builder` and returns the tensor that goes on. They are cut as
-finely as a framework's kernels are, and as the profiles in ``models/data/aceso`` are. Activations are (batch, sequence,
-hidden) unless a block says otherwise. A multiplication and an addition count as two floating-point operations.
+Each adds its operators to a :class:`~weft.models.zoo.builder.Builder` and returns the tensor that goes on. They are cut
+as finely as a framework's kernels are, and as the profiles in ``models/data/aceso`` are. Activations are (batch,
+sequence, hidden) unless a block says otherwise. A multiplication and an addition count as two floating-point
+operations.
 
 What is kept for the backward is what PyTorch keeps: a linear layer its input, a softmax its output, dropout a mask of
 one byte an element, GELU its input, ReLU its output, a norm its input and its statistics in fp32.
@@ -13,8 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from models.zoo.builder import Builder
-from solver.operators import Parameter, Split, Tensor, Work
+from weft.models.graph.operators import Parameter, Split, Tensor, Work
+from weft.models.zoo.builder import Builder
 
 __all__ = ["activation", "add", "attention", "copy", "cross_entropy", "embedding", "feed_forward", "linear", "norm",
            "pointwise", "transformer_layer"]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from solver.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
+from weft.models.graph.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
 
 __all__ = ["DTYPES", "Builder"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from models.zoo.builder import Builder
-from solver.operators import Split, Tensor, Work
+from weft.models.graph.operators import Split, Tensor, Work
+from weft.models.zoo.builder import Builder
 
 __all__ = ["batch_norm", "convolution", "patches", "pool"]
 

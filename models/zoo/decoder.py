@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
-from models.families import GptModel, MoeModel
-from models.zoo.blocks import add, attention, cross_entropy, embedding, feed_forward, linear, norm, transformer_layer
-from models.zoo.builder import Builder
-from models.zoo.experts import mixture_of_experts
-from solver.operators import OperatorGraph, Tensor
+from weft.models.graph.operators import OperatorGraph, Tensor
+from weft.models.spec.families import GptModel, MoeModel
+from weft.models.zoo.blocks import (
+    add,
+    attention,
+    cross_entropy,
+    embedding,
+    feed_forward,
+    linear,
+    norm,
+    transformer_layer,
+)
+from weft.models.zoo.builder import Builder
+from weft.models.zoo.experts import mixture_of_experts
 
 __all__ = ["gpt_graph"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from models.families import DlrmModel, UnoModel
-from models.zoo.blocks import activation, linear
-from models.zoo.builder import Builder
-from models.zoo.multimodal import concatenation
-from solver.operators import OperatorGraph, Split, Tensor, Work
+from weft.models.graph.operators import OperatorGraph, Split, Tensor, Work
+from weft.models.spec.families import DlrmModel, UnoModel
+from weft.models.zoo.blocks import activation, linear
+from weft.models.zoo.builder import Builder
+from weft.models.zoo.multimodal import concatenation
 
 __all__ = ["dlrm_graph", "uno_graph"]
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from models.families import EvoformerModel
-from models.zoo.blocks import activation, attention, copy, linear, norm, pointwise
-from models.zoo.builder import Builder
-from solver.operators import OperatorGraph, Split, Tensor
+from weft.models.graph.operators import OperatorGraph, Split, Tensor
+from weft.models.spec.families import EvoformerModel
+from weft.models.zoo.blocks import activation, attention, copy, linear, norm, pointwise
+from weft.models.zoo.builder import Builder
 
 __all__ = ["evoformer_graph"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from models.zoo.blocks import activation, linear, pointwise
-from models.zoo.builder import Builder
-from solver.operators import Split, Tensor
+from weft.models.graph.operators import Split, Tensor
+from weft.models.zoo.blocks import activation, linear, pointwise
+from weft.models.zoo.builder import Builder
 
 __all__ = ["mixture_of_experts"]
 

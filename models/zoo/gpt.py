@@ -1,7 +1,7 @@
 """The GPT family: an embedding, equal transformer layers, and a head of final layer norm, logits and loss.
 
-*Measured* (:mod:`models.profiles`): the time of every operator's forward and whole backward, its weights, the memory
-it leaves allocated and the transient memory around it. *Modelled* from these:
+*Measured* (:mod:`weft.models.times.profiles`): the time of every operator's forward and whole backward, its weights,
+  the memory it leaves allocated and the transient memory around it. *Modelled* from these:
 
 - The split of a backward into input and weight gradient. A linear layer's two gradients are matrix products of one
   size: half of its backward each; so for the head, whose weight-gradient product at the rate of the MLP's is half of
@@ -24,11 +24,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from models.costs import LayerCost, recomputed
-from models.devices import DEVICES
-from models.profiles import PROFILES, Operator, ProfileError, load_profile, shipped_profile
-from models.sections import GptModel, Spec, Training
-from models.spec import SpecError, named_file, path_in
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.costs import LayerCost, recomputed
+from weft.models.spec.sections import GptModel, Spec, Training
+from weft.models.spec.spec import SpecError, named_file, path_in
+from weft.models.times.profiles import PROFILES, Operator, ProfileError, load_profile, shipped_profile
 
 __all__ = ["GptSizes", "gpt_layers", "profile_sizes"]
 
@@ -79,7 +79,7 @@ def gpt_layers(spec: Spec) -> list[LayerCost]:
     """The layers of a spec whose model is a GPT, embedding first.
 
     The number of layers is free; for other sizes than the profile's there are no measured costs, and nothing is
-    scaled: :class:`~models.spec.SpecError` says which size the profile is for.
+    scaled: :class:`~weft.models.spec.spec.SpecError` says which size the profile is for.
     """
     model = spec.model
     assert isinstance(model, GptModel)
@@ -101,8 +101,8 @@ def gpt_layers(spec: Spec) -> list[LayerCost]:
 
 
 def profile_sizes(operators: Mapping[str, Operator], where: str) -> GptSizes:
-    """The sizes a GPT profile was measured at. Raises :class:`~models.profiles.ProfileError` if a row is missing or
-    the rows do not belong to one GPT in fp16."""
+    """The sizes a GPT profile was measured at. Raises :class:`~weft.models.times.profiles.ProfileError` if a row is
+    missing or the rows do not belong to one GPT in fp16."""
     for name in (*_EMBEDDING, *_TRANSFORMER, *_HEAD):
         if name not in operators:
             raise ProfileError(f"{where}: the operator {name!r} is missing")

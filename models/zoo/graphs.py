@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from models.families import (
+from weft.models.graph.operators import OperatorGraph
+from weft.models.spec.families import (
     DlrmModel,
     EvoformerModel,
     FlavaModel,
@@ -13,15 +14,14 @@ from models.families import (
     T5Model,
     UnoModel,
 )
-from models.section import Section
-from models.zoo.decoder import gpt_graph
-from models.zoo.dlrm import dlrm_graph, uno_graph
-from models.zoo.evoformer import evoformer_graph
-from models.zoo.multimodal import flava_graph, mmt_graph
-from models.zoo.resnet import resnet_graph
-from models.zoo.swin import swin_graph
-from models.zoo.t5 import t5_graph
-from solver.operators import OperatorGraph
+from weft.models.spec.section import Section
+from weft.models.zoo.decoder import gpt_graph
+from weft.models.zoo.dlrm import dlrm_graph, uno_graph
+from weft.models.zoo.evoformer import evoformer_graph
+from weft.models.zoo.multimodal import flava_graph, mmt_graph
+from weft.models.zoo.resnet import resnet_graph
+from weft.models.zoo.swin import swin_graph
+from weft.models.zoo.t5 import t5_graph
 
 __all__ = ["model_graph"]
 

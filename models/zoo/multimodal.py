@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 
-from models.families import FlavaModel, MmtModel
-from models.zoo.blocks import linear, norm, transformer_layer
-from models.zoo.builder import Builder
-from models.zoo.convolutions import patches
-from solver.operators import OperatorGraph, Parameter, Tensor, Work
+from weft.models.graph.operators import OperatorGraph, Parameter, Tensor, Work
+from weft.models.spec.families import FlavaModel, MmtModel
+from weft.models.zoo.blocks import linear, norm, transformer_layer
+from weft.models.zoo.builder import Builder
+from weft.models.zoo.convolutions import patches
 
 __all__ = ["concatenation", "flava_graph", "mmt_graph"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.families import (
+from weft.models.spec.families import (
     DlrmModel,
     EvoformerModel,
     FlavaModel,
@@ -16,7 +16,7 @@ from models.families import (
     T5Model,
     UnoModel,
 )
-from models.section import Section
+from weft.models.spec.section import Section
 
 __all__ = ["CRITEO_TABLES", "EXACT", "PUBLISHED", "ROUNDED"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from models.families import ResNetModel
-from models.zoo.blocks import cross_entropy, linear, pointwise
-from models.zoo.builder import Builder
-from models.zoo.convolutions import batch_norm, convolution, pool
-from solver.operators import OperatorGraph, Tensor
+from weft.models.graph.operators import OperatorGraph, Tensor
+from weft.models.spec.families import ResNetModel
+from weft.models.zoo.blocks import cross_entropy, linear, pointwise
+from weft.models.zoo.builder import Builder
+from weft.models.zoo.convolutions import batch_norm, convolution, pool
 
 __all__ = ["resnet_graph"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 
 __all__ = ["SHAPES", "TESSEL_PROBLEMS", "shape"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from models.families import SwinModel
-from models.zoo.blocks import add, attention, copy, cross_entropy, feed_forward, linear, norm
-from models.zoo.builder import Builder
-from models.zoo.convolutions import patches
-from models.zoo.t5 import relative_bias
-from solver.operators import OperatorGraph, Tensor
+from weft.models.graph.operators import OperatorGraph, Tensor
+from weft.models.spec.families import SwinModel
+from weft.models.zoo.blocks import add, attention, copy, cross_entropy, feed_forward, linear, norm
+from weft.models.zoo.builder import Builder
+from weft.models.zoo.convolutions import patches
+from weft.models.zoo.t5 import relative_bias
 
 __all__ = ["swin_graph"]
 

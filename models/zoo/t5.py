@@ -6,10 +6,10 @@ layers of that side, so it travels with the hidden state. The encoder's output i
 
 from __future__ import annotations
 
-from models.families import T5Model
-from models.zoo.blocks import cross_entropy, embedding, linear, norm, transformer_layer
-from models.zoo.builder import Builder
-from solver.operators import OperatorGraph, Split, Tensor, Work
+from weft.models.graph.operators import OperatorGraph, Split, Tensor, Work
+from weft.models.spec.families import T5Model
+from weft.models.zoo.blocks import cross_entropy, embedding, linear, norm, transformer_layer
+from weft.models.zoo.builder import Builder
 
 __all__ = ["relative_bias", "t5_graph"]
 

@@ -20,11 +20,11 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-from runtime.export.refusal import ExportError, pipeline_for
-from runtime.export.torch_csv import torch_csv
-from solver.pipeline import Pipeline
-from solver.schedule import Schedule
-from solver.writing import write_atomically
+from weft.runtime.export.refusal import ExportError, pipeline_for
+from weft.runtime.export.torch_csv import torch_csv
+from weft.solver.io.writing import write_atomically
+from weft.solver.pipeline import Pipeline
+from weft.solver.schedule import Schedule
 
 __all__ = ["megatron_flags", "megatron_layout", "save_megatron", "save_torchtitan", "torchtitan_settings"]
 
@@ -38,8 +38,8 @@ _SCHEDULES = {"chain": "1F1B", "loop": "Interleaved1F1B", "v": "ZBVZeroBubble"}
 def megatron_layout(schedule: Schedule) -> str:
     """The layout string, as ``Et*3|t*4|t*4|t*3L``.
 
-    Raises :class:`~runtime.export.refusal.ExportError` where stages do not lie round and round on the ranks, or their
-    layers are not known or no embedding, transformer layers and head.
+    Raises :class:`~weft.runtime.export.refusal.ExportError` where stages do not lie round and round on the ranks, or
+    their layers are not known or no embedding, transformer layers and head.
     """
     pipeline = pipeline_for(schedule, "Megatron-LM's layout")
     name = schedule.problem.name
@@ -71,10 +71,11 @@ def save_megatron(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 
 
 def torchtitan_settings(schedule: Schedule, csv: str) -> str:
-    """The ``[parallelism]`` table, TOML; ``csv`` is where the order lies (:func:`runtime.export.torch_csv.torch_csv`).
+    """The ``[parallelism]`` table, TOML; ``csv`` is where the order lies
+    (:func:`weft.runtime.export.torch_csv.torch_csv`).
 
     Layers whose names are torchtitan's keep them; otherwise the embedding becomes ``tok_embeddings``, the layers
-    ``layers.0`` and on, the head ``norm`` and ``output``. Raises :class:`~runtime.export.refusal.ExportError` for
+    ``layers.0`` and on, the head ``norm`` and ``output``. Raises :class:`~weft.runtime.export.refusal.ExportError` for
     stages that lie neither one a rank nor in a loop nor in a V, and for layers as :func:`megatron_layout` does.
     """
     pipeline = pipeline_for(schedule, "torchtitan")
@@ -96,7 +97,7 @@ def torchtitan_settings(schedule: Schedule, csv: str) -> str:
 def save_torchtitan(schedule: Schedule, path: str | os.PathLike[str], *, torch: str = "2.13") -> Path:
     """Write :func:`torchtitan_settings` to ``path`` and the CSV beside it; returns the CSV's path.
 
-    Raises what :func:`torchtitan_settings` and :func:`runtime.export.torch_csv.torch_csv` do, and ``OSError``.
+    Raises what :func:`torchtitan_settings` and :func:`weft.runtime.export.torch_csv.torch_csv` do, and ``OSError``.
     """
     order = Path(path).with_suffix(".csv")
     if order == Path(path):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from runtime.export.refusal import ExportError
-from solver.problem import BlockKind, Problem
+from weft.runtime.export.refusal import ExportError
+from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["backward_of"]
 
@@ -12,7 +12,7 @@ def backward_of(problem: Problem, tool: str) -> dict[int, int]:
     """Per forward block its full backward, by index into ``problem.blocks``; empty for inference.
 
     The backward of a forward runs on the same devices and waits for the backwards of the forwards that wait for it,
-    where there are none for the forward itself. Raises :class:`~runtime.export.refusal.ExportError`, on behalf of
+    where there are none for the forward itself. Raises :class:`~weft.runtime.export.refusal.ExportError`, on behalf of
     ``tool``, for a block that is neither forward nor full backward, and where backwards do not mirror forwards so.
     """
     for block in problem.blocks:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 
-from runtime.export.mirror import backward_of
-from runtime.export.steps import ranked_steps
-from solver.problem import BlockKind
-from solver.schedule import Schedule
-from solver.writing import write_atomically
+from weft.runtime.export.mirror import backward_of
+from weft.runtime.export.steps import ranked_steps
+from weft.solver.io.writing import write_atomically
+from weft.solver.problem import BlockKind
+from weft.solver.schedule import Schedule
 
 __all__ = ["nnscaler_module", "save_nnscaler"]
 
@@ -56,7 +56,7 @@ def schedule(graph, num_microbatches=MICRO_BATCHES, num_stages=len(DEVICES)):
 def nnscaler_module(schedule: Schedule) -> str:
     """The module's text. Blocks on several devices and branches are fine.
 
-    Raises :class:`~runtime.export.refusal.ExportError` for split backwards, recomputation and other blocks that
+    Raises :class:`~weft.runtime.export.refusal.ExportError` for split backwards, recomputation and other blocks that
     nnScaler has no segment for, and for backwards that do not mirror the forwards.
     """
     problem = schedule.problem

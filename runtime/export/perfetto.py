@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from runtime.lowering import routes
-from runtime.timeline import Timeline
-from solver.problem import Block, BlockKind
-from solver.schedule import Schedule
-from solver.writing import write_atomically
+from weft.runtime.plan.lowering import routes
+from weft.runtime.plan.timeline import Timeline
+from weft.solver.io.writing import write_atomically
+from weft.solver.problem import Block, BlockKind
+from weft.solver.schedule import Schedule
 
 __all__ = ["save_trace", "trace"]
 

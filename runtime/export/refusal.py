@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from solver.pipeline import NotAPipeline, Pipeline
-from solver.schedule import Schedule
+from weft.solver.pipeline import NotAPipeline, Pipeline
+from weft.solver.schedule import Schedule
 
 __all__ = ["ExportError", "pipeline_for"]
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import gcd, lcm
 
-from runtime.export.refusal import ExportError
-from solver.problem import Number
-from solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.runtime.export.refusal import ExportError
+from weft.solver.problem import Number
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 
 __all__ = ["ranked_steps", "unit_of_time"]
 
@@ -20,7 +20,7 @@ def ranked_steps(schedule: Schedule, tool: str) -> list[tuple[int, int]]:
     """Per operation its first step and how many it takes, where a step ends whenever anything starts or ends.
 
     What ran at the same time, and what came before what, is as it was; how long it took is not. Raises
-    :class:`~runtime.export.refusal.ExportError` for operations too short to tell their start from their end.
+    :class:`~weft.runtime.export.refusal.ExportError` for operations too short to tell their start from their end.
     """
     tolerance = schedule.makespan * RELATIVE_TOLERANCE
     step_of: dict[float, int] = {}

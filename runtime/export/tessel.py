@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
-from runtime.export.refusal import ExportError
-from runtime.export.steps import MAX_STEPS, ranked_steps, unit_of_time
-from solver.entries import Entry, FormatError, read_json
-from solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
-from solver.schedule import Operation, Schedule
-from solver.timing import DeadlockError, time_orders
-from solver.writing import write_atomically
+from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.steps import MAX_STEPS, ranked_steps, unit_of_time
+from weft.solver.io.entries import Entry, FormatError, read_json
+from weft.solver.io.writing import write_atomically
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.timing import DeadlockError, time_orders
 
 __all__ = ["load_tessel", "save_tessel", "tessel_from_json", "tessel_to_json"]
 
@@ -41,12 +41,12 @@ def tessel_to_json(schedule: Schedule) -> dict[str, Any]:
     """The object of ``schedule``.
 
     A step is the greatest time that all durations and transfers are multiples of; with more than a million such steps
-    (Tessel lists each) they are ranks in time instead, see :func:`runtime.export.steps.ranked_steps`. Both halves of a
-    split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is empty, at
-    the end, where no stretch of steps holds every block once and repeats as it is.
+    (Tessel lists each) they are ranks in time instead, see :func:`weft.runtime.export.steps.ranked_steps`. Both halves
+    of a split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is empty,
+    at the end, where no stretch of steps holds every block once and repeats as it is.
 
-    Raises :class:`~runtime.export.refusal.ExportError` for a block of another kind, and for one that takes different
-    amounts of memory on its devices.
+    Raises :class:`~weft.runtime.export.refusal.ExportError` for a block of another kind, and for one that takes
+    different amounts of memory on its devices.
     """
     problem = schedule.problem
     for block in problem.blocks:
@@ -134,7 +134,10 @@ class _Row(NamedTuple):
 
 
 def load_tessel(path: str | os.PathLike[str], problem: Problem | None = None) -> Schedule:
-    """Read a Tessel schedule file. Raises :class:`~solver.entries.FormatError`; see :func:`tessel_from_json`."""
+    """Read a Tessel schedule file: see :func:`tessel_from_json`.
+
+    Raises :class:`~weft.solver.io.entries.FormatError`.
+    """
     return tessel_from_json(read_json(path), os.fspath(path), problem)
 
 
@@ -144,7 +147,7 @@ def tessel_from_json(value: Any, where: str = "schedule", problem: Problem | Non
     ``problem`` says what its blocks are: block ``gid`` is its ``gid``-th, on the same devices. The order is the file's,
     times are the earliest under it. Without a problem, times are the file's, and its spans and memory make one in which
     a block waits for all that ends before it in every micro-batch: as much as a file without dependencies can show.
-    ``makespan_bound`` is 0: nothing is proven. Raises :class:`~solver.entries.FormatError`.
+    ``makespan_bound`` is 0: nothing is proven. Raises :class:`~weft.solver.io.entries.FormatError`.
     """
     entry = Entry(value, where)
     entry.allow("ndevs", "blocks", "repetend")

@@ -2,18 +2,19 @@
 
 PyTorch's messages bear no tags: a send meets the peer's next receive, whichever it is. A pair of swapped receives goes
 unnoticed on gloo and trains on another micro-batch's data, and a gradient that is never reduced is too large by the
-number of micro-batches. Here the rows are held against the strict rules of :mod:`runtime.check`; where they break only
-the order between the two directions of a pair, buffered channels (gloo) still run them, which is told and no error.
+number of micro-batches. Here the rows are held against the strict rules of :mod:`weft.runtime.plan.check`; where they
+break only the order between the two directions of a pair, buffered channels (gloo) still run them, which is told and no
+error.
 """
 
 from __future__ import annotations
 
 import re
 
-from runtime.check import check_program
-from runtime.export.actions import COMPUTE, Action
-from runtime.export.torch_import import Table, unit_problem
-from runtime.program import Instruction, Program, ProgramError, Recv, Send, StageWork
+from weft.runtime.export.actions import COMPUTE, Action
+from weft.runtime.export.torch_import import Table, unit_problem
+from weft.runtime.plan.check import check_program
+from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Send, StageWork
 
 __all__ = ["check_communication"]
 
@@ -21,9 +22,9 @@ __all__ = ["check_communication"]
 def check_communication(table: Table) -> list[str]:
     """What to know about the messages of ``table``: one sentence each.
 
-    Raises :class:`~solver.entries.FormatError`, with row and cell, where they do not fit together: an action before its
-    data, a send without its receive, two ranks that see their messages in different orders, ranks that wait for each
-    other.
+    Raises :class:`~weft.solver.io.entries.FormatError`, with row and cell, where they do not fit together: an action
+    before its data, a send without its receive, two ranks that see their messages in different orders, ranks that wait
+    for each other.
     """
     if not table.has_communication:
         return []

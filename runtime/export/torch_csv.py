@@ -1,8 +1,8 @@
 """A schedule as a PyTorch pipelining CSV, with or without its communication.
 
 Without, PyTorch adds the messages itself, from a guess in which everything takes one unit of time. With it, they stand
-where :mod:`runtime.lowering` puts them: in one order on both ends of every pair of ranks, which PyTorch relies on (its
-messages bear no tags), and each receive posted before the action that runs while the data becomes ready.
+where :mod:`weft.runtime.plan.lowering` puts them: in one order on both ends of every pair of ranks, which PyTorch
+relies on (its messages bear no tags), and each receive posted before the action that runs while the data becomes ready.
 
 How PyTorch (2.10 to 2.15) runs such a file::
 
@@ -21,13 +21,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from runtime.export.actions import Action, TorchVersion
-from runtime.export.refusal import ExportError, pipeline_for
-from runtime.lowering import lower
-from runtime.program import Instruction, Recv, Send, StageWork
-from solver.pipeline import Pipeline
-from solver.schedule import Schedule
-from solver.writing import write_atomically
+from weft.runtime.export.actions import Action, TorchVersion
+from weft.runtime.export.refusal import ExportError, pipeline_for
+from weft.runtime.plan.lowering import lower
+from weft.runtime.plan.program import Instruction, Recv, Send, StageWork
+from weft.solver.io.writing import write_atomically
+from weft.solver.pipeline import Pipeline
+from weft.solver.schedule import Schedule
 
 __all__ = ["save_torch_csv", "torch_csv", "torch_rows"]
 
@@ -43,8 +43,8 @@ def save_torch_csv(schedule: Schedule, path: str | os.PathLike[str], *, communic
 def torch_csv(schedule: Schedule, *, communication: bool = False, torch: str = "2.13") -> str:
     """The CSV of ``schedule`` for PyTorch version ``torch``: row r is device r, in its order.
 
-    Raises :class:`~runtime.export.refusal.ExportError` for what PyTorch cannot express: a problem that is no chain of
-    stages each on one device, a forward without a backward, a last stage whose forwards are out of order (PyTorch
+    Raises :class:`~weft.runtime.export.refusal.ExportError` for what PyTorch cannot express: a problem that is no chain
+    of stages each on one device, a forward without a backward, a last stage whose forwards are out of order (PyTorch
     would pair outputs with other micro-batches' targets); ``ValueError`` for a version before 2.6.
     """
     rows = torch_rows(schedule, communication=communication, torch=torch)

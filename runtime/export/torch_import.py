@@ -1,8 +1,8 @@
 """A PyTorch pipelining CSV as a schedule, so that anyone's can be judged, timed, drawn and replayed.
 
-Both flavours are read; :func:`runtime.export.actions.parse_cell` says what a cell may hold. Stages, ranks and
+Both flavours are read; :func:`weft.runtime.export.actions.parse_cell` says what a cell may hold. Stages, ranks and
 micro-batches are found in the file. Durations come from a problem, or every forward and every half of a backward takes
-one unit. Times are the earliest under the file's order (:mod:`solver.timing`).
+one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from runtime.export.actions import COMPUTE, Action, parse_cell
-from solver.entries import FormatError, read_text
-from solver.pipeline import NotAPipeline, Pipeline, Stage
-from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from solver.schedule import Schedule
-from solver.timing import time_orders
+from weft.runtime.export.actions import COMPUTE, Action, parse_cell
+from weft.solver.io.entries import FormatError, read_text
+from weft.solver.pipeline import NotAPipeline, Pipeline, Stage
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.schedule import Schedule
+from weft.solver.timing import time_orders
 
 __all__ = ["Placed", "Table", "parse_table", "read_table", "schedule_of_table", "unit_problem"]
 
@@ -66,17 +66,17 @@ class Table:
                      for kinds in found)
 
     def refuse(self, row: int, cell: int, sentence: str) -> NoReturn:
-        """Raise :class:`~solver.entries.FormatError` at a cell; both count from 0, people count from 1."""
+        """Raise :class:`~weft.solver.io.entries.FormatError` at a cell; both count from 0, people count from 1."""
         raise FormatError(f"{self.where}: row {row + 1}, cell {cell + 1}: {sentence}")
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
-    """Read a schedule CSV. Raises :class:`~solver.entries.FormatError`, naming row and cell."""
+    """Read a schedule CSV. Raises :class:`~weft.solver.io.entries.FormatError`, naming row and cell."""
     return parse_table(read_text(path), os.fspath(path))
 
 
 def parse_table(text: str, where: str = "schedule") -> Table:
-    """The table of a CSV's text. Raises :class:`~solver.entries.FormatError`, led by ``where``."""
+    """The table of a CSV's text. Raises :class:`~weft.solver.io.entries.FormatError`, led by ``where``."""
     try:
         cells = list(csv.reader(io.StringIO(text)))
     except csv.Error as error:
@@ -216,7 +216,7 @@ def schedule_of_table(table: Table, problem: Problem | None = None) -> Schedule:
 
     Where they differ in words only they are matched as PyTorch would run them: a full backward is an I and its W, a
     stage 0 without an input gradient has its B in W. ``makespan_bound`` is 0: nothing is proven. Raises
-    :class:`~solver.entries.FormatError` if ``problem`` is no pipeline or another one.
+    :class:`~weft.solver.io.entries.FormatError` if ``problem`` is no pipeline or another one.
     """
     problem = unit_problem(table) if problem is None else problem
     pipeline = _pipeline(table, problem)

@@ -1,10 +1,10 @@
 """How tensors move between ranks, behind one small interface.
 
 ====================  ================================================================================================
-``gloo``              sockets, from CPU memory to CPU memory (:mod:`runtime.transports.collective`)
+``gloo``              sockets, from CPU memory to CPU memory (:mod:`weft.runtime.transports.collective`)
 ``nccl``              from GPU to GPU, one communicator for every pair of ranks (the same file)
 ``shared``            one-sided, between processes of one host: the sender writes into the receiver's slot
-                      (:mod:`runtime.transports.shared`)
+                      (:mod:`weft.runtime.transports.shared`)
 ``emulated:L,B``      as ``shared``, but a message arrives no earlier than L seconds and its size / (B bytes a second)
                       after it left, and those of one rank to another follow each other: a slow link, for tests
 ====================  ================================================================================================
@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from runtime.buffers import BufferTable, Landing, Staging
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from runtime.session import Session
+    from weft.runtime.ranks.session import Session
 
 __all__ = ["Parcel", "Transfer", "Transport", "TransportError", "open_transport", "parse_transport", "posts_early"]
 
@@ -96,9 +96,9 @@ def open_transport(session: Session, tables: Sequence[BufferTable]) -> Transport
     """
     name, link = parse_transport(session.transport)
     if name in ("gloo", "nccl"):
-        from runtime.transports.collective import Collective
+        from weft.runtime.transports.collective import Collective
 
         return Collective(session, tables[session.rank], name)
-    from runtime.transports.shared import share
+    from weft.runtime.transports.shared import share
 
     return share(session, tables, link)

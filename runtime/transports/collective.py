@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from runtime.buffers import BufferTable, Landing, Staging
-from runtime.session import Session
-from runtime.transports import Parcel, Transfer, TransportError
-from runtime.transports.memory import allocate, view
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
+from weft.runtime.ranks.session import Session
+from weft.runtime.transports import Parcel, Transfer, TransportError
+from weft.runtime.transports.memory import allocate, view
 
 __all__ = ["Collective"]
 

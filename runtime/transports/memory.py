@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from runtime.buffers import Layout, Part
+from weft.runtime.plan.buffers import Layout, Part
 
 __all__ = ["ALIGNED", "allocate", "layout_of", "view", "whole"]
 

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runtime.buffers import BufferTable, Landing, Staging
-from runtime.session import Session
-from runtime.transports import Parcel, TransportError
-from runtime.transports.memory import ALIGNED, allocate, view, whole
-from runtime.transports.one_sided import OneSided
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
+from weft.runtime.ranks.session import Session
+from weft.runtime.transports import Parcel, TransportError
+from weft.runtime.transports.memory import ALIGNED, allocate, view, whole
+from weft.runtime.transports.one_sided import OneSided
 
 __all__ = ["matching", "share"]
 
@@ -34,7 +34,7 @@ LANE = 2 * ALIGNED  # bytes: a line for what the receiver writes, and one for wh
 
 
 class _Counters:
-    """The :class:`~runtime.transports.one_sided.Lane` at ``offset`` of a shared memory.
+    """The :class:`~weft.runtime.transports.one_sided.Lane` at ``offset`` of a shared memory.
 
     The receiver's line holds ``posted``; the sender's ``written``. With a ``link`` (latency, bandwidth), messages'
     arrival times lie in ``moments``, one for each of the last messages: more than are ever posted at once.

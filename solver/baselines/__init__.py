@@ -1,4 +1,5 @@
-"""Published schedules, and a greedy one for any block graph, as per-device orders with times from :mod:`solver.timing`.
+"""Published schedules, and a greedy one for any block graph, as per-device orders with times from
+:mod:`weft.solver.timing`.
 
 ``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. None of them looks at the devices'
 capacities but ``v-block`` and ``greedy``: a published schedule is what it is, and whether it
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.baselines import (
-    block_search,
+from weft.solver.baselines import (
+    building_blocks as block_search,
+)
+from weft.solver.baselines import (
     chimera,
     dual_pipe,
     gpipe,
@@ -18,17 +21,19 @@ from solver.baselines import (
     hanayo,
     interleaved,
     one_f_one_b,
-    spread_1f1b,
     v_blocks,
     zb_h2,
     zb_v,
     zero_bubble,
 )
-from solver.baselines.base import Baseline, NotApplicable
-from solver.problem import Problem
-from solver.schedule import Operation, Schedule
-from solver.timing import time_orders
-from solver.validate import validate
+from weft.solver.baselines import (
+    one_f_one_b_plus as spread_1f1b,
+)
+from weft.solver.baselines.lib.base import Baseline, NotApplicable
+from weft.solver.problem import Problem
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.timing import time_orders
+from weft.solver.validate import validate
 
 __all__ = ["BASELINES", "Baseline", "NotApplicable", "baseline", "steady_period"]
 

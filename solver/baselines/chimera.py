@@ -10,9 +10,9 @@ between p / 2 + 1 at the ends and p in the middle.
 
 from __future__ import annotations
 
-from solver.baselines.base import Row
-from solver.baselines.bidirectional import both_ways
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import Row
+from weft.solver.baselines.lib.bidirectional import both_ways
+from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
@@ -21,7 +21,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. Two training pipelines, one down the devices and one up; a micro-batch is a pair.
 
     A split backward runs its parts back to back.
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     p = len(problem.devices)
     slots: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in problem.devices]  # slot, blocks, micro-batch

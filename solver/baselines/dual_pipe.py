@@ -12,10 +12,10 @@ of up to 2h + 1 stages. DeepSeek asks for at least 2h micro-batches in either di
 
 from __future__ import annotations
 
-from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
-from solver.baselines.bidirectional import both_ways
-from solver.pipeline import Stage
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.bidirectional import both_ways
+from weft.solver.pipeline import Stage
+from weft.solver.problem import Problem
 
 __all__ = ["orders", "orders_v"]
 
@@ -24,7 +24,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders of DualPipe. Two training pipelines with split backwards, one down the devices and one up.
 
     A micro-batch of the problem is a pair of DeepSeek's, one either way.
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     down, up = both_ways(problem, split=True)
     p = len(problem.devices)
@@ -38,7 +38,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 def orders_v(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders of DualPipeV. A pipeline with split backwards in a V: stage s of 2p on device s or 2p - 1 - s.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     pipeline = require_pipeline(problem)
     require_backward(pipeline, split=True)

@@ -8,8 +8,8 @@ Parallelism", MLSys 2023): stage by stage, all micro-batches each.
 
 from __future__ import annotations
 
-from solver.baselines.base import Row, require_pipeline
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import Row, require_pipeline
+from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
@@ -17,7 +17,7 @@ __all__ = ["orders"]
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. Any pipeline, training or inference; a split backward runs its parts back to back.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` if ``problem`` is no pipeline.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if ``problem`` is no pipeline.
     """
     stages = require_pipeline(problem).stages
     rows: list[Row] = [[] for _ in problem.devices]

@@ -4,8 +4,9 @@ A heuristic of ours in the manner of list scheduling (Graham, "Bounds on Multipr
 Appl. Math. 17, 1969). Two things can keep it from filling the memory with forwards that cannot be finished. Either only
 so many micro-batches are in flight at once, and what frees memory is more urgent; or urgency falls with a block's
 distance from the start of its micro-batch and with the micro-batch's number, and nothing is overtaken that would not
-fit any more (:mod:`solver.baselines.keyed`). Several settings of both are tried and the shortest schedule that fits is
-kept; where none fits, micro-batches run one at a time (:mod:`solver.baselines.sequential`).
+fit any more (:mod:`weft.solver.baselines.lib.priority_rule`). Several settings of both are tried and the shortest
+schedule that fits is kept; where none fits, micro-batches run one at a time
+(:mod:`weft.solver.baselines.lib.sequential`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias
 
-from solver.baselines import sequential
-from solver.baselines.amounts import Amounts
-from solver.baselines.base import Row
-from solver.baselines.keyed import fits_in_order, keyed_schedule
-from solver.baselines.longer import ENOUGH, extended
-from solver.baselines.twins import on_every_twin, without_twins
-from solver.clock import checkpoint
-from solver.problem import BlockKind, Problem
+from weft.solver.baselines.lib import sequential
+from weft.solver.baselines.lib.amounts import Amounts
+from weft.solver.baselines.lib.base import Row
+from weft.solver.baselines.lib.extend import ENOUGH, extended
+from weft.solver.baselines.lib.priority_rule import fits_in_order, keyed_schedule
+from weft.solver.baselines.lib.twins import on_every_twin, without_twins
+from weft.solver.clock import checkpoint
+from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["list_schedule", "orders"]
 
@@ -45,7 +46,7 @@ _TRIED_INTERVALS = 8
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders for any problem; memory, links and all kinds of dependencies are respected.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` if not even one micro-batch at a time fits.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if not even one micro-batch at a time fits.
     """
     problem, stands_for = without_twins(problem)
     return on_every_twin(_orders(problem, micro_batches), stands_for)

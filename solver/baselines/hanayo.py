@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from itertools import accumulate
 
-from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
-from solver.baselines.flow import BuildingBlock, Flow
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.building_block import BuildingBlock, Flow
+from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
@@ -22,7 +22,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A training pipeline whose stages run down the devices and back, once or more often.
 
     A split backward runs its parts back to back.
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     pipeline = require_pipeline(problem)
     require_backward(pipeline)

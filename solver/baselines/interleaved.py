@@ -7,8 +7,8 @@ first device holds activations of p + (p - 1) / v micro-batches.
 
 from __future__ import annotations
 
-from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
@@ -17,7 +17,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A training pipeline with stage s on device s modulo p, and micro-batches in multiples of p.
 
     A split backward runs its parts back to back.
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     pipeline = require_pipeline(problem)
     require_backward(pipeline)

@@ -7,8 +7,8 @@ with a flush that Fan et al., "DAPPLE", PPoPP 2021, and Megatron-LM run. On unif
 
 from __future__ import annotations
 
-from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
@@ -16,7 +16,7 @@ __all__ = ["orders"]
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A training pipeline with one stage on each device; a split backward runs back to back.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     pipeline = require_pipeline(problem)
     require_backward(pipeline)

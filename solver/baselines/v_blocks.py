@@ -2,15 +2,15 @@
 
 Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: the building blocks of the V-shape
 schedules. Each says in which of the slots of equal length one micro-batch runs its forwards and input gradients on a V
-of p devices; it is repeated every six slots. :mod:`solver.baselines.flow` squeezes, reorders and fills in the weight
-gradients within the memory that the repeated block takes.
+of p devices; it is repeated every six slots. :mod:`weft.solver.baselines.lib.building_block` squeezes, reorders and
+fills in the weight gradients within the memory that the repeated block takes.
 """
 
 from __future__ import annotations
 
-from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
-from solver.baselines.flow import BuildingBlock, Flow
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.building_block import BuildingBlock, Flow
+from weft.solver.problem import Problem
 
 __all__ = ["half_orders", "min_orders"]
 
@@ -21,7 +21,7 @@ _INTERVAL = 6
 def min_orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders of V-Min. A pipeline with split backwards in a V: stage s of 2p on device s or 2p - 1 - s.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     p = len(problem.devices)
     pause = 2 if p % 3 == 0 else 0  # keeps the slots of the two directions apart
@@ -32,7 +32,7 @@ def min_orders(problem: Problem, micro_batches: int) -> list[Row]:
 def half_orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders of V-Half. A pipeline with split backwards in a V: stage s of 2p on device s or 2p - 1 - s.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     p = len(problem.devices)
     pause = 3 if p % 2 == 0 else 0

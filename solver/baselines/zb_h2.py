@@ -9,9 +9,9 @@ gradient and F + I >= 2W: not at all with F = I = W. Over the whole step (p - 1)
 
 from __future__ import annotations
 
-from solver.baselines.base import Row
-from solver.baselines.zero_bubble import delayed_weights
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import Row
+from weft.solver.baselines.zero_bubble import delayed_weights
+from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
@@ -19,6 +19,6 @@ __all__ = ["orders"]
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A pipeline with split backwards and one stage on each device, in device order.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     return delayed_weights(problem, micro_batches, factor=2)

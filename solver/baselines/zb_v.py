@@ -8,9 +8,9 @@ backward starts where its forward did.
 
 from __future__ import annotations
 
-from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
-from solver.pipeline import Stage
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.pipeline import Stage
+from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
@@ -18,7 +18,7 @@ __all__ = ["orders"]
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A pipeline with split backwards in a V: stage s of 2p on device s or 2p - 1 - s.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     pipeline = require_pipeline(problem)
     require_backward(pipeline, split=True)

@@ -8,8 +8,8 @@ and W are the times of the input and the weight gradient.
 
 from __future__ import annotations
 
-from solver.baselines.base import NotApplicable, Row, require_backward, require_pipeline
-from solver.problem import Problem
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.problem import Problem
 
 __all__ = ["delayed_weights", "orders"]
 
@@ -17,7 +17,7 @@ __all__ = ["delayed_weights", "orders"]
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A pipeline with split backwards and one stage on each device, in device order.
 
-    Raises :class:`~solver.baselines.base.NotApplicable` for anything else.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
     return delayed_weights(problem, micro_batches, factor=1)
 

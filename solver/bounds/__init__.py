@@ -3,15 +3,16 @@
 All of them hold for every schedule that the judge accepts, periodic or not; a block's micro-batches running in order
 is one of its rules. Each argument stands with its code:
 
-* :mod:`solver.bounds.order`: what memory makes precede what;
-* :mod:`solver.bounds.heads`: how early and how late each operation can run, and each machine as a problem of its own;
-* :mod:`solver.bounds.graph`: blocks that hold all devices, cut out of time;
-* :mod:`solver.bounds.load`: each device's work alone, of times as they are written;
-* :mod:`solver.bounds.memory`: memory x time that one micro-batch needs, of what the devices have;
-* :mod:`solver.bounds.makespan` and :mod:`solver.bounds.steady` put them together.
+* :mod:`weft.solver.relations.implied_order`: what memory makes precede what;
+* :mod:`weft.solver.bounds.heads`: how early and how late each operation can run, and each machine as a problem of its
+  own;
+* :mod:`weft.solver.relations.graph`: blocks that hold all devices, cut out of time;
+* :mod:`weft.solver.bounds.load`: each device's work alone, of times as they are written;
+* :mod:`weft.solver.bounds.memory`: memory x time that one micro-batch needs, of what the devices have;
+* :mod:`weft.solver.bounds.makespan` and :mod:`weft.solver.bounds.steady` put them together.
 """
 
-from solver.bounds.makespan import least_time, makespan_bound
-from solver.bounds.steady import steady_bound
+from weft.solver.bounds.makespan import least_time, makespan_bound
+from weft.solver.bounds.steady import steady_bound
 
 __all__ = ["least_time", "makespan_bound", "steady_bound"]

@@ -3,7 +3,7 @@
 The head of an operation (node i of micro-batch m) is the largest of
 
 * the head, length and delay of each operation it waits for, in its own micro-batch or an earlier one, and of each that
-  precedes it on a machine (:mod:`solver.bounds.order`);
+  precedes it on a machine (:mod:`weft.solver.relations.implied_order`);
 * for each machine it runs on, when that machine can have run all operations that must precede it there: the machine
   runs them one at a time, each not before its head, so from the least head e of any of them on, all with heads of e
   or more take up their total length: max over e of e + that length.
@@ -18,9 +18,9 @@ import heapq
 import numpy as np
 import numpy.typing as npt
 
-from solver.bounds.graph import Graph
-from solver.bounds.order import Order
-from solver.clock import checkpoint
+from weft.solver.clock import checkpoint
+from weft.solver.relations.graph import Graph
+from weft.solver.relations.implied_order import Order
 
 __all__ = ["Heads", "Times", "heads", "laid_out", "one_machine", "tails"]
 

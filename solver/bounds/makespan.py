@@ -5,22 +5,22 @@ Few micro-batches are laid out one by one. Of many, only the first and the last 
 * the work of each machine: of the first micro-batches' operations only those with a head below some e can run before
   e, of the last ones' only those with a tail below some t can run in the last t ticks, hence makespan >=
   (e - length of the former) + N x load + (t - length of the latter), for the best e and the best t;
-* the cycle of waits that is longest for the micro-batches it passes (:mod:`solver.bounds.steady`), once round after
-  another.
+* the cycle of waits that is longest for the micro-batches it passes (:mod:`weft.solver.bounds.steady`), once round
+  after another.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from solver.bounds.graph import Graph, common_blocks, graph_of, without_common
-from solver.bounds.heads import Times, heads, laid_out, tails
-from solver.bounds.load import exact_load_bound
-from solver.bounds.memory import area_of_one, chains_of_one, memory_bound
-from solver.bounds.order import Order, implied_order
-from solver.bounds.steady import critical_cycle
-from solver.clock import checkpoint
-from solver.instance import Instance
+from weft.solver.bounds.heads import Times, heads, laid_out, tails
+from weft.solver.bounds.load import exact_load_bound
+from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
+from weft.solver.bounds.steady import critical_cycle
+from weft.solver.clock import checkpoint
+from weft.solver.relations.graph import Graph, common_blocks, graph_of, without_common
+from weft.solver.relations.implied_order import Order, implied_order
+from weft.solver.ticks import Instance
 
 __all__ = ["least_time", "makespan_bound"]
 

@@ -6,9 +6,9 @@ All these areas lie under the device's capacity, side by side.
 
 from __future__ import annotations
 
-from solver.bounds.heads import Times
-from solver.closure import Lags, least_lifetimes, longest_paths
-from solver.instance import Instance
+from weft.solver.bounds.heads import Times
+from weft.solver.relations.min_dist import Lags, least_lifetimes, longest_paths
+from weft.solver.ticks import Instance
 
 __all__ = ["area_of_one", "chains_of_one", "memory_bound"]
 

@@ -7,12 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from solver.bounds.graph import Graph, common_blocks, graph_of, without_common
-from solver.bounds.memory import area_of_one, chains_of_one
-from solver.bounds.order import Order, implied_order
-from solver.clock import checkpoint
-from solver.cycles import longest_paths_or_cycle, ratio
-from solver.instance import Instance
+from weft.solver.bounds.memory import area_of_one, chains_of_one
+from weft.solver.clock import checkpoint
+from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
+from weft.solver.relations.graph import Graph, common_blocks, graph_of, without_common
+from weft.solver.relations.implied_order import Order, implied_order
+from weft.solver.ticks import Instance
 
 __all__ = ["Edge", "critical_cycle", "steady_bound"]
 

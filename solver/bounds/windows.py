@@ -18,13 +18,13 @@ from collections.abc import Iterator
 import numpy as np
 from ortools.sat.python import cp_model
 
-from solver.bounds.graph import common_blocks, graph_of, without_common
-from solver.bounds.heads import Heads, Times, laid_out, tails
-from solver.bounds.memory import chains_of_one
-from solver.bounds.order import Order, implied_order
-from solver.closure import least_lifetimes
-from solver.cpsat import Budget, run
-from solver.instance import Instance
+from weft.solver.bounds.heads import Heads, Times, laid_out, tails
+from weft.solver.bounds.memory import chains_of_one
+from weft.solver.cpsat.solve import Budget, run
+from weft.solver.relations.graph import common_blocks, graph_of, without_common
+from weft.solver.relations.implied_order import Order, implied_order
+from weft.solver.relations.min_dist import least_lifetimes
+from weft.solver.ticks import Instance
 
 __all__ = ["rolling_bounds"]
 

@@ -7,8 +7,8 @@ the heaviest is the one whose time on the best number of devices is longest.
 
 from __future__ import annotations
 
-from solver.placement.groups import Groups, Times
-from solver.placement.windows import capacity_of
+from weft.solver.placement.groups import Groups, Times
+from weft.solver.placement.windows import capacity_of
 
 __all__ = ["least_times", "least_work", "simple_bound"]
 

@@ -2,8 +2,8 @@
 
 A *group* is a set of operators that are in one stage in every placement, or in one that is as good as any. A *net* is
 a set of groups with a cost: a stage pays the cost if some but not all of the net's groups are in it (see
-:mod:`solver.placement.problem`: what a tensor costs depends only on *which* operators it joins, so tensors with the
-same groups are one net, an activation and the gradient that comes back for it among them).
+:mod:`weft.solver.placement.problem`: what a tensor costs depends only on *which* operators it joins, so tensors with
+the same groups are one net, an activation and the gradient that comes back for it among them).
 
 :func:`groups_of` is the first exact reduction, and :func:`contract` is how every further one is carried out.
 """
@@ -18,7 +18,7 @@ import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.placement.problem import PlacementProblem
+from weft.solver.placement.problem import PlacementProblem
 
 __all__ = ["Groups", "Net", "contract", "groups_of", "reduced", "room"]
 
@@ -87,7 +87,7 @@ class Groups:
     @cached_property
     def degrees(self) -> tuple[tuple[int, Times], ...]:
         """On how many devices a stage may be, rising, and for each the times of groups with their share of the
-        all-reduce (:mod:`solver.placement.problem`: replication)."""
+        all-reduce (:mod:`weft.solver.placement.problem`: replication)."""
         found = [(1, self.times)]
         nodes, steps = self.problem.nodes, self.problem.micro_batches or 1
         for degree in self.problem.degrees:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.placement.placement import Stage
-from solver.placement.problem import PlacementProblem
+from weft.solver.placement.placement import Stage
+from weft.solver.placement.problem import PlacementProblem
 
 __all__ = ["InvalidPlacement", "breaches", "latency_of", "stages_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from solver.placement.problem import PlacementProblem
+from weft.solver.placement.problem import PlacementProblem
 
 __all__ = ["PLACEMENT_FORMAT", "Placement", "Stage", "meets"]
 

@@ -35,7 +35,7 @@ from functools import cached_property
 
 import networkx as nx
 
-from solver.problem import LARGEST, is_finite_number
+from weft.solver.problem import LARGEST, is_finite_number
 
 __all__ = ["Degree", "DeviceKind", "Node", "PlacementError", "PlacementProblem", "Tensor"]
 

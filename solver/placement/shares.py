@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from solver.cpsat import Budget
+from weft.solver.cpsat.solve import Budget
 
 __all__ = ["part_of"]
 

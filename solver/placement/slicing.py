@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.cpsat import Budget
-from solver.placement.groups import Groups, room
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement.groups import Groups, room
 
 __all__ = ["Slicing", "best_slicing", "depth_first_order", "heaviest", "interval_sums", "interval_transfers",
            "largest_load", "slice_order"]

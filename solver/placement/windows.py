@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from solver.placement.groups import Groups
+from weft.solver.placement.groups import Groups
 
 __all__ = ["Capacity", "Windows", "capacity_of", "relatives", "windows_of", "work_around"]
 

@@ -11,13 +11,13 @@ from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 
-from solver.explain import Infeasible, NoneFound
-from solver.problem import Number, Problem
-from solver.search import solve
-from solver.unroll import unroll
-from solver.validate import validate
 from tests.oracles.generated import drawn
 from tests.oracles.whole import TooLarge, fits, least_makespan
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.problem import Number, Problem
+from weft.solver.step.search import solve
+from weft.solver.step.stretch import unroll
+from weft.solver.validate import validate
 
 __all__ = ["disagreements"]
 

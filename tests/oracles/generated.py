@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 
 __all__ = ["Drawn", "drawn"]
 

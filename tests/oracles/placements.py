@@ -2,7 +2,7 @@
 but the problem's own fields.
 
 Rows of stages and graphs of stages, on devices of several kinds and on several devices a stage. What is said here of
-loads and memory is the text of :mod:`solver.placement.problem`, written down a second time.
+loads and memory is the text of :mod:`weft.solver.placement.problem`, written down a second time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from solver.placement.problem import PlacementProblem
+from weft.solver.placement.problem import PlacementProblem
 
 __all__ = ["Tried", "best", "every_graph", "every_row"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TypeAlias
 
-from solver.problem import Number, Problem
+from weft.solver.problem import Number, Problem
 
 __all__ = ["TooLarge", "fits", "least_makespan"]
 

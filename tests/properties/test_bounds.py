@@ -10,22 +10,22 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-import solver.bounds.makespan
-from solver.baselines import BASELINES, NotApplicable
-from solver.bounds import makespan_bound, steady_bound
-from solver.bounds.graph import common_blocks, graph_of, without_common
-from solver.bounds.heads import heads, tails
-from solver.bounds.load import load_bound
-from solver.bounds.order import implied_order
-from solver.bounds.windows import rolling_bounds
-from solver.cpsat import Budget
-from solver.instance import Instance
-from solver.problem import Block, BlockKind, Dependency, Problem
-from solver.schedule import Schedule
-from solver.timing import time_orders
-from solver.validate import violations
-from tests.brute import least_makespan
-from tests.properties.strategies import Case, cases, pipelines, schedules
+import weft.solver.bounds.makespan
+from tests.oracles.brute import least_makespan
+from tests.support.strategies import Case, cases, pipelines, schedules
+from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.bounds import makespan_bound, steady_bound
+from weft.solver.bounds.heads import heads, tails
+from weft.solver.bounds.load import load_bound
+from weft.solver.bounds.windows import rolling_bounds
+from weft.solver.cpsat.solve import Budget
+from weft.solver.problem import Block, BlockKind, Dependency, Problem
+from weft.solver.relations.graph import common_blocks, graph_of, without_common
+from weft.solver.relations.implied_order import implied_order
+from weft.solver.schedule import Schedule
+from weft.solver.ticks import Instance
+from weft.solver.timing import time_orders
+from weft.solver.validate import violations
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
@@ -118,7 +118,7 @@ def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> No
     instance = Instance.of(problem)
     exact = makespan_bound(instance, n)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solver.bounds.makespan, "_LAID_OUT", 1)  # four micro-batches at either end
+        patch.setattr(weft.solver.bounds.makespan, "_LAID_OUT", 1)  # four micro-batches at either end
         bound = makespan_bound(instance, n)
         assert bound <= exact
         many = makespan_bound(instance, 1000)

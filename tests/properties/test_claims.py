@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import weft
-from solver.claims import judge_claims
-from solver.entries import FormatError
-from solver.explain import Infeasible
-from solver.files import schedule_from_json, schedule_to_json
-from solver.problem import Problem
-from solver.schedule import Schedule
-from solver.search import solve
-from solver.validate import statements, violations
-from tests.properties.strategies import cases, pipelines, schedules
+from tests.support.strategies import cases, pipelines, schedules
+from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.io.entries import FormatError
+from weft.solver.io.files import schedule_from_json, schedule_to_json
+from weft.solver.judge.claims import judge_claims
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import solve
+from weft.solver.validate import statements, violations
 
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import validate as judge
-from solver.columns import Columns
-from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from solver.schedule import Operation, Schedule
-from solver.timing import time_orders
-from tests.properties.strategies import problems, schedules
+from tests.support.strategies import problems, schedules
+from weft.solver import validate as judge
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.timing import time_orders
+from weft.solver.validate_columns import Columns
 
 
 def at_once(schedule: Schedule, capacities: bool, in_turn: bool) -> bool | None:

@@ -8,16 +8,16 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from solver.closure import closure_bound, takes_before_giving
-from solver.contraction import Contraction
-from solver.cpsat import Budget
-from solver.instance import Instance
-from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from solver.repetend import find_repetend
-from solver.search import solve
-from solver.seeds import one_at_a_time
-from tests.brute import least_whole_period
-from tests.properties.strategies import cases
+from tests.oracles.brute import least_whole_period
+from tests.support.strategies import cases
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.reductions.barriers import Contraction
+from weft.solver.period.search import find_repetend
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.relations.min_dist import closure_bound, takes_before_giving
+from weft.solver.step.search import solve
+from weft.solver.ticks import Instance
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solver.entries import FormatError
-from solver.files import (
+from tests.support.strategies import problems, schedules
+from weft.solver.io.entries import FormatError
+from weft.solver.io.files import (
     load_problem,
     load_schedule,
     problem_from_json,
@@ -21,9 +22,8 @@ from solver.files import (
     schedule_from_json,
     schedule_to_json,
 )
-from solver.problem import Problem
-from solver.schedule import Schedule
-from tests.properties.strategies import problems, schedules
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
 
 #: What may stand in a damaged field: every type, and the numbers that break careless arithmetic.
 JUNK: st.SearchStrategy[Any] = st.sampled_from([

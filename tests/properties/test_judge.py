@@ -9,11 +9,11 @@ from fractions import Fraction
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from solver.baselines import BASELINES, NotApplicable, baseline
-from solver.problem import Problem
-from solver.schedule import Operation, Schedule
-from solver.validate import violations
-from tests.properties.strategies import Case, cases, pipelines, schedules
+from tests.support.strategies import Case, cases, pipelines, schedules
+from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.problem import Problem
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.validate import violations
 
 
 def suite(examples: int) -> settings:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver.placement.memory import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
-from solver.placement.memory_plan import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
+from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
+from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 
 
 @st.composite

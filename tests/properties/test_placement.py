@@ -8,20 +8,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from solver.cpsat import Budget
-from solver.placement import judge
-from solver.placement.bounds import simple_bound
-from solver.placement.coarsen import coarsen
-from solver.placement.exact import Options, least_bottleneck
-from solver.placement.groups import Groups, groups_of
-from solver.placement.hopeless import NoPlacement, excess_needed, refuse_hopeless
-from solver.placement.problem import PlacementProblem
-from solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
-from solver.placement.refine import around, near_cuts, refine
-from solver.placement.search import place
-from solver.placement.slicing import Slicing, best_slicing
-from solver.placement.windows import windows_of
-from tests.placements import best_load, every_placement, problems
+from tests.support.placements import best_load, every_placement, problems
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement import judge
+from weft.solver.placement.bounds import simple_bound
+from weft.solver.placement.chain.infeasible import NoPlacement, excess_needed, refuse_hopeless
+from weft.solver.placement.chain.refine import around, near_cuts, refine
+from weft.solver.placement.chain.search import place
+from weft.solver.placement.coarsen import coarsen
+from weft.solver.placement.exact import Options, least_bottleneck
+from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.problem import PlacementProblem
+from weft.solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
+from weft.solver.placement.slicing import Slicing, best_slicing
+from weft.solver.placement.windows import windows_of
 
 CLOSE = pytest.approx
 

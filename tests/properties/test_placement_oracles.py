@@ -17,12 +17,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import weft
-from solver.explain import Infeasible, NoneFound
-from solver.placement.graph_search import place_graph
-from solver.placement.placement import Placement, meets
-from solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-from solver.placement.search import Step, place
 from tests.oracles.placements import best, every_graph, every_row
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.placement.chain.search import Step, place
+from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.placement import Placement, meets
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 
 EFFORT = 8.0
 many = settings(max_examples=int(os.environ.get("WEFT_EXAMPLES", "60")), deadline=None)

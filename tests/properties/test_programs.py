@@ -16,9 +16,11 @@ import random
 from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
-from runtime.check import check_program
-from runtime.plan import Plan, plan_from_json, plan_of, plan_to_json
-from runtime.program import (
+from tests.support.builders import any_order
+from tests.support.strategies import problems
+from weft.runtime.plan.check import check_program
+from weft.runtime.plan.plan import Plan, plan_from_json, plan_of, plan_to_json
+from weft.runtime.plan.program import (
     BlockWork,
     Instruction,
     Program,
@@ -29,12 +31,10 @@ from runtime.program import (
     StageWork,
     parse_instruction,
 )
-from runtime.stage_graph import LETTERS
-from solver.offload import Offload, with_offloads
-from solver.problem import Block, BlockKind, Dependency, Device, Problem
-from solver.schedule import Schedule
-from tests.builders import any_order
-from tests.properties.strategies import problems
+from weft.runtime.plan.stage_graph import LETTERS
+from weft.solver.offload import Offload, with_offloads
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.schedule import Schedule
 
 NAMES = st.text(max_size=8)
 COUNTS = st.integers(0, 10**6)

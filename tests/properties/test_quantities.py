@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.quantities import BANDWIDTH, BYTES, LARGEST, LONGEST, SECONDS, SOME_BYTES, SOME_SECONDS, Quantity
-from models.sections import Spec
-from models.spec import spec_schema
+from weft.models.spec.quantities import BANDWIDTH, BYTES, LARGEST, LONGEST, SECONDS, SOME_BYTES, SOME_SECONDS, Quantity
+from weft.models.spec.sections import Spec
+from weft.models.spec.spec import spec_schema
 
 EXAMPLES = int(os.environ.get("WEFT_EXAMPLES", "100"))
 KINDS = {"bytes": BYTES, "some bytes": SOME_BYTES, "seconds": SECONDS, "some seconds": SOME_SECONDS,

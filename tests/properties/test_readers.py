@@ -18,9 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
-from solver.baselines import baseline
-from solver.entries import FormatError
-from solver.files import (
+from tests.support.builders import chain, pipeline, v
+from tests.support.paths import DATA
+from weft.app.lib.judged import verdict
+from weft.cli.commands.summary import summary
+from weft.solver.baselines import baseline
+from weft.solver.io.entries import FormatError
+from weft.solver.io.files import (
     load_problem,
     load_schedule,
     problem_from_json,
@@ -28,15 +32,11 @@ from solver.files import (
     schedule_from_json,
     schedule_to_json,
 )
-from solver.instance import Instance
-from solver.problem import ProblemError
-from solver.search import solve
-from tests.builders import chain, pipeline, v
-from weft.commands.summary import summary
-from weft.judging import verdict
+from weft.solver.problem import ProblemError
+from weft.solver.step.search import solve
+from weft.solver.ticks import Instance
 
 MANY = int(os.environ.get("WEFT_MANY", "0"))
-DATA = Path(__file__).parents[1] / "data"
 
 
 def suite(examples: int) -> settings:

@@ -12,14 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from solver.entries import FormatError
-from solver.files import problem_from_json, problem_to_json, schedule_from_json, schedule_to_json
-from solver.problem import Problem
-from solver.schedule import Schedule
-from solver.schemas import problem_schema, schedule_schema
-from tests.properties.strategies import problems, schedules
 from tests.properties.test_readers import ORIGINALS, PROBLEMS, damaged_values, suite
-from weft.cli import main
+from tests.support.strategies import problems, schedules
+from weft.cli.main import main
+from weft.solver.io.entries import FormatError
+from weft.solver.io.files import problem_from_json, problem_to_json, schedule_from_json, schedule_to_json
+from weft.solver.io.schemas import problem_schema, schedule_schema
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
 
 PROBLEM, SCHEDULE = (Draft202012Validator(schema) for schema in (problem_schema(), schedule_schema()))
 

@@ -12,20 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solver import files, schedule
-from solver.baselines import sequential
-from solver.baselines.amounts import Amounts
-from solver.baselines.base import NotApplicable
-from solver.baselines.greedy import orders as greedy_orders
-from solver.baselines.twins import on_every_twin, without_twins
-from solver.bounds.graph import Graph, graph_of
-from solver.bounds.order import NEVER, Order, implied_order
-from solver.instance import Instance
-from solver.problem import Block, BlockKind, Device, Problem
-from solver.schedule import Operation, Schedule
-from solver.timing import time_orders
-from solver.validate import violations
-from tests.properties.strategies import problems
+from tests.support.strategies import problems
+from weft.solver import schedule
+from weft.solver.baselines.greedy import orders as greedy_orders
+from weft.solver.baselines.lib import sequential
+from weft.solver.baselines.lib.amounts import Amounts
+from weft.solver.baselines.lib.base import NotApplicable
+from weft.solver.baselines.lib.twins import on_every_twin, without_twins
+from weft.solver.io import files
+from weft.solver.problem import Block, BlockKind, Device, Problem
+from weft.solver.relations.graph import Graph, graph_of
+from weft.solver.relations.implied_order import NEVER, Order, implied_order
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.ticks import Instance
+from weft.solver.timing import time_orders
+from weft.solver.validate import violations
 
 
 def closed(graph: Graph) -> Order:

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from solver.baselines import BASELINES, NotApplicable
-from solver.bounds import steady_bound
-from solver.closure import closure_bound, takes_before_giving
-from solver.cpsat import Budget
-from solver.instance import Instance
-from solver.problem import Problem
-from solver.repetend import find_repetend
-from solver.schedule import Schedule
-from solver.search import Infeasible, solve
-from solver.seeds import one_at_a_time
-from solver.timing import time_orders
-from solver.unroll import unroll
-from solver.validate import validate
-from tests.brute import least_makespan, least_whole_period
-from tests.properties.strategies import Case, cases, pipelines, problems
+from tests.oracles.brute import least_makespan, least_whole_period
+from tests.support.strategies import Case, cases, pipelines, problems
+from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.bounds import steady_bound
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.search import find_repetend
+from weft.solver.problem import Problem
+from weft.solver.relations.min_dist import closure_bound, takes_before_giving
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Infeasible, solve
+from weft.solver.step.stretch import unroll
+from weft.solver.ticks import Instance
+from weft.solver.timing import time_orders
+from weft.solver.validate import validate
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.costs import LayerCost
-from models.split import NoSplit, Shape, Split, split_layers, stage_device
-from models.stages import Backward, StageCost, Stages, peak_bytes, static_bytes
+from weft.models.candidates.split import NoSplit, Shape, Split, split_layers, stage_device
+from weft.models.candidates.stages import Backward, StageCost, Stages, peak_bytes, static_bytes
+from weft.models.layers.costs import LayerCost
 
 BYTES_PER_PARAMETER = 3
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from experiments.stage_graphs import MODES, Case, graph_problem, varied
-from runtime.plan import plan_of
-from runtime.session import Session
-from runtime.stage_graph import StageGraph
-from runtime.stages import Stages
-from runtime.training import Boundary, Ports, Training
-from tests.builders import any_order
-from tests.threads import run_in_threads
+from experiments.lib.stage_graphs import MODES, Case, graph_problem, varied
+from tests.support.builders import any_order
+from tests.support.threads import run_in_threads
+from weft.runtime.interface.training import Boundary, Ports, Training
+from weft.runtime.plan.plan import plan_of
+from weft.runtime.plan.stage_graph import StageGraph
+from weft.runtime.ranks.session import Session
+from weft.runtime.train.worker import Stages
 
 WIDTH = 3
 

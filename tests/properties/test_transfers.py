@@ -1,6 +1,6 @@
 """Buffer tables: few slots, proven, and right when they run; one fault in a table or a program is caught, or harmless.
 
-Programs run on threads, whose values say where they come from (:mod:`tests.threads`).
+Programs run on threads, whose values say where they come from (:mod:`tests.support.threads`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import replace
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from runtime.buffers import BufferTable
-from runtime.check import check_program
-from runtime.check_buffers import check_buffers
-from runtime.executor import Executor
-from runtime.plan import Plan, plan_of
-from runtime.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork
-from runtime.transfers import rank_table
-from solver.schedule import Schedule
 from tests.properties.test_programs import plans, schedules
-from tests.threads import Tracer, expected, run_in_threads
+from tests.support.threads import Tracer, expected, run_in_threads
+from weft.runtime.execute.executor import Executor
+from weft.runtime.execute.transfers import rank_table
+from weft.runtime.plan.buffers import BufferTable
+from weft.runtime.plan.check import check_program
+from weft.runtime.plan.check_buffers import check_buffers
+from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.plan.program import BlockWork, Program, ProgramError, Recv, Reduce, Send, StageWork
+from weft.solver.schedule import Schedule
 
 RUNS = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.devices import DEVICES
-from models.families import GptModel, T5Model
-from models.layering import layers_of
-from models.operator_files import graph_from_json, graph_to_json
-from models.roofline import Roofline
-from models.section import Section
-from models.stages import Stages
-from models.zoo.graphs import model_graph
+from weft.models.candidates.stages import Stages
+from weft.models.graph.operator_files import graph_from_json, graph_to_json
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.layering import layers_of
+from weft.models.spec.families import GptModel, T5Model
+from weft.models.spec.section import Section
+from weft.models.times.roofline import Roofline
+from weft.models.zoo.graphs import model_graph
 
 
 @st.composite

@@ -11,12 +11,12 @@ from weft.api.sources import PathLike
 if TYPE_CHECKING:
     from torch.nn import Module
 
-    from models.measured_times import MeasuredTimes
-    from models.spec import Spec
-    from runtime.stage_costs import MeasuredStages
-    from runtime.training import Training
-    from solver.operators import OperatorGraph
-    from weft.estimating import Report
+    from weft.app.estimate import Report
+    from weft.models.graph.operators import OperatorGraph
+    from weft.models.spec.spec import Spec
+    from weft.models.times.measured_times import MeasuredTimes
+    from weft.runtime.interface.training import Training
+    from weft.runtime.measure.stage_costs import MeasuredStages
 
 __all__ = ["capture", "estimate", "profile", "profile_stages", "schema"]
 
@@ -30,7 +30,7 @@ def estimate(source: PathLike | Spec, *, shape: str | None = None) -> Report:
 
     Raises ``ValueError`` (``SpecError`` and its like) for a spec that means nothing or has no costs.
     """
-    from weft.estimating import estimate_source
+    from weft.app.estimate import estimate_source
 
     return estimate_source(source, shape=shape)
 
@@ -41,9 +41,9 @@ def capture(source: PathLike | Module, inputs: tuple[Any, ...] | None = None,
 
     Of a file nothing is unpickled and no code runs but torch's own on tensors without data; a module is exported with
     ``torch.export.export(source, inputs, keywords)``. ``notes`` of the result say what its numbers assume. Raises
-    :class:`models.exported.ExportError`.
+    :class:`weft.models.capture.exported.ExportError`.
     """
-    from models.capture import capture_file, capture_module
+    from weft.models.capture.capture import capture_file, capture_module
 
     if isinstance(source, str | os.PathLike):
         return capture_file(source)
@@ -54,9 +54,9 @@ def profile(model: PathLike, *, repeats: int = 7, device: str | None = None) -> 
     """Each distinct operator of a ``.pt2`` file timed alone on this device, forward and backward, with its memory.
 
     The model as a whole never runs; what would not fit is skipped and filled in, and the result says so. Raises
-    :class:`models.exported.ExportError`.
+    :class:`weft.models.capture.exported.ExportError`.
     """
-    from weft.profiling import profile_operators
+    from weft.app.profile import profile_operators
 
     return profile_operators(model, repeats=repeats, device=device)
 
@@ -65,11 +65,13 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
                    ranks: int = 1) -> MeasuredStages:
     """Time and memory of F, B, I and W of every stage of a training, each stage run alone by the executor's own runner.
 
-    ``stages`` is a :class:`runtime.training.Training` with all stages, or ``FILE.py:FUNCTION`` that gives one.
-    With ``ranks``, as many processes measure at once: on CPUs of one host ranks slow each other down, which is then in
-    the figures. :func:`runtime.stage_costs.measured_problem` makes a problem of the result. Raises ``ValueError``.
+    ``stages`` is a :class:`weft.runtime.interface.training.Training` with all stages, or ``FILE.py:FUNCTION`` that
+      gives one. With ``ranks``, as many processes measure at once: on CPUs of one host ranks slow each other down,
+      which is then in the figures. :func:`weft.runtime.measure.stage_costs.measured_problem` makes a problem of the
+      result. Raises
+    ``ValueError``.
     """
-    from weft.profiling import profile_stages as measure
+    from weft.app.profile import profile_stages as measure
 
     return measure(stages, repeats=repeats, device=device, ranks=ranks)
 
@@ -86,13 +88,13 @@ def schema(of: str = "spec") -> Mapping[str, Any]:
     if of not in SCHEMAS:
         raise ValueError(f"there is no schema of {of!r}, there are those of {', '.join(SCHEMAS)}")
     if of == "spec":
-        from models.spec import spec_schema
+        from weft.models.spec.spec import spec_schema
 
         return spec_schema()
     if of in ("placement", "memory_plans"):
-        from weft.placement_schemas import PLACEMENT_SCHEMAS
+        from weft.app.place.schemas import PLACEMENT_SCHEMAS
 
         return PLACEMENT_SCHEMAS[f"weft.{of}/1"]
-    from solver.schemas import problem_schema, schedule_schema
+    from weft.solver.io.schemas import problem_schema, schedule_schema
 
     return problem_schema() if of == "problem" else schedule_schema()

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weft.api.sources import PathLike, Source
-from weft.judging import judged, verdict
+from weft.app.lib.judged import judged, verdict
 
 if TYPE_CHECKING:
-    from solver.schedule import Schedule
-    from weft.fitting import Fitted
+    from weft.app.fit import Fitted
+    from weft.solver.schedule import Schedule
 
 __all__ = ["check", "draw", "export_schedule", "fit", "import_schedule", "plan", "replay", "replay_alone", "unroll"]
 
@@ -19,8 +19,9 @@ __all__ = ["check", "draw", "export_schedule", "fit", "import_schedule", "plan",
 def check(schedule: Schedule | PathLike) -> list[str]:
     """What is wrong with a schedule: one sentence each, none if it is valid.
 
-    The judge (:mod:`solver.validate`) derives everything from the operations; what a file states beside them is held
-    against them too (:func:`weft.judging.verdict` lists it). Raises ``FormatError`` for a file that is no schedule.
+    The judge (:mod:`weft.solver.validate`) derives everything from the operations; what a file states beside them is
+    held against them too (:func:`weft.app.lib.judged.verdict` lists it). Raises ``FormatError`` for a file that is no
+    schedule.
     """
     return verdict(schedule).faults
 
@@ -43,9 +44,9 @@ def draw(
     makespan and the bound over the time of the search that made it.
 
     Blocks may run micro-batches in any order, as those of an imported schedule may, and need more memory than there is:
-    that stands out. Raises :class:`~solver.validate.InvalidSchedule` for a schedule that breaks any other rule.
+    that stands out. Raises :class:`~weft.solver.validate.InvalidSchedule` for a schedule that breaks any other rule.
     """
-    from weft.drawing import draw_history, draw_schedule
+    from weft.app.draw import draw_history, draw_schedule
 
     if history:
         if baseline is not None or measured is not None or critical:
@@ -63,19 +64,19 @@ def plan(schedule: Schedule | PathLike, path: PathLike | None = None, stages: st
     """The schedule lowered to one instruction list a rank, proven free of deadlock and complete; written to ``path``.
 
     With ``stages``, "module:function" as :func:`replay` has it, the plan is for these stages only; needs torch. Raises
-    :class:`runtime.factory.FactoryError` for a function that does not give them, and
-    :class:`runtime.signature.SignatureError` for stages that are not those of the schedule's problem, which the last
-    two arguments allow as they do in :func:`replay`.
-    Blocks may run micro-batches in any order. Returns the :class:`runtime.plan.Plan`. Raises ``InvalidSchedule`` and
-    :class:`runtime.check.ProgramError`.
+    :class:`weft.runtime.interface.factory.FactoryError` for a function that does not give them, and
+    :class:`weft.runtime.checkpoint.signature.SignatureError` for stages that are not those of the schedule's problem,
+    which the last two arguments allow as they do in :func:`replay`. Blocks may run micro-batches in any order. Returns
+    the :class:`weft.runtime.plan.plan.Plan`. Raises
+    ``InvalidSchedule`` and :class:`weft.runtime.plan.check.ProgramError`.
     """
-    from runtime.plan import plan_of, save_plan
+    from weft.runtime.plan.plan import plan_of, save_plan
 
     made = plan_of(judged(schedule, in_turn=False))
     if stages is not None:
-        from runtime.agreement import Allowed, warn
-        from runtime.factory import load_factory
-        from runtime.signature import signed
+        from weft.runtime.checkpoint.signature import signed
+        from weft.runtime.interface.factory import load_factory
+        from weft.runtime.train.agreement import Allowed, warn
 
         made = signed(made, load_factory(stages), Allowed(allow_unsplit, allow_other_model), warn)
     if path is not None:
@@ -92,7 +93,7 @@ def export_schedule(schedule: Schedule | PathLike, path: PathLike, *, format: st
     (``.py``), ``tessel`` or ``perfetto`` (JSON). Blocks may run micro-batches in any order. Raises ``InvalidSchedule``,
     and ``ValueError`` (``ExportError``) with the reason for a schedule that the format cannot express.
     """
-    from weft.exporting import export_to
+    from weft.app.export import export_to
 
     return export_to(judged(schedule, in_turn=False), path, format=format, torch=torch)
 
@@ -106,7 +107,7 @@ def import_schedule(path: PathLike, *, problem: Source | None = None, micro_batc
     is odd about a CSV's communication stands in ``schedule.solver["notes"]``. Raises ``FormatError``, with row and
     cell, for a file that no rank could run.
     """
-    from weft.exporting import import_from
+    from weft.app.export import import_from
 
     return import_from(path, problem=problem, micro_batches=micro_batches)
 
@@ -119,14 +120,17 @@ def fit(source: Schedule | PathLike, *timelines: PathLike) -> Fitted:
     :func:`solve` is on real figures; ``save(path)`` writes it, ``str()`` is the table of planned against measured,
     ``warnings`` names blocks with a large spread. Raises ``ValueError`` for a timeline of another plan.
     """
-    from weft.fitting import fit_timelines
+    from weft.app.fit import fit_timelines
 
     return fit_timelines(source, timelines)
 
 
 def replay(plan: PathLike, **options: Any) -> Any:
-    """Run a plan on this process's rank (under ``torchrun``); needs torch. See :func:`runtime.replay.replay`."""
-    from runtime.replay import replay as run_plan
+    """Run a plan on this process's rank (under ``torchrun``); needs torch.
+
+    See :func:`weft.runtime.replay.replay.replay`.
+    """
+    from weft.runtime.replay.replay import replay as run_plan
 
     return run_plan(plan, **options)
 
@@ -134,9 +138,10 @@ def replay(plan: PathLike, **options: Any) -> Any:
 def replay_alone(plan: PathLike, ranks: Sequence[int] | None = None, *, stages: str, **options: Any) -> Any:
     """Run ranks of a plan one after another on this process's device, each without the others; needs torch.
 
-    Gives every rank's times and peak memory, and the step they predict. See :func:`runtime.replay.replay_alone`.
+    Gives every rank's times and peak memory, and the step they predict. See
+    :func:`weft.runtime.replay.replay.replay_alone`.
     """
-    from runtime.replay import replay_alone as run_alone
+    from weft.runtime.replay.replay import replay_alone as run_alone
 
     return run_alone(plan, ranks, stages=stages, **options)
 
@@ -146,6 +151,6 @@ def unroll(schedule: Schedule | PathLike, micro_batches: int) -> Schedule:
 
     Raises ``ValueError`` if it has no repetend, or too few micro-batches are asked for.
     """
-    from solver.unroll import unroll as stretch
+    from weft.solver.step.stretch import unroll as stretch
 
     return stretch(judged(schedule), micro_batches)

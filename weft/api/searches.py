@@ -6,26 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.api.sources import PathLike, Source
-from weft.options import SearchOptions
+from weft.app.lib.options import SearchOptions
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from models.spec import Spec
-    from solver.operators import OperatorGraph
-    from solver.placement.placement import Placement
-    from solver.placement.problem import PlacementProblem
-    from solver.placement.search import Step
-    from solver.problem import Number
-    from solver.schedule import Schedule
-    from solver.search import Progress
-    from weft.comparison import Comparison
-    from weft.demonstration import Demonstration
-    from weft.explanation import Explanation
-    from weft.latencies import Serving
-    from weft.memory_plans import MemoryPlans
-    from weft.sweeping import SweepProgress
-    from weft.tradeoff import Sweep
+    from weft.app.compare import Comparison
+    from weft.app.demo import Demonstration
+    from weft.app.explain import Explanation
+    from weft.app.latency.result import Serving
+    from weft.app.place.memory_plans import MemoryPlans
+    from weft.app.sweep.result import Sweep
+    from weft.app.sweep.run import SweepProgress
+    from weft.models.graph.operators import OperatorGraph
+    from weft.models.spec.spec import Spec
+    from weft.solver.placement.chain.search import Step
+    from weft.solver.placement.placement import Placement
+    from weft.solver.placement.problem import PlacementProblem
+    from weft.solver.problem import Number
+    from weft.solver.schedule import Schedule
+    from weft.solver.step.search import Progress
 
 __all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "solve", "sweep"]
 
@@ -46,10 +46,10 @@ def solve(
     block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides). ``effort`` limits
     CP-SAT's deterministic time, so that a ``seed`` repeats a run exactly. Ctrl-C returns the best so far.
 
-    Raises :class:`solver.search.Infeasible` where no schedule fits, and ``ValueError`` (``SpecError``, ``FormatError``)
-    for a source that means nothing.
+    Raises :class:`weft.solver.step.search.Infeasible` where no schedule fits, and ``ValueError`` (``SpecError``,
+    ``FormatError``) for a source that means nothing.
     """
-    from weft.planning import solve_source
+    from weft.app.solve import solve_source
 
     return solve_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress)
 
@@ -70,7 +70,7 @@ def compare(
     errors are those of :func:`solve`. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
     schedules by name.
     """
-    from weft.comparison import compare_source
+    from weft.app.compare import compare_source
 
     return compare_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress)
 
@@ -112,8 +112,8 @@ def sweep(
     Ctrl-C returns what is solved so far. Raises ``ValueError`` for values that mean nothing or make more than 1000
     points, and the errors of :func:`solve` where no point at all can be solved.
     """
-    from weft.sweeping import seconds_a_point, sweep_source
-    from weft.variants import Axes
+    from weft.app.sweep.points import Axes
+    from weft.app.sweep.run import seconds_a_point, sweep_source
 
     axes = Axes(memory, micro_batches, micro_batch_sizes, recompute, shapes, chunks)
     options = SearchOptions(seconds_a_point(effort) if time_limit is None else time_limit, effort, seed)
@@ -142,10 +142,11 @@ def latency(
     schedule of ``micro_batches`` (default: what a spec says). The other arguments are those of :func:`solve`; Ctrl-C
     returns what was found. One micro-batch a period is searched.
 
-    Raises :class:`solver.search.Infeasible` where no schedule fits or the floor cannot be met (it says what can), and
+    Raises :class:`weft.solver.step.search.Infeasible` where no schedule fits or the floor cannot be met (it says what
+    can), and
     ``ValueError`` (``SpecError``, ``FormatError``) for a source or a floor that means nothing.
     """
-    from weft.serving import serve_source
+    from weft.app.latency.search import serve_source
 
     return serve_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress,
                         throughput=throughput, period=period, points=points)
@@ -175,7 +176,7 @@ def explain(
     Raises ``InvalidSchedule`` for a schedule that breaks a rule (micro-batches may run in any order, but not with
     ``what_if``), and the errors of :func:`solve` for a source that means nothing.
     """
-    from weft.explanation import explain_source
+    from weft.app.explain import explain_source
 
     return explain_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress,
                           what_if_figures=what_if, in_flight_wanted=in_flight)
@@ -199,20 +200,22 @@ def place(
 ) -> Placement:
     """An operator graph cut into stages on devices so that the largest load is least, with a proven bound.
 
-    ``graph`` is a :class:`~solver.placement.problem.PlacementProblem`, a model spec, an operator graph, or a file: a
-    spec, ``weft.operators/1``, or the dnn-partitioning or Piper JSON format. ``devices`` overrides how many there are
-    of a kind and, unless ``None``, the memory of each, by the kind's name; an operator graph knows none, so its are
-    named by type (``{"a100-80gb": (4, None)}``). Layers of a spec or operator graph stay whole if ``whole_layers``.
+    ``graph`` is a :class:`~weft.solver.placement.problem.PlacementProblem`, a model spec, an operator graph, or a file:
+      a spec, ``weft.operators/1``, or the dnn-partitioning or Piper JSON format. ``devices`` overrides how many there
+      are of a kind and, unless ``None``, the memory of each, by the kind's name; an operator graph knows none, so its
+      are named by type (``{"a100-80gb": (4, None)}``). Layers of a spec or operator graph stay whole if
+      ``whole_layers``.
     ``recompute`` takes, of a Piper graph's alternatives, those that keep least. ``latency`` then minimises, at that
     largest load, the time one micro-batch takes. With ``stage_graph`` independent stages run at once and hold as many
-    micro-batches as they are deep (a :class:`~solver.placement.stage_dag.GraphPlacement`); then the depth is minimised,
-    among largest loads up to ``slack`` above the least. With ``replicate`` (a spec's) its stages may each be on 1, 2, 4
-    ... devices that share every micro-batch. ``effort``, ``seed``, ``workers`` and Ctrl-C as in :func:`solve`.
+    micro-batches as they are deep (a :class:`~weft.solver.placement.dag.stage_dag.GraphPlacement`); then the depth is
+    minimised, among largest loads up to ``slack`` above the least. With ``replicate`` (a spec's) its stages may each be
+    on 1, 2, 4 ... devices that share every micro-batch. ``effort``, ``seed``, ``workers`` and Ctrl-C as in
+    :func:`solve`.
 
-    Raises :class:`solver.placement.hopeless.NoPlacement` (an ``Infeasible``) where nothing fits, and ``ValueError``
-    (``FormatError``, ``PlacementError``) for a graph that means nothing.
+    Raises :class:`weft.solver.placement.chain.infeasible.NoPlacement` (an ``Infeasible``) where nothing fits, and
+    ``ValueError`` (``FormatError``, ``PlacementError``) for a graph that means nothing.
     """
-    from weft.placing import place_source
+    from weft.app.place.place import place_source
 
     return place_source(graph, SearchOptions(time_limit, effort, seed, workers), on_step, devices=devices,
                         recompute=recompute, latency=latency, stage_graph=stage_graph, slack=slack,
@@ -225,10 +228,10 @@ def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPl
 
     There is a plan with offloading and one without, where these differ. ``time_limit``: seconds for the first of them.
     ``str()`` of the result is a table a plan, ``.to_json()`` the numbers. Raises
-    :class:`solver.search.Infeasible` where nothing fits, and ``ValueError`` (``SpecError``) for a spec that means
-    nothing or whose memory cannot be decided.
+    :class:`weft.solver.step.search.Infeasible` where nothing fits, and ``ValueError`` (``SpecError``) for a spec that
+    means nothing or whose memory cannot be decided.
     """
-    from weft.memory_plans import memory_plans
+    from weft.app.place.memory_plans import memory_plans
 
     return memory_plans(spec, time_limit)
 
@@ -247,6 +250,6 @@ def demo(
     ``time_limit`` is for the search alone; the other arguments are those of :func:`solve`. Raises ``OSError`` if
     ``folder`` is unwritable.
     """
-    from weft.demonstration import demonstrate
+    from weft.app.demo import demonstrate
 
     return demonstrate(folder, SearchOptions(time_limit, effort, seed, workers), on_progress)

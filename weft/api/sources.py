@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from models.spec import Spec
-    from solver.problem import Problem
+    from weft.models.spec.spec import Spec
+    from weft.solver.problem import Problem
 
 __all__ = ["PathLike", "Source"]
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from solver.schedule import Schedule
-from solver.writing import write_atomically
+from weft.solver.io.writing import write_atomically
+from weft.solver.schedule import Schedule
 
 if TYPE_CHECKING:
     import altair as alt
 
-    from runtime.timeline import Timeline
+    from weft.runtime.plan.timeline import Timeline
 
 __all__ = ["FORMATS", "Window", "chart", "draw", "draw_curve"]
 
@@ -62,7 +62,8 @@ def chart(
     """The Altair chart of ``schedule``.
 
     ``baseline`` is drawn above it on the same time axis; it may come from another placement, but must use the same
-    time unit. ``measured`` is what a run of ``schedule`` took: a :class:`~runtime.timeline.Timeline`, or entries of
+    time unit. ``measured`` is what a run of ``schedule`` took: a :class:`~weft.runtime.plan.timeline.Timeline`, or
+    entries of
     ``block`` (name or index), ``micro_batch``, ``rank`` (index of the device), ``start``, ``end`` in the problem's time
     unit, as tuples in this order or as objects with these attributes or keys. It is drawn under the plan and starts
     at 0 with its first entry.

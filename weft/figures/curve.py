@@ -9,9 +9,9 @@ from typing import Any
 
 import altair as alt
 
-from solver.schedule import Schedule
 from weft.figures.data import Row
 from weft.figures.style import FONT, INK, MUTED, Unit, figure, time_unit
+from weft.solver.schedule import Schedule
 
 __all__ = ["build"]
 

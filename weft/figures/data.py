@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
-from solver.baselines import BASELINES
-from solver.problem import Number
-from solver.schedule import Operation, Schedule
 from weft.figures.axis import TimeAxis
 from weft.figures.style import INK, Unit, chunk_of_block, kind_label, text_width
-from weft.units import name_text
+from weft.solver.baselines import BASELINES
+from weft.solver.problem import Number
+from weft.solver.schedule import Operation, Schedule
+from weft.text.units import name_text
 
 __all__ = ["Lane", "Measured", "Row", "Subject", "boxes", "memory_steps", "numbers", "read_measured",
            "repetend_span", "subject"]

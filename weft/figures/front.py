@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import altair as alt
 
-from solver.baselines import BASELINES
-from solver.problem import Number
-from solver.writing import write_atomically
 from weft.figures import FORMATS
 from weft.figures.data import Row as Record
 from weft.figures.picture import render
 from weft.figures.style import FONT, INK, MUTED, figure, text_width
-from weft.units import memory_text, time_text
+from weft.solver.baselines import BASELINES
+from weft.solver.io.writing import write_atomically
+from weft.solver.problem import Number
+from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft.tradeoff import Known, Row, Sweep
+    from weft.app.sweep.result import Known, Row, Sweep
 
 __all__ = ["draw_front", "front_chart"]
 
@@ -119,7 +119,7 @@ class _Sheet:
 
     def _line(self, rows: Sequence[Row], name: str, *, whole: bool) -> None:
         """The steps of the front of ``rows``: what can be had with so much memory, on to the right edge."""
-        from weft.tradeoff import non_dominated
+        from weft.app.sweep.result import non_dominated
 
         front = [rows[i] for i in non_dominated([(row.peak, row.throughput) for row in rows])]
         points = [(self._memory(row.peak), row.throughput) for row in front]
@@ -284,7 +284,7 @@ class _Sheet:
 
 def _fronts_of_known(sweep: Sweep) -> list[tuple[Known, int]]:
     """Each known schedule's own front, for each amount of work a step."""
-    from weft.tradeoff import non_dominated
+    from weft.app.sweep.result import non_dominated
 
     groups: dict[tuple[str, int], list[Known]] = {}
     for row in sweep.rows:

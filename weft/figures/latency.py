@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from solver.writing import write_atomically
 from weft.figures import FORMATS
 from weft.figures.picture import render
 from weft.figures.style import FONT, INK, MUTED
-from weft.units import memory_text, time_text
+from weft.solver.io.writing import write_atomically
+from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft.latencies import Serving
+    from weft.app.latency.result import Serving
 
 __all__ = ["draw_latencies", "latency_chart"]
 

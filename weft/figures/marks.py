@@ -13,7 +13,7 @@ import altair as alt
 
 from weft.figures.data import Row
 from weft.figures.style import FONT, IDLE, INK, MUTED
-from weft.units import TEXT, name_text
+from weft.text.units import TEXT, name_text
 
 __all__ = ["Scales", "layers", "page", "specification"]
 

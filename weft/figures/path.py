@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from solver.critical import critical_path
 from weft.figures.data import Lane, Subject
 from weft.figures.sheet import Sheet
+from weft.solver.diagnose.critical_path import critical_path
 
 __all__ = ["PATH", "draw_path"]
 

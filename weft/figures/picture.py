@@ -12,7 +12,6 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from solver.schedule import Schedule
 from weft.figures import marks
 from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_measured, repetend_span, subject
@@ -36,7 +35,8 @@ from weft.figures.style import (
     time_unit,
     tint,
 )
-from weft.units import TEXT, name_text
+from weft.solver.schedule import Schedule
+from weft.text.units import TEXT, name_text
 
 __all__ = ["build", "render"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from weft.figures.axis import TimeAxis
 from weft.figures.data import Row
 from weft.figures.style import INK, Unit
-from weft.units import TEXT, name_text
+from weft.text.units import TEXT, name_text
 
 __all__ = ["WIDTH", "Heights", "Sheet", "heights_for"]
 

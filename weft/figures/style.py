@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.problem import BlockKind, Problem
-from weft.units import name_text
+from weft.solver.problem import BlockKind, Problem
+from weft.text.units import name_text
 
 __all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "OVER", "STATIC", "TINTS", "Unit",
            "chunk_of_block", "figure", "joined", "kind_label", "memory_unit", "text_width", "time_unit", "tint"]

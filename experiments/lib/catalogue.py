@@ -1,0 +1,121 @@
+"""Every experiment that keeps a file: what it runs, what it measures, and how to try it in small.
+
+``measures`` are the paths whose changes make the numbers old (as git's pathspecs); the problems an experiment draws
+itself count, the script that prints them does not. ``minutes`` is a guess until a run has recorded its own.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.lib.provenance import RESULTS, ROOT
+
+__all__ = ["EXPERIMENTS", "HOME", "Experiment"]
+
+HOME = ROOT / "experiments"
+_SEARCH = ("solver", ":(exclude)solver/placement")
+_PLACEMENT = ("solver/placement", "solver/cpsat/solve.py")
+_OPERATOR_GRAPHS = (*_PLACEMENT, "models/graph/formats.py", "experiments/lib/placement_graphs.py")
+_PLANS = (*_SEARCH, "models", "weft")
+_EXECUTOR = ("runtime", ":(exclude)runtime/export")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """``name`` is its file's, without ``.json``; ``arguments`` are those of the numbers that are kept, ``smoke`` those
+    of a run of seconds. ``quiet``: it takes times of the clock, which need a machine with nothing else to do.
+    ``slow``: its smoke run takes more than some ten seconds. ``gpu``: its numbers are those of a GPU; its smoke run
+    takes the CPU."""
+
+    name: str
+    module: str
+    measures: tuple[str, ...]
+    minutes: float
+    smoke: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
+    quiet: bool = False
+    slow: bool = False
+    gpu: bool = False
+
+    @property
+    def file(self) -> Path:
+        """Where its numbers are."""
+        return RESULTS / f"{self.name}.json"
+
+    @property
+    def command(self) -> str:
+        """What makes the numbers."""
+        return f"python -m experiments.{self.module} {shlex.join(self.arguments)}".strip()
+
+    @property
+    def title(self) -> str:
+        """The first sentence of its script."""
+        tree = ast.parse((HOME / f"{self.module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        return (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
+
+
+EXPERIMENTS = {entry.name: entry for entry in (
+    Experiment("ablation", "period.ablation", (*_SEARCH, "experiments/period/scale.py"), 20,
+               ("--only", "K8", "--effort", "0.05")),
+    Experiment("adama", "runtime.adama", (*_PLANS, *_EXECUTOR), 25,
+               ("--steps", "2", "--seeds", "1", "--effort", "0.02", "--caps"), slow=True),
+    Experiment("bounds", "step.bounds", (*_SEARCH, "experiments/lib/generated.py"), 5,
+               ("--every", "180", "--windows", "0.05")),
+    Experiment("co_shard", "models.co_shard", _PLANS, 5, ("--tokens", "16384", "--effort", "0.02"), slow=True),
+    Experiment("collectives", "models.collectives", ("models",), 0.1, ()),
+    Experiment("equality", "runtime.equality", (*_EXECUTOR, *_SEARCH), 6,
+               ("--shapes", "V", "--ranks", "2", "--dtypes", "fp64"), slow=True),
+    Experiment("equality_gpu", "runtime.equality", (*_EXECUTOR, *_SEARCH), 3,
+               ("--shapes", "V", "--ranks", "2", "--dtypes", "fp32"), slow=True, gpu=True,
+               arguments=("--gpu", "--shapes", "V,M head,NN,tied,skip,branches", "--output",
+                          "experiments/results/equality_gpu.json")),
+    Experiment("faults", "runtime.faults", _EXECUTOR, 2, ("--only", "world"), quiet=True, slow=True),
+    Experiment("gpu_plan", "runtime.gpu_plan", (*_EXECUTOR, *_SEARCH), 6,
+               ("--preset", "tiny", "--micro-batches", "2", "--repeats", "1", "--time-limit", "1", "--no-shared"),
+               arguments=("--preset", "1.3b", "2.7b", "--optimizer", "adam", "adama"), quiet=True, slow=True, gpu=True),
+    Experiment("graph_pipelines", "placement.graph_pipelines",
+               (*_PLACEMENT, "models", "experiments/lib/piper_program.py"), 60,
+               ("--models", "mmt", "--devices", "2", "--replicate", "no", "--part", "table")),
+    Experiment("heavy_head", "runtime.heavy_head", (*_EXECUTOR, *_PLANS), 15,
+               ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, slow=True),
+    Experiment("memory_plan", "placement.memory_plan", ("solver/placement", "models"), 40,
+               ("--only", "GPT-1.3B", "--devices", "4", "--largest", "1", "--time-limit", "5")),
+    Experiment("never_worse/suite", "step.never_worse",
+               (*_SEARCH, "weft/app/compare.py", "experiments/lib/generated.py"), 35,
+               ("--count", "2", "--effort", "0.02", "--processes", "1")),
+    Experiment("offload", "placement.offload", (*_PLANS, "solver/placement"), 3,
+               ("--sizes", "1", "--samples", "4", "--effort", "0.02"), slow=True),
+    Experiment("overhead", "runtime.overhead", _EXECUTOR, 2, ("--rounds", "1"), quiet=True, slow=True),
+    Experiment("placement", "placement.placement", _OPERATOR_GRAPHS, 3, ("--only", "inception, 6")),
+    Experiment("placement_ablation", "placement.placement", _OPERATOR_GRAPHS, 20,
+               ("--ablation", "--only", "inception, 6", "--limit", "0.2"), arguments=("--ablation",)),
+    Experiment("readme/comparison", "weft.readme", _PLANS, 1, ("--effort", "0.02"), slow=True),
+    Experiment("replay_emulated", "runtime.replay_emulated", _EXECUTOR, 6,
+               ("--only", "GPipe", "--repeats", "1"), quiet=True, slow=True),
+    Experiment("replay_gpt", "runtime.replay_gpt", (*_EXECUTOR, *_SEARCH), 2,
+               ("--ranks", "2", "--dtypes", "fp64", "--only", "GPipe"), slow=True),
+    Experiment("roofline", "models.roofline", ("models",), 3, ("--fit",)),
+    Experiment("scale", "period.scale", _SEARCH, 90,
+               ("--devices", "4", "--shapes", "V", "--caps", "1.5", "--seconds", "2"),
+               arguments=("--devices", "8,16,32,64,128"), quiet=True),
+    Experiment("signals", "step.signals", ("weft", "solver"), 12, ("--moments", "1", "--only", "solve"), quiet=True,
+               slow=True),
+    Experiment("sweep_gpt/sweep", "weft.sweep_gpt", _PLANS, 5,
+               ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), slow=True),
+    Experiment("tessel_evaluation", "weft.tessel_evaluation", _PLANS, 20,
+               ("--only", "24.24x1024|197, batch 1$", "--sizes", "8", "--effort", "0.02"), slow=True),
+    Experiment("tessel_search", "period.tessel_search", (*_SEARCH, "models/zoo/shapes.py"), 2,
+               ("--first", "2", "--effort", "0.02")),
+    Experiment("time_limit", "step.time_limit", _PLANS, 5, ("--only", "everywhere", "--cpu"), quiet=True, slow=True),
+    Experiment("transfers", "step.transfers", _SEARCH, 5,
+               ("--cases", "not counted", "--micro-batches", "4", "--effort", "0.02")),
+    Experiment("transfers_balanced", "step.transfers", _SEARCH, 5,
+               ("--head", "1", "--cases", "not counted", "--micro-batches", "4", "--effort", "0.02"),
+               arguments=("--head", "1", "--effort", "0.5", "--output", "experiments/results/transfers_balanced.json")),
+    Experiment("transports", "runtime.transports", ("runtime/transports", "runtime/ranks/session.py"), 5,
+               ("--rounds", "1", "--sizes", "1024"), quiet=True, slow=True),
+    Experiment("zoo_counts", "models.zoo_counts", ("models/zoo", "models/spec/families.py"), 0.5, ("--only", "gpt")),
+)}

@@ -1,0 +1,293 @@
+"""How far modelled operator times are from measured ones, and the fit of what kernels reach of a V100's peaks.
+
+Shares are fitted on one model of Aceso's V100 profiles (GPT-1.3B, micro-batches of 1, 2, 4 and 8) and judged on the
+other (T5-770M), which has other sizes and a decoder; and the other way round. Errors are modelled over measured time,
+minus one: per operator (a profile's row), and per layer, where operators' errors even out. Beside it, how far counted
+memory is from the profile's; and how far what one of 2, 4 or 8 GPUs that compute together does is from the profiles of
+such GPUs, collectives included: modelled with the shipped shares, and scaled by them from the measured whole operator.
+Writes ``roofline.json`` and ``roofline.png``.
+
+    python -m experiments.models.roofline
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from experiments.lib.provenance import RESULTS, Record
+from weft.models.candidates.build import layer_costs
+from weft.models.candidates.split import split_layers
+from weft.models.candidates.stages import Stages, peak_bytes
+from weft.models.graph.operators import Operator, Work
+from weft.models.hardware.devices import DEVICES, KernelClass, Pass, Reach, kernel_class
+from weft.models.layers.collectives import collective_time
+from weft.models.spec.families import GptModel, T5Model
+from weft.models.spec.spec import parse_spec
+from weft.models.tensor_parallel.part_times import PartTimes
+from weft.models.times.profile_times import ProfileTimes, rows_of, sizes_agree
+from weft.models.times.profiles import DEGREES, shipped_profile
+from weft.models.times.roofline import Roofline, dtype_of, pass_seconds
+from weft.models.zoo.graphs import model_graph
+
+SIZES = (1, 2, 4, 8)
+_GPT = """
+name: GPT-1.3B
+model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}}
+costs: {costs}
+cluster: {{gpus: 4, memory: 32 GiB, links: nvlink-v100}}
+training: {{micro_batches: 8, micro_batch_size: {batch}, recompute: {recompute}}}
+"""
+MODELS = {
+    "gpt-1.3b-v100": GptModel(family="gpt", layers=1, hidden=2048, heads=32, vocabulary=51200, sequence=2048),
+    "t5-770m-v100": T5Model(family="t5", encoder_layers=1, decoder_layers=1, hidden=1024, heads=16, feed_forward=4096,
+                            vocabulary=30592, sequence=2048, target=512, positions="learned", norm="layer_norm",
+                            activation="gelu", bias=True),
+}
+V100 = DEVICES["v100"]
+MATRIX = ("gemm", "bmm")
+Shares = dict[tuple[KernelClass, Pass], Reach]
+_PASSES: tuple[tuple[Pass, ...], ...] = (("forward",), ("backward",), ("forward", "backward"))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row of a profile beside the operators it stands for."""
+
+    model: str
+    batch: int
+    row: str
+    layer: str
+    operators: tuple[tuple[Operator, str], ...]  # with their dtypes
+    seconds: Mapping[Pass, float]
+
+
+def samples(name: str) -> list[Sample]:
+    """All rows of profile ``name`` whose sizes agree with our operators.
+
+    The rows of the final norms and of T5's decoder embedding are those of micro-batch 1 in every file of the artifact.
+    """
+    found = []
+    for batch in SIZES:
+        graph = model_graph(MODELS[name], batch)
+        profile = shipped_profile(name, batch)
+        groups: dict[str, list[Operator]] = {}
+        for operator, row in rows_of(graph).items():
+            groups.setdefault(row, []).append(graph.by_name[operator])
+        if set(profile) - set(groups):
+            raise SystemExit(f"{name}, micro-batch {batch}: no operator for {sorted(set(profile) - set(groups))}")
+        for row, operators in groups.items():
+            if not sizes_agree(operators, profile[row]):
+                print(f"{name}, micro-batch {batch}: {row} is of another size, left out", file=sys.stderr)
+                continue
+            found.append(Sample(name, batch, row, operators[0].layer,
+                                tuple((operator, dtype_of(graph, operator)) for operator in operators),
+                                {"forward": profile[row].forward, "backward": profile[row].backward}))
+    return found
+
+
+def modelled(sample: Sample, which: Pass, shares: Shares, launch: float) -> float:
+    """The row's time under ``shares``, with ``launch`` seconds a pass."""
+    total = 0.0
+    for operator, dtype in sample.operators:
+        works: list[Work] = [operator.forward] if which == "forward" else [
+            work for work in (operator.input_grad, operator.weight_grad) if work is not None]
+        for i, work in enumerate(works):
+            total += pass_seconds(V100, operator.kind, work, dtype, which, launches=False,
+                                  reach=shares[kernel_class(operator.kind), which])
+            if not i or operator.deferred is not None:
+                total += launch
+    return total
+
+
+def fit(known: Sequence[Sample], which: Pass) -> tuple[Shares, float]:
+    """Shares and launch time with the least sum of |log(modelled / measured)|, by coordinate descent on grids."""
+    classes = sorted({kernel_class(operator.kind) for sample in known for operator, _ in sample.operators})
+    grid = [round(0.02 * 1.04**i, 4) for i in range(101) if 0.02 * 1.04**i <= 1.0] + [1.0]
+    launches = [i * 1e-6 for i in range(2, 150, 2)]
+    grid.reverse()  # of equals the largest: what does not bind is no finding
+    shares: Shares = {(group, which): Reach(0.6 if group in MATRIX else 1.0, 0.6) for group in classes}
+    launch = 40e-6
+
+    def loss() -> float:
+        return sum(abs(math.log(modelled(sample, which, shares, launch) / sample.seconds[which])) for sample in known)
+
+    before = math.inf
+    while (now := loss()) < before - 1e-6:
+        before = now
+        for group in classes:
+            for field in ("memory", "compute") if group in MATRIX else ("memory",):
+                best, kept = math.inf, shares[group, which]
+                for value in grid:
+                    shares[group, which] = Reach(value if field == "compute" else kept.compute,
+                                                 value if field == "memory" else kept.memory)
+                    if (found := loss()) < best - 1e-9:
+                        best, choice = found, shares[group, which]
+                shares[group, which] = choice
+        tried = []
+        for launch in launches:
+            tried.append((loss(), launch))
+        launch = min(tried)[1]
+    return shares, launch
+
+
+def errors(tested: Sequence[Sample], shares: Shares, launch: Mapping[Pass, float]) -> dict[str, object]:
+    """The distribution of errors over rows, and over layers, of each pass and of both together."""
+    result: dict[str, object] = {}
+    for level in ("operator", "layer"):
+        groups: dict[tuple[int, str], list[Sample]] = {}
+        for sample in tested:
+            key = (sample.batch, sample.row) if level == "operator" else (sample.batch, sample.layer)
+            groups.setdefault(key, []).append(sample)
+        for passes in _PASSES:
+            found = {}
+            for key, members in groups.items():
+                ours = sum(modelled(s, p, shares, launch[p]) for s in members for p in passes)
+                theirs = sum(s.seconds[p] for s in members for p in passes)
+                found[key] = ours / theirs - 1
+            result[f"{level} {' and '.join(passes)}"] = _distribution(found)
+    return result
+
+
+def together(name: str) -> dict[str, object]:
+    """Errors of the parts of 2, 4 and 8 GPUs, over operators that they divide, and over layers."""
+    result: dict[str, object] = {}
+    for degree in DEGREES:
+        for source in ("modelled", "scaled from the measured whole"):
+            ours: dict[tuple[int, str, str], dict[Pass, float]] = {}
+            theirs: dict[tuple[int, str, str], dict[Pass, float]] = {}
+            for batch in SIZES:
+                _add_parts(name, batch, degree, source == "modelled", ours, theirs)
+            found: dict[str, object] = {}
+            for level in ("operator", "layer"):
+                for passes in _PASSES:
+                    sums: dict[tuple[int, str], list[float]] = {}
+                    for (batch, layer, row), seconds in theirs.items():
+                        key = (batch, row if level == "operator" else layer)
+                        total = sums.setdefault(key, [0.0, 0.0])
+                        total[0] += sum(ours[batch, layer, row][which] for which in passes)
+                        total[1] += sum(seconds[which] for which in passes)
+                    found[f"{level} {' and '.join(passes)}"] = _distribution(
+                        {key: a / b - 1 for key, (a, b) in sums.items()})
+            result[f"{degree} GPUs, {source}"] = found
+    return result
+
+
+def _add_parts(name: str, batch: int, degree: int, all_modelled: bool, ours: dict[tuple[int, str, str],
+               dict[Pass, float]], theirs: dict[tuple[int, str, str], dict[Pass, float]]) -> None:
+    """The times of divided rows, ours and measured, by micro-batch, layer and row; passes of no time are left out."""
+    graph = model_graph(MODELS[name], batch)
+    tables = {1: shipped_profile(name, batch), degree: shipped_profile(name, batch, degree)}
+    profile = ProfileTimes({batch: tables[1]}, batch, Roofline(V100), name, {degree: {batch: tables[degree]}})
+    whole = Roofline(V100).times(graph) if all_modelled else profile.times(graph)
+    parts = PartTimes(graph, whole, degree, Roofline(V100))
+    rows = rows_of(graph)
+    for measured in profile.rows_together(graph, degree):
+        first = graph.by_name[next(iter(measured.dimensions))]
+        key = (batch, first.layer, rows[first.name])
+        theirs[key] = {"forward": measured.forward, "backward": measured.backward}
+        total: dict[Pass, float] = {"forward": 0.0, "backward": 0.0}
+        for operator_name, dimension in measured.dimensions.items():
+            operator = graph.by_name[operator_name]
+            split = next(split for split in operator.splits if split.dimension == dimension)
+            time = parts.of(operator, split)
+            ahead, behind = parts.collectives(operator, split, lambda kind, size: collective_time(
+                kind, size, degree, V100).seconds)
+            total["forward"] += time.forward + ahead
+            total["backward"] += time.input_grad + time.weight_grad + behind
+        ours[key] = total
+
+
+def _distribution(found: Mapping[tuple[int, str], float]) -> dict[str, object]:
+    sizes = sorted(abs(value) for value in found.values())
+    worst = max((abs(error), key) for key, error in found.items())[1]
+    return {"count": len(sizes), "median_absolute": round(statistics.median(sizes), 4),
+            "p90_absolute": round(sizes[math.ceil(0.9 * len(sizes)) - 1], 4),
+            "bias": round(statistics.mean(found.values()), 4),
+            "worst": [str(part) for part in worst], "worst_error": round(found[worst], 4)}
+
+
+def memory() -> dict[str, object]:
+    """Modelled over measured memory, minus one: GPT-1.3B on four GPUs under 1F1B, with the same cuts."""
+    result: dict[str, object] = {}
+    for recompute in (False, True):
+        for batch in SIZES:
+            measured, counted = (layer_costs(parse_spec(_GPT.format(batch=batch, recompute=str(recompute).lower(),
+                                                                    costs=costs)))
+                                 for costs in ("gpt-1.3b-v100", "v100"))
+            split = split_layers("chain", measured, [2**50] * 4, [4, 3, 2, 1])
+            ours = Stages(counted)
+            peaks = []
+            for stage, in_flight in zip(split.stages, (4, 3, 2, 1), strict=True):
+                other = ours.stage(stage.first, stage.last)
+                held = [one.parameters * 16 + peak_bytes([one], [in_flight], "full") for one in (other, stage)]
+                peaks.append(round(held[0] / held[1] - 1, 4))
+            kept = [a.activation_bytes / b.activation_bytes - 1 for a, b in zip(counted, measured, strict=True)]
+            result[f"micro-batch {batch}{', recomputation' if recompute else ''}"] = {
+                "kept activations, largest error of a layer": round(max((abs(error), error) for error in kept)[1], 4),
+                "peak of each GPU": peaks}
+    return result
+
+
+def draw(tested: Sequence[Sample], path: Path) -> None:
+    """Modelled against measured time of every operator and pass, with the shipped shares."""
+    points: list[dict[str, Any]] = [
+        {"measured": sample.seconds[which] * 1e6, "kernels": kernel_class(sample.operators[0][0].kind),
+         "modelled": modelled(sample, which, dict(V100.reach), V100.launch[which]) * 1e6, "pass": which}
+        for sample in tested for which in _PASSES[-1]]
+    ends = [min(p["measured"] for p in points), max(p["measured"] for p in points)]
+    line = alt.Chart(alt.InlineData(values=[{"measured": end, "modelled": end} for end in ends])).mark_line(
+        color="#6b6b6b", strokeDash=[4, 3], strokeWidth=1)
+    dots = alt.Chart(alt.InlineData(values=points)).mark_point(filled=True, size=45, opacity=0.8).encode(
+        color=alt.Color("kernels:N", scale=alt.Scale(range=["#56B4E9", "#E69F00", "#009E73", "#D55E00", "#CC79A7",
+                                                            "#0072B2", "#999999"])), shape="pass:N")
+    axis = alt.Scale(type="log")
+    chart = alt.layer(line, dots).encode(
+        x=alt.X("measured:Q", scale=axis, title="measured, \N{MICRO SIGN}s"),
+        y=alt.Y("modelled:Q", scale=axis, title="modelled, \N{MICRO SIGN}s")).properties(
+        width=420, height=420, title="Operators of GPT-1.3B on a V100, micro-batches of 1 to 8; fitted on T5-770M")
+    path.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), vl_version=alt.SCHEMA_VERSION.rpartition(".")[0],
+                                                scale=1.25))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fit on each model, judge on both, print and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--fit", nargs="*", choices=MODELS, default=list(MODELS), help="the models to fit on")
+    parser.add_argument("--output", type=Path, default=RESULTS / "roofline.json")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    data = {name: samples(name) for name in MODELS}
+    report: dict[str, object] = {}
+    for name in options.fit:
+        shares: Shares = {}
+        launch: dict[Pass, float] = {}
+        for which in _PASSES[-1]:
+            found, launch[which] = fit(data[name], which)
+            shares |= found
+        report[f"fitted on {name}"] = {
+            "launch_us": {which: round(seconds * 1e6, 1) for which, seconds in launch.items()},
+            "reach": {f"{group} {which}": [reach.compute, reach.memory] for (group, which), reach in shares.items()},
+            **{f"judged on {other}": errors(data[other], shares, launch) for other in MODELS}}
+    shipped = {key: V100.reach[key] for key in V100.reach}
+    report["memory, GPT-1.3B on 4 V100"] = memory()
+    report["GPUs that compute together"] = {name: together(name) for name in MODELS}
+    report["shipped"] = {f"judged on {other}": errors(data[other], shipped, V100.launch) for other in MODELS}
+    record.write(report)
+    draw(data["gpt-1.3b-v100"], options.output.with_suffix(".png"))
+    print(json.dumps(report, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The Tessel evaluation's problems: period, its bound, whether it is proven, and the CPU seconds of the search.
+
+    python -m experiments.period.tessel_search [--first N] [--effort 1] [--output tessel_search.json]
+
+Also solves each for 128 micro-batches and holds the makespan against its bound. One core; CPU seconds are those of
+the search alone. They depend on the machine: read them beside the count of problems, not beside other people's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lib.provenance import RESULTS, Record
+from weft.models.zoo.shapes import TESSEL_PROBLEMS, shape
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.search import find_repetend
+from weft.solver.problem import Problem
+from weft.solver.step.search import solve
+from weft.solver.ticks import Instance
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Solve, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--output", default=RESULTS / "tessel_search.json", type=Path)
+    parser.add_argument("--effort", default=1.0, type=float, help="deterministic seconds for each makespan")
+    parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    solve(shape("v", 2, 2), 2)  # loads what is loaded on first use
+    rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS[:options.first]]
+    table = Table(title="The Tessel evaluation's problems")
+    for header in ("problem", "period", "bound", "proven", "CPU s", "makespan, N = 128", "bound", "gap"):
+        table.add_column(header, justify="left" if header == "problem" else "right")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    mean = math.exp(sum(math.log(max(float(row["cpu_seconds"]), 1e-4)) for row in rows) / len(rows))
+    Console(width=110).print(table)
+    print(f"{sum(bool(row['proven']) for row in rows)} of {len(rows)} periods proven; "
+          f"geometric mean {mean:.4f} CPU s, most {max(float(row['cpu_seconds']) for row in rows):.3f}")
+    record.write({"rows": rows, "geometric_mean_cpu_seconds": mean})
+    return 0
+
+
+def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
+    began = time.process_time()
+    instance = Instance.of(problem)
+    start = one_at_a_time(instance)
+    search = find_repetend(instance, start, Budget())
+    seconds = time.process_time() - began
+    schedule = solve(problem, 128, effort=effort)
+    return {
+        "problem": problem.name,
+        "period": instance.time(search.best.period),
+        "period_bound": instance.bound(search.bound, 1),
+        "proven": search.proven,
+        "cpu_seconds": round(seconds, 4),
+        "makespan": schedule.makespan,
+        "makespan_bound": schedule.makespan_bound,
+        "gap": round(schedule.gap, 5),
+    }
+
+
+def _text(value: str | float | bool) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What deciding memory buys in whole schedules, and offloading beside it: GPT-1.3B on four V100s of 32 GB.
+
+    python -m experiments.placement.offload [--sizes 1 2 4 8] [--samples 64] [--effort 2] [--output offload.json]
+
+A step is 64 samples. Every way to spend memory is searched at each size of micro-batch, and counts at its own best: on
+a chain of stages with a whole backward, whole layers with everything kept, whole layers with every layer recomputed,
+operators kept or recomputed as decided, and the same with copies to the host at 12 GB/s each way; and over every
+placement that weft considers, whole layers kept, and decided with offload. Costs are measured. Given are a step's
+time, a bound on it over the placements of that way, and samples a second; ``1F1B`` is the published schedule on whole
+layers that are kept, where it fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import weft
+from experiments.lib.provenance import RESULTS, Record
+from weft.app.solve import case_of
+from weft.models.spec.spec import Spec, parse_spec
+from weft.solver.baselines import baseline
+from weft.solver.step.search import Infeasible
+from weft.solver.validate import violations
+
+SIZES = (1, 2, 4, 8)
+SPEC = """
+name: GPT-1.3B on 4 V100
+model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}}
+costs: gpt-1.3b-v100
+cluster: {{gpus: 4, memory: 32 GiB, links: nvlink-v100{host}}}
+training: {{micro_batches: {count}, micro_batch_size: {size}{recompute}}}
+placement: {{{shapes}{memory}}}
+"""
+CHAIN, ANY = "shapes: [chain], backward: [full]", "backward: [full, split]"
+#: What each way adds to the spec.
+WAYS: dict[str, dict[str, str]] = {
+    "kept": {},
+    "layers recomputed": {"recompute": ", recompute: true"},
+    "decided": {"memory": ", memory: decide"},
+    "decided, with offload": {"memory": ", memory: decide", "host": ", host_bandwidth: 12 GB/s"},
+    "kept, any placement": {"shapes": ANY},
+    "decided with offload, any placement": {"shapes": ANY, "memory": ", memory: decide",
+                                            "host": ", host_bandwidth: 12 GB/s"},
+}
+PUBLISHED = "1F1B"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search, print and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="samples of a micro-batch")
+    parser.add_argument("--samples", type=int, default=64, help="samples of a step")
+    parser.add_argument("--effort", type=float, default=2.0, help="deterministic seconds of each search, plans apart")
+    parser.add_argument("--output", type=Path, default=RESULTS / "offload.json")
+    options = parser.parse_args(arguments)
+    record, rows = Record(options.output), {}
+    for size in options.sizes:
+        rows[str(size)] = {PUBLISHED: _published(_spec(size, "kept", options.samples), options.samples), **{
+            way: _searched(_spec(size, way, options.samples), options.samples, options.effort) for way in WAYS}}
+        print(size, {way: found and round(found["samples_per_second"], 3) for way, found in rows[str(size)].items()},
+              flush=True)
+    best = {way: _best(rows, way) for way in (PUBLISHED, *WAYS)}
+    record.write({"samples_per_step": options.samples, "effort": options.effort, "best": best, "sizes": rows})
+    Console(width=140).print(_table(rows, best))
+    return 0
+
+
+def _spec(size: int, way: str, samples: int) -> Spec:
+    usual = {"host": "", "recompute": "", "memory": "", "shapes": CHAIN}
+    return parse_spec(SPEC.format(size=size, count=samples // size, **{**usual, **WAYS[way]}))
+
+
+def _published(spec: Spec, samples: int) -> dict[str, Any] | None:
+    """1F1B on the chain that suits it best; ``None`` where it fits on none."""
+    try:
+        case = case_of(spec)
+    except Infeasible:
+        return None
+    found = [baseline("1f1b", placement.problem, case.micro_batches) for placement in case.placements]
+    steps = [schedule.makespan for schedule in found if not violations(schedule, limit=1)]
+    return {"step": min(steps), "samples_per_second": samples / min(steps)} if steps else None
+
+
+def _searched(spec: Spec, samples: int, effort: float) -> dict[str, Any] | None:
+    """The best schedule's figures; ``None`` where nothing fits."""
+    try:
+        found = weft.solve(spec, effort=effort, time_limit=60 * effort)
+    except Infeasible:
+        return None
+    plan = found.solver.get("memory_plan", {"stages": []})
+    return {"step": found.makespan, "bound": found.solver.get("bound_over_placements", found.makespan_bound),
+            "samples_per_second": samples / found.makespan, "placement": found.solver["placement"],
+            "recomputed_seconds": [round(stage["recomputed"]["seconds"], 6) for stage in plan["stages"]],
+            "offloaded_bytes": [stage["offloaded"]["bytes"] for stage in plan["stages"]]}
+
+
+def _best(rows: dict[str, dict[str, Any]], way: str) -> dict[str, Any] | None:
+    """The size at which ``way`` is fastest."""
+    speeds = {size: row[way]["samples_per_second"] for size, row in rows.items() if row[way] is not None}
+    if not speeds:
+        return None
+    size = max(speeds, key=lambda key: speeds[key])
+    return {"micro_batch_size": int(size), "samples_per_second": speeds[size]}
+
+
+def _table(rows: dict[str, dict[str, Any]], best: dict[str, dict[str, Any] | None]) -> Table:
+    table = Table(title="Samples a second (gap to the bound over that way's placements)")
+    for heading in ("micro-batch", *best):
+        table.add_column(heading, justify="right")
+    for size, row in rows.items():
+        table.add_row(size, *map(_cell, row.values()))
+    table.add_row("best", *("-" if found is None else f"{found['samples_per_second']:.3f}" for found in best.values()))
+    return table
+
+
+def _cell(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "-"
+    gap = f" ({found['step'] / found['bound'] - 1:.1%})" if "bound" in found else ""
+    return f"{found['samples_per_second']:.3f}{gap}"
+
+
+if __name__ == "__main__":
+    main()

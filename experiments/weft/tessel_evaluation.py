@@ -1,0 +1,336 @@
+"""The Tessel evaluation's end-to-end cases planned again: training of GPT and mT5, inference of Flava, on V100s.
+
+    python -m experiments.weft.tessel_evaluation [--only TEXT] [--effort SECONDS] [--sizes 1 2 4 8 16]
+
+Lin et al., "Tessel", HPCA 2024, section 6: models grow with the GPUs; fp16, Adam, every layer recomputed, a global
+batch of 128. Nothing is run here: all times are the costs of ``models/hardware/devices.py`` and
+``models/layers/collectives.py``, the same for every row, so the ratios say what placement and order give on these
+costs. Compared are, each on the best placement that it allows and that fits and in the micro-batches that suit it best
+(1 to 16 sequences; weft is searched where the best of the others is): tensor parallelism alone; 1F1B on a chain of
+stages on groups of GPUs; 1F1B+ with embeddings on all GPUs; Chimera with two replicas; weft, which chooses among all of
+these shapes, those with embeddings on all GPUs also in two chunks a group, and any order. A step of the optimizer and
+sums of gradients of replicas are left out everywhere.
+
+Assumed where the case does not say: 8 bytes a parameter (fp16 weights, gradients and both moments of Adam;
+``fits_with_16_bytes`` records whether an fp32 master copy and moments would fit if they were divided evenly); machines
+of 8 GPUs with 12.5 GB/s between them; mT5 with the vocabulary of the GPT beside it and learned positions; Flava's texts
+of 512 or 197 tokens beside images of 197 patches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lib.provenance import RESULTS, Record
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import Case, Placement, case_of, shape_placement, solve_case
+from weft.models.candidates.family_costs import family_costs
+from weft.models.spec.sections import Spec
+from weft.models.spec.spec import parse_spec
+from weft.models.tensor_parallel.chunks import CHUNKS
+from weft.models.tensor_parallel.shapes import shape_candidates
+from weft.models.tensor_parallel.space import Space, space_of
+from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Infeasible
+from weft.solver.validate import violations
+
+BATCH = 128
+#: Sequences of a micro-batch, in training.
+SIZES = (1, 2, 4, 8, 16)
+_M = 2**20
+#: Two stages a GPU alone (v, loop) hold as much as one does, and no table fits on one GPU: they are left out.
+SHAPES = "chain, groups, tensor, m, nn, k"
+#: Hidden size -> heads.
+_HEADS = {1024: 16, 3072: 24, 4096: 32, 6144: 48, 8192: 64}
+GPT = ((4, 32, 4096, _M), (8, 40, 6144, _M), (16, 48, 8192, _M), (32, 80, 8192, 3 * _M // 2))
+MT5 = ((4, 24, 1024, _M), (8, 24, 3072, _M), (16, 32, 6144, _M), (32, 40, 8192, 3 * _M // 2))
+FLAVA_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+#: Tokens of a text: the most that Flava takes, and as many as an image has patches, which makes the towers equal.
+TEXTS = (512, 197)
+#: What each known schedule is given: its name, and the shapes it can run on.
+RIVALS = {"tensor parallel": ("1f1b", ("tensor",)), "1F1B": ("1f1b", ("chain", "groups")),
+          "1F1B+": ("1f1b+", ("m", "nn")), "Chimera": ("chimera", ("x",))}
+TITLES = (*RIVALS, "weft")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One case: ``model`` and ``run`` are sections of a spec, ``run`` with room for micro-batches and their size."""
+
+    name: str
+    gpus: int
+    model: str
+    run: str
+
+    def spec(self, micro_batches: int, size: int) -> Spec:
+        """The spec of the case with so many micro-batches of so many samples."""
+        run = self.run.format(count=micro_batches, size=size)
+        return parse_spec(
+            f"name: {self.name}\nmodel: {self.model}\ncosts: roofline\n"
+            f"cluster: {{gpus: {self.gpus}, memory: 32 GiB, device: v100, bandwidth: 150 GB/s, latency: 20 us, "
+            f"gpus_per_machine: 8}}\n{run}\nplacement: {{backward: [full], shapes: [{SHAPES}]}}\n")
+
+
+def training_cases() -> Iterator[Model]:
+    """GPT and mT5, one of each size."""
+    run = ("training: {{micro_batches: {count}, micro_batch_size: {size}, recompute: true, gradient_bytes: 2, "
+           "optimizer_bytes_per_parameter: 4}}")
+    for gpus, layers, hidden, vocabulary in GPT:
+        yield Model(f"GPT {layers}x{hidden}", gpus, f"{{family: gpt, layers: {layers}, hidden: {hidden}, heads: "
+                    f"{_HEADS[hidden]}, vocabulary: {vocabulary}, sequence: 2048}}", run)
+    for gpus, layers, hidden, vocabulary in MT5:
+        yield Model(f"mT5 {layers}+{layers}x{hidden}", gpus, f"{{family: t5, encoder_layers: {layers}, decoder_layers: "
+                    f"{layers}, hidden: {hidden}, heads: {_HEADS[hidden]}, feed_forward: {4 * hidden}, vocabulary: "
+                    f"{vocabulary}, sequence: 1024, positions: learned}}", run)
+
+
+def flava_case(batch: int, text: int) -> Model:
+    """``batch`` pairs, with texts of ``text`` tokens."""
+    return Model(f"Flava, batch {batch}", 4, "{family: flava, text_layers: 24, image_layers: 24, fusion_layers: 12, "
+                 f"hidden: 4096, heads: 32, sequence: {text}}}",
+                 "inference: {{micro_batches: {count}, micro_batch_size: {size}}}")
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A training case at one size of micro-batch: what weft chooses from, and what the known schedules can run on."""
+
+    space: Space
+    case: Case
+    everything: Sequence[Placement]
+    refused: Mapping[str, str]
+
+
+def sized(model: Model, size: int) -> Sized:
+    """``model`` in micro-batches of ``size`` sequences; raises ``Infeasible`` where nothing fits."""
+    spec = model.spec(BATCH // size, size)
+    space = space_of(spec, family_costs(spec))
+    assert space is not None
+    both_ways, refused = shape_candidates(space, ("x",), ("full",))
+    chunked = [candidate for candidate in shape_candidates(space, ("m", "nn"), ("full",), CHUNKS)[0]
+               if candidate.chunks is not None]
+    case = case_of(spec)
+    case = replace(case, placements=(*case.placements, *(shape_placement(one, space) for one in chunked)))
+    return Sized(space, case, [*case.placements, *(shape_placement(candidate, space) for candidate in both_ways)],
+                 dict(case.refused) | {entry.shape: entry.reason for entry in refused})
+
+
+def plan(model: Model, effort: float, sizes: Sequence[int]) -> dict[str, Any]:
+    """One training case: every rival on its best placement and size of micro-batch, weft, and where the difference
+    comes from."""
+    began = time.process_time()
+    at: dict[int, Sized] = {}
+    why = ""
+    for size in sizes:
+        try:
+            at[size] = sized(model, size)
+        except Infeasible as refusal:
+            why = why or str(refusal)
+    if not at:
+        return {"gpus": model.gpus, "refused": why}
+    rivals: dict[str, dict[str, Any]] = {}
+    for title, (name, shapes) in RIVALS.items():
+        found = {size: _best(name, shapes, one.everything, one.case, one.refused) for size, one in at.items()}
+        size = min(found, key=lambda size: found[size].get("seconds", math.inf))
+        rivals[title] = found[size] | ({"micro_batch_size": size} if "seconds" in found[size] else {})
+    times = {title: row["seconds"] for title, row in rivals.items() if "seconds" in row}
+    size = rivals[min(times, key=lambda title: times[title])]["micro_batch_size"] if times else min(at)
+    space, case = at[size].space, at[size].case
+    best = solve_case(case, SearchOptions(3600.0, effort))
+    chosen = next(p for p in case.placements if p.title == best.solver["placement"])
+    same_order = _in_known_order(chosen, case)
+    return {
+        "gpus": model.gpus, "parameters": space.graph.parameter_count(), "batch": BATCH, "effort": effort,
+        "sizes": sorted(at), "fits_with_16_bytes": 2 * space.static_everywhere <= space.capacity,
+        "rivals": rivals,
+        "weft": {"seconds": best.makespan, "placement": best.solver["placement"], "micro_batch_size": size,
+                 "period": _period(best),
+                 "samples_per_second": BATCH / best.makespan,
+                 "bound_of_placement": best.makespan_bound,
+                 "bound_over_placements": best.solver.get("bound_over_placements", best.makespan_bound),
+                 "bound_over_any_placement": space.least_period * case.micro_batches,
+                 "alternatives": best.solver.get("alternatives")},
+        "speedup": {title: value / best.makespan for title, value in times.items()},
+        "comes_from": {} if same_order is None else {
+            title: {"placement": value / same_order, "order": same_order / best.makespan}
+            for title, value in times.items()},
+        "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def _best(name: str, shapes: tuple[str, ...], placements: Sequence[Placement], case: Case,
+          why: Mapping[str, str]) -> dict[str, Any]:
+    """The fastest that fits of known schedule ``name`` on all placements of ``shapes``; else why there is none."""
+    found: list[tuple[bool, float, str]] = []
+    for placement in placements:
+        if _shape(placement) in shapes:
+            try:
+                schedule = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+            except NotApplicable:
+                continue
+            found.append((bool(violations(schedule, limit=1)), schedule.makespan, placement.title))
+    if not found:
+        reasons = [why[shape] for shape in shapes if shape in why]
+        return {"none": reasons[-1] if reasons else "it can run on no placement"}
+    out, seconds, title = min(found)
+    return {"none": f"out of memory on {title}"} if out else {"seconds": seconds, "placement": title}
+
+
+def _shape(placement: Placement) -> str:
+    """The shape of a placement, from the name of its problem."""
+    return placement.problem.name.rpartition("(")[2].partition(",")[0].rstrip(")")
+
+
+def _in_known_order(placement: Placement, case: Case) -> float | None:
+    """Seconds of the order of 1F1B (with blocks on all GPUs: 1F1B+) on weft's placement, if that fits."""
+    for name in ("1f1b", "1f1b+"):
+        try:
+            schedule = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+        except NotApplicable:
+            continue
+        return None if violations(schedule, limit=1) else schedule.makespan
+    return None
+
+
+def _period(schedule: Schedule) -> float | None:
+    value = schedule.period or schedule.solver.get("repetend_period")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def infer(batch: int, text: int, effort: float) -> dict[str, Any]:
+    """One batch through Flava: tensor parallelism and a chain of stages against weft, each with its best size of
+    micro-batches."""
+    began = time.process_time()
+    best: dict[str, dict[str, Any]] = {}
+    least: float | None = None
+    for size in (2**k for k in range(batch.bit_length())):
+        if batch // size > 16:
+            continue
+        case = case_of(flava_case(batch, text).spec(batch // size, size))
+        found: dict[str, tuple[float, str]] = {}
+        for title, shapes in (("tensor parallel", ("tensor",)), ("pipeline", ("chain", "groups"))):
+            row = _best("gpipe", shapes, case.placements, case, {})
+            if "seconds" in row:
+                found[title] = (row["seconds"], row["placement"])
+        own = solve_case(case, SearchOptions(600.0, effort))
+        found["weft"] = (own.makespan, str(own.solver["placement"]))
+        bound = float(own.solver.get("bound_over_placements", own.makespan_bound))
+        least = bound if least is None else min(least, bound)
+        for title, (seconds, placement) in found.items():
+            if title not in best or seconds < best[title]["seconds"]:
+                best[title] = {"seconds": seconds, "placement": placement, "micro_batch_size": size}
+    return {"batch": batch, "text": text, **best, "bound_over_placements": least,
+            "less_latency": {title: 1 - best["weft"]["seconds"] / best[title]["seconds"]
+                             for title in ("tensor parallel", "pipeline") if title in best},
+            "cpu_seconds": round(time.process_time() - began, 1)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plan all cases, print, draw and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--only", default="", help="cases whose name this expression finds")
+    parser.add_argument("--effort", default=10.0, type=float, help="deterministic seconds of a training case")
+    parser.add_argument("--output", default=RESULTS / "tessel_evaluation.json", type=Path)
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES, help="sequences of a micro-batch, in training")
+    parser.add_argument("--batches", type=int, nargs="*", default=FLAVA_BATCHES, help="of Flava")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    report: dict[str, Any] = record.kept() if options.only else {}
+    for model in training_cases():
+        if re.search(options.only, model.name):
+            report.setdefault("training", {})[model.name] = plan(model, options.effort, options.sizes)
+            _save(report, record, model.name)
+    for text, batch in itertools.product(TEXTS, options.batches):
+        name = f"Flava, texts of {text}, batch {batch}"
+        if re.search(options.only, name):
+            report.setdefault("inference", {})[name] = infer(batch, text, options.effort / 50)
+            _save(report, record, name)
+    record.write(report, part=bool(options.only))
+    for table in tables(report):
+        Console(width=150).print(table)
+    draw(report, options.output.with_suffix(".png"))
+    return 0
+
+
+def _save(report: dict[str, Any], record: Record, name: str) -> None:
+    record.write(report, part=True)
+    row = report.get("training", {}).get(name) or report["inference"][name]
+    print(name, f"{row.get('cpu_seconds')} CPU s", flush=True)
+
+
+def tables(report: dict[str, Any]) -> Iterator[Table]:
+    """The report for people."""
+    training = Table(title="Training, seconds a step of 128 sequences (modelled V100-32GB)", title_justify="left")
+    for heading in ("model", "GPUs", *TITLES, "bound", "any placement", "placement x order over the best rival"):
+        training.add_column(heading, justify="left" if heading == "model" else "right")
+    for name, row in report.get("training", {}).items():
+        if "refused" in row:
+            training.add_row(name, str(row["gpus"]), *["out of memory"] * len(TITLES))
+            continue
+        known = min((title for title in RIVALS if title in row["comes_from"]),
+                    key=lambda title: row["rivals"][title]["seconds"], default=None)
+        parts = None if known is None else row["comes_from"][known]
+        training.add_row(name, str(row["gpus"]), *(
+            f"{row['rivals'][title]['seconds']:.1f}" if "seconds" in row["rivals"][title] else "none"
+            for title in RIVALS), f"{row['weft']['seconds']:.1f} ({row['weft']['placement']})",
+            f"{row['weft']['bound_over_placements']:.1f}", f"{row['weft']['bound_over_any_placement']:.1f}",
+            "-" if parts is None else f"{parts['placement']:.2f} x {parts['order']:.2f}")
+    yield training
+    inference = Table(title="Flava inference on 4 GPUs, milliseconds a batch", title_justify="left")
+    for heading in ("tokens of a text", "batch", "tensor parallel", "pipeline", "weft", "its placement", "bound",
+                    "less latency"):
+        inference.add_column(heading, justify="right")
+    for row in report.get("inference", {}).values():
+        shown = (f"{row[title]['seconds'] * 1e3:.1f}" if title in row else "none"
+                 for title in ("tensor parallel", "pipeline", "weft"))
+        inference.add_row(str(row["text"]), str(row["batch"]), *shown,
+                          row["weft"]["placement"], f"{row['bound_over_placements'] * 1e3:.1f}",
+                          f"{min(row['less_latency'].values(), default=math.nan):.1%}")
+    yield inference
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Step time over the bound on any placement, by case; and Flava's latency by batch."""
+    bars = [{"case": f"{name}, {row['gpus']} GPUs", "schedule": title,
+             "ratio": (row["weft"] if title == "weft" else row["rivals"][title]).get("seconds", 0.0)
+             / row["weft"]["bound_over_any_placement"],
+             "label": "" if title == "weft" or "seconds" in row["rivals"][title] else "none fits"}
+            for name, row in report.get("training", {}).items() if "refused" not in row for title in TITLES]
+    colours = alt.Scale(domain=[*TITLES, "pipeline"], range=["#999999", "#56B4E9", "#0072B2", "#CC79A7", "#D55E00",
+                                                             "#56B4E9"])
+    base = alt.Chart().encode(x=alt.X("schedule:N", sort=list(TITLES), title=None, axis=alt.Axis(labelAngle=-60)),
+                              y=alt.Y("ratio:Q", title="step time / bound on any placement"))
+    marks = alt.layer(base.mark_bar().encode(color=alt.Color("schedule:N", scale=colours, legend=None)),
+                      base.mark_text(angle=270, align="left", dx=4, color="#6b6b6b").encode(text="label:N"))
+    training = marks.properties(width=110, height=150, data=alt.InlineData(values=bars)).facet(
+        facet=alt.Facet("case:N", title=None, sort=[bar["case"] for bar in bars[::len(TITLES)]]), columns=4)
+    lines = [{"batch": row["batch"], "schedule": title, "ms": row[title]["seconds"] * 1e3 / row["batch"],
+              "text": f"texts of {row['text']} tokens"}
+             for row in report.get("inference", {}).values() for title in ("tensor parallel", "pipeline", "weft")
+             if title in row]
+    inference = alt.Chart().mark_line(point=True).encode(
+        x=alt.X("batch:Q", scale=alt.Scale(type="log", base=2), title="batch of Flava, 4 GPUs"),
+        y=alt.Y("ms:Q", title="latency of a batch / batch, ms"), color=alt.Color("schedule:N", scale=colours))
+    by_text = inference.properties(width=240, height=180, data=alt.InlineData(values=lines)).facet(
+        facet=alt.Facet("text:N", title=None, sort="descending"))
+    whole = alt.vconcat(training, by_text).properties(
+        title="Tessel's evaluation on modelled V100-32GB")
+    path.write_bytes(vl_convert.vegalite_to_png(whole.to_dict(), vl_version=alt.SCHEMA_VERSION.rpartition(".")[0],
+                                                scale=1.25))
+
+
+if __name__ == "__main__":
+    main()

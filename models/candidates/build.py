@@ -1,0 +1,305 @@
+"""From a spec to the block problems the search runs on: one for each placement and backward mode that can exist.
+
+One micro-batch's blocks: the forward ``F<stage>`` takes what the stage keeps for its backward (A), the full backward
+``B<stage>`` gives it back; a split backward's ``I<stage>`` keeps what the weight gradient needs (K: it gives back
+A - K, or takes K - A), its ``W<stage>`` gives that back. In inference a forward holds its working set while it runs.
+What a forward sends is part of the next stage's A from the start of that stage's forward on; buffers of messages that
+arrive earlier belong to the cluster's ``reserve``. Transfers are lags between stages on different GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
+from weft.models.candidates.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
+from weft.models.candidates.stages import Backward, StageCost, static_bytes
+from weft.models.layers.cluster import ClusterModel, Network, model_cluster
+from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
+from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
+from weft.models.spec.spec import SpecError
+from weft.models.zoo.gpt import gpt_layers
+from weft.solver.clock import OutOfTime
+from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
+from weft.solver.placement.memory.problem import MemoryPlan
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+__all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "bytes_per_parameter", "candidates", "layer_costs",
+           "under_optimizer"]
+
+#: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
+#: fifty more or less is twice that.
+LIKENESS = 0.01
+#: For how many micro-batches in flight a split leaves room: one, or as many as 1F1B holds.
+InFlight = Literal["least", "1f1b"]
+
+
+class TooLate(ValueError):
+    """The time limit was over before anything was found: more time may find it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One stage, for tables: times in seconds for one micro-batch, sizes in bytes."""
+
+    stage: int
+    device: int
+    layers: tuple[str, ...]
+    forward: float
+    backward: float
+    static_memory: int
+    activation_memory: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A placement of the spec's model as a block problem.
+
+    ``static_memory``: per device, bytes of parameters, gradients and optimizer state, which the devices of ``problem``
+    no longer have. ``freed``: what more of gradients Adam would hold, where the optimizer is AdamA. ``in_flight``: what
+    the split left room for. ``notes``: where modelled costs come from, and what a reader should know of them.
+    ``decided``: the plan by which cuts and memory were decided operator by operator, if they were.
+    """
+
+    shape: Shape
+    backward: Backward
+    in_flight: InFlight
+    problem: Problem
+    static_memory: tuple[int, ...]
+    layers_of_stage: tuple[tuple[str, ...], ...]
+    stage_device: tuple[int, ...]
+    stages: tuple[StageRow, ...]
+    notes: tuple[str, ...] = ()
+    freed: tuple[int, ...] = ()
+    decided: MemoryPlan | None = None
+
+
+def layer_costs(spec: Spec) -> list[LayerCost]:
+    """The spec's layers, first to last.
+
+    Raises :class:`~weft.models.spec.spec.SpecError` or :class:`~weft.models.times.profiles.ProfileError` if there are
+    no costs for them, and what reading a config.json raises.
+    """
+    return _costed(spec)[0]
+
+
+def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
+    """``layers`` with what their gradients take under the spec's optimizer, beyond :func:`bytes_per_parameter`."""
+    run = spec.run
+    if not isinstance(run, Training) or run.optimizer == "adam":
+        return list(layers)
+    return [accumulated(layer, run.gradient_bytes) for layer in layers]
+
+
+def _costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
+    if isinstance(spec.model, ExplicitModel):
+        run = spec.run
+        listed = explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
+                                 recompute=isinstance(run, Training) and run.recompute)
+        require_possible(listed, spec.where)
+        return under_optimizer(spec, listed), ()
+    if uses_measured_gpt(spec):
+        measured = gpt_layers(spec)
+        require_possible(measured, spec.where)
+        return under_optimizer(spec, measured), ()
+    family = family_costs(spec)
+    return under_optimizer(spec, family.layers), family.notes
+
+
+def bytes_per_parameter(spec: Spec) -> int:
+    """What a GPU holds of each of its parameters: the parameter and, in training, gradient and optimizer state."""
+    run = spec.run
+    if isinstance(run, Training):
+        gradient = run.gradient_bytes if run.optimizer == "adam" else 0
+        return run.parameter_bytes + gradient + run.optimizer_bytes_per_parameter
+    return run.parameter_bytes
+
+
+def candidates(spec: Spec) -> list[Candidate]:
+    """The problems a schedule can be searched for: shapes, backward modes and splits that exist and fit.
+
+    Of each shape and mode there is the split with the least bottleneck for which one micro-batch in flight fits, and,
+    where it differs and fits, the one for as many as 1F1B holds: S - s on stage s of S. Two-stage shapes are left out
+    on a single GPU and with fewer layers than stages; a split backward where it is not known.
+
+    Where time is over before all are made, those that are there are given. Raises :class:`TooLate` if there is none
+    then, :class:`~weft.models.candidates.split.NoSplit` if nothing fits, :class:`~weft.models.spec.spec.SpecError` if
+    there are fewer layers than GPUs or no shape is left, and what :func:`layer_costs` raises.
+    """
+    layers, notes = _costed(spec)
+    cluster = model_cluster(spec.cluster)
+    shapes, modes = _shapes(spec, len(layers)), _modes(spec, layers)
+    found: list[Candidate] = []
+    refusals: list[NoSplit] = []
+    for shape in shapes:
+        for backward in modes:
+            try:
+                splits = list(_splits(spec, shape, backward, layers, cluster))
+            except NoSplit as error:
+                refusals.append(error)
+                continue
+            except OutOfTime:  # what was found is offered
+                continue
+            found += [replace(_candidate(spec, split, backward, in_flight, layers, cluster), notes=notes)
+                      for in_flight, split in splits]
+    if not found and not refusals:
+        raise TooLate(f"{spec.name}: the time limit is too short to cut the model into stages")
+    if not found:
+        raise _closest(refusals)
+    return found
+
+
+def _closest(refusals: list[NoSplit]) -> NoSplit:
+    """The refusal that lacks least memory; the first where there is no time to tell."""
+    try:
+        return min(refusals, key=lambda error: error.missing)
+    except OutOfTime:
+        return refusals[0]
+
+
+def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
+    gpus = spec.cluster.gpus
+    wanted = [shape for shape in SHAPES if shape in spec.placement.shapes]
+    if layer_count < gpus:
+        raise SpecError(f"{spec.where}: model has {layer_count} layers, too few for cluster.gpus: {gpus} "
+                        "(each GPU runs at least one)")
+    shapes = [shape for shape in wanted
+              if shape == "chain" or (gpus > 1 and layer_count >= len(stage_device(shape, gpus)))]
+    if not wanted:
+        raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, GPUs that compute "
+                        "together, which takes a family or config with modelled costs, a known cluster.device and "
+                        "several GPUs of equal memory; allow chain")
+    if not shapes:
+        raise SpecError(f"{spec.where}: placement.shapes is {', '.join(wanted)}, two stages on each of "
+                        f"{gpus} GPUs, but model has {layer_count} layers; allow chain")
+    return shapes
+
+
+def _modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
+    if spec.inference is not None:
+        return ["none"]
+    modes: list[Backward] = ["full"] if "full" in spec.placement.backward else []
+    can_split = all(layer.is_split for layer in layers) and any(layer.weight_grad for layer in layers)
+    if "split" in spec.placement.backward and can_split:
+        modes.append("split")
+    if not modes:
+        raise SpecError(f"{spec.where}: placement.backward is split, but no layer has a weight gradient; allow full")
+    return modes
+
+
+def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost],
+            cluster: ClusterModel) -> Iterator[tuple[InFlight, Split]]:
+    count = len(stage_device(shape, len(cluster.memory)))
+
+    def split(in_flight: list[int], least_load: float = 0.0) -> Split:
+        return split_layers(shape, layers, cluster.memory, in_flight, backward=backward, least_load=least_load,
+                            bytes_per_parameter=bytes_per_parameter(spec), reserve=cluster.reserve)
+
+    least = split([1] * count)
+    yield "least", least
+    if backward == "none":
+        return
+    try:
+        roomy = split([min(count - s, spec.micro_batches) for s in range(count)], max(least.loads))
+    except NoSplit:
+        return
+    if roomy.cuts != least.cuts:
+        yield "1f1b", roomy
+
+
+def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
+               cluster: ClusterModel) -> Candidate:
+    per_parameter = bytes_per_parameter(spec)
+    static = tuple(static_bytes([stage for stage, device in zip(split.stages, split.devices, strict=True)
+                                 if device == gpu], per_parameter) for gpu in range(len(cluster.memory)))
+    devices = tuple(Device(f"gpu{gpu}", capacity - held)
+                    for gpu, (capacity, held) in enumerate(zip(cluster.available, static, strict=True)))
+    names = tuple(tuple(layer.name for layer in layers[first:last]) for first, last in pairwise(split.cuts))
+    rows = tuple(
+        StageRow(s, device, names[s], _seconds(stage.forward), _seconds(stage.backward),
+                 static_bytes([stage], per_parameter), 0 if backward == "none" else stage.activation)
+        for s, (stage, device) in enumerate(zip(split.stages, split.devices, strict=True)))
+    problem = Problem(f"{spec.name} ({_title(split.shape, backward)})", devices,
+                      tuple(_blocks(split, backward, cluster.network)), time_unit="s", memory_unit="B",
+                      model=_model(spec, split, layers))
+    return Candidate(split.shape, backward, in_flight, problem, static, names, split.devices, rows,
+                     freed=_freed(spec, split))
+
+
+def _model(spec: Spec, split: Split, layers: list[LayerCost]) -> ModelFacts:
+    """What the stages are made of, for the modules that will run to be held against.
+
+    A captured graph is the very model; one of a family is like many, down to which layers have biases. Of listed layers
+    the names are known, their sizes are somebody's estimates.
+    """
+    stages, ties = [], {}
+    is_known = not isinstance(spec.model, ExplicitModel)
+    for s, (stage, (first, last)) in enumerate(zip(split.stages, pairwise(split.cuts), strict=True)):
+        own = layers[first:last]
+        stages.append(StageFacts(f"F{s}", tuple(layer.name for layer in own), stage.parameters if is_known else None,
+                                 output_bytes=stage.output if is_known and s < len(split.stages) - 1 else None))
+        ties[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
+    return ModelFacts(tuple(stages), ties_between(ties), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
+
+
+def _freed(spec: Spec, split: Split) -> tuple[int, ...]:
+    """Per GPU, the bytes of gradients that Adam holds through the step and the spec's optimizer does not."""
+    run = spec.run
+    if not isinstance(run, Training) or run.optimizer == "adam":
+        return ()
+    return tuple(sum(stage.parameters * run.gradient_bytes - stage.held_gradients
+                     for stage, device in zip(split.stages, split.devices, strict=True) if device == gpu)
+                 for gpu in range(spec.cluster.gpus))
+
+
+def _title(shape: Shape, backward: Backward) -> str:
+    return shape if backward == "none" else f"{shape}, {backward} backward"
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------
+
+
+def _blocks(split: Split, backward: Backward, network: Network) -> Iterator[Block]:
+    """All forwards, first stage to last, then all backwards, last stage to first, each with its weight gradient."""
+    stages, devices = split.stages, split.devices
+    lags = [network.seconds(stage.output, (device,), (following,))
+            for stage, (device, following) in zip(stages, pairwise(devices), strict=False)]  # from stage s to s + 1
+    for s, stage in enumerate(stages):
+        after = (Dependency(f"F{s - 1}", lags[s - 1]),) if s else ()
+        kept, workspace = (0, stage.working_set) if backward == "none" else (stage.activation, stage.workspace_forward)
+        yield Block(f"F{s}", BlockKind.FORWARD, (devices[s],), _seconds(stage.forward), (kept,), (workspace,), after)
+    if backward == "none":
+        return
+    before, lag = f"F{len(stages) - 1}", 0.0
+    for s in reversed(range(len(stages))):
+        for block in _gradients(s, stages[s], devices[s], backward, Dependency(before, lag)):
+            if block.kind != BlockKind.WEIGHT_GRAD:
+                before = block.name
+            yield block
+        lag = lags[s - 1] if s else 0.0
+
+
+def _gradients(s: int, stage: StageCost, device: int, backward: Backward, after: Dependency) -> Iterator[Block]:
+    """The backward of stage ``s``: whole where it is not split or has only one of the two parts."""
+    where, kept = (device,), stage.activation
+    if not stage.backward:  # runs without gradients (recycling): it keeps nothing, and nothing flows back
+        return
+    if backward == "full" or not stage.weight_grad:
+        yield Block(f"B{s}", BlockKind.BACKWARD, where, _seconds(stage.backward), (-kept,),
+                    (stage.workspace_backward,), (after,))
+    elif not stage.input_grad:  # such as the embedding alone: stage 0 owes nobody an input gradient
+        kind = BlockKind.WEIGHT_GRAD if s == 0 else BlockKind.BACKWARD
+        yield Block(f"{kind.letter}{s}", kind, where, _seconds(stage.weight_grad), (-kept,),
+                    (stage.workspace_after_forward,), (after,))
+    else:
+        yield Block(f"I{s}", BlockKind.INPUT_GRAD, where, _seconds(stage.input_grad), (stage.held - kept,),
+                    (stage.workspace_backward,), (after,))
+        yield Block(f"W{s}", BlockKind.WEIGHT_GRAD, where, _seconds(stage.weight_grad), (-stage.held,),
+                    (stage.workspace_weight_grad,), (Dependency(f"I{s}"),))
+
+
+def _seconds(nanoseconds: int) -> float:
+    return round(nanoseconds * 1e-9, 9)

@@ -1,0 +1,252 @@
+"""The placements of a spec in which memory is decided: cuts at any operator, and each operator kept, recomputed or
+offloaded to the host.
+
+They are further chains for the schedule search: a stage's forward takes what the plan keeps, its backward runs the
+second forwards too and has the recompute buffer as workspace; what is offloaded leaves and comes back beside the
+computation, as blocks and transfers (:mod:`weft.solver.offload`). So search and judge see all of it.
+
+A plan is made for a bottleneck, not for a schedule: how much room the copies and the messages that travel need so that
+nobody waits, only schedules tell. So there are several plans, with more or less room, with and without offloading.
+
+What a stage receives is never offloaded: it lies in its receive buffer until the stage is done with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from weft.models.candidates.build import Candidate, StageRow, bytes_per_parameter, candidates
+from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
+from weft.models.candidates.memory_chains import graph_chain
+from weft.models.candidates.split import NoSplit
+from weft.models.layers.cluster import ClusterModel, Network, model_cluster
+from weft.models.layers.costs import LayerCost, explicit_layers, require_possible
+from weft.models.spec.sections import ExplicitModel, Spec, Training
+from weft.models.spec.spec import SpecError
+from weft.models.zoo.gpt import DEFAULT_PROFILE
+from weft.solver.cpsat.solve import Budget
+from weft.solver.offload import Offload, with_offloads
+from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode
+from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
+from weft.solver.placement.shares import part_of
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+__all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
+
+#: Seconds for the first plan, where nobody says, and the gap at which a plan is good enough to be scheduled.
+_TIME, _GAP = 20.0, 2e-3
+#: For which room there are plans: micro-batches ahead, copies; with and without offloading. The first asks for least.
+_OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
+#: Seconds that the blocks around a copy hold their GPU: the clock's tick.
+_MOMENT = 1e-9
+
+
+def spec_candidates(spec: Spec) -> list[Candidate]:
+    """What :func:`~weft.models.candidates.build.candidates` finds and, where the spec lets memory be decided, those
+    placements too.
+
+    Raises what those two raise; where only one of them finds something, that is the answer.
+    """
+    if spec.placement.memory != "decide":
+        return candidates(spec)
+    try:
+        decided = decided_candidates(spec)
+    except NoMemoryPlan as error:
+        try:
+            return candidates(spec)
+        except NoSplit as refusal:
+            if isinstance(error, MemoryPlanNotFound):
+                refusal.besides = f"; and with memory decided: {error}"
+            raise
+    try:
+        return [*candidates(spec), *decided]
+    except NoSplit:
+        return decided
+
+
+def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 * _TIME) -> list[Candidate]:
+    """The chains of stages whose cuts and memory are decided together, those with offloading first, and of each kind
+    those with least room; without ``every`` only these. ``time_limit``: seconds for all plans; the first has half of
+    them, or all where no other follows. Ctrl-C ends with those that were found.
+
+    Raises :class:`~weft.models.spec.spec.SpecError` where the spec has no such placement, and
+    :class:`~weft.solver.placement.memory.search.NoMemoryPlan` where none fits or (then of its subclass) none was found.
+    """
+    whole = Budget(seconds=time_limit)
+    made = _Chain(spec)
+    kinds: list[tuple[frozenset[Mode], Sequence[tuple[int, int]]]] = [(frozenset({"recompute"}), _RECOMPUTING)]
+    if spec.cluster.host_bandwidth is not None:
+        kinds.insert(0, (frozenset({"recompute", "offload"}), _OFFLOADING))
+    found: list[MemoryPlan] = []
+    refusals: list[NoMemoryPlan] = []
+    bound = 0  # of the first question, which asks for least
+    left = sum(len(rooms) if every else 1 for _, rooms in kinds)
+    for modes, rooms in kinds:
+        for ahead, copies in rooms if every else rooms[:1]:
+            share = 1 / left if found or left == 1 else 0.5
+            left -= 1
+            if whole.spent and found:
+                break
+            try:
+                with part_of(whole, share) as part:
+                    plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound, budget=part)
+            except NoMemoryPlan as error:
+                refusals.append(error)
+                break  # the others of this kind ask for more
+            except KeyboardInterrupt:
+                if not found:
+                    raise
+                whole.interrupted = True
+                break
+            bound = bound or (0 if refusals else plan.bound)
+            if all((plan.cuts, plan.modes) != (earlier.cuts, earlier.modes) for earlier in found):
+                found.append(plan)
+    if not found:
+        raise refusals[0]
+    return [made.candidate(plan) for plan in found]
+
+
+def decided_least_period(spec: Spec) -> float:
+    """Seconds a micro-batch that no placement of this kind can go below, in any schedule; infinite if none fits.
+
+    Raises :class:`~weft.models.spec.spec.SpecError` where the spec has no such placement.
+    """
+    made = _Chain(spec)
+    return least_bottleneck(made.problem(frozenset({"recompute"}), 0, 2), gap=_GAP, time_limit=_TIME) * 1e-9
+
+
+class _Chain:
+    """The spec's operators in a row, and the cluster that they are put on."""
+
+    def __init__(self, spec: Spec) -> None:
+        run = spec.run
+        if not isinstance(run, Training):
+            raise SpecError(f"{spec.where}: placement.memory is decide, but inference keeps nothing; leave it out")
+        if run.recompute:
+            raise SpecError(f"{spec.where}: training.recompute is true, but with placement.memory: decide it is "
+                            "decided operator by operator; leave one of them out")
+        if run.optimizer != "adam":
+            raise SpecError(f"{spec.where}: placement.memory is decide, which plans for optimizer: adam only")
+        self.spec = spec
+        self.cluster: ClusterModel = model_cluster(spec.cluster)
+        if len(set(self.cluster.memory)) > 1:
+            raise SpecError(f"{spec.where}: placement.memory is decide, which needs GPUs of equal memory")
+        operators, layers, self.notes = _chain(spec)
+        self.operators = tuple(operators)
+        if len(self.operators) < spec.cluster.gpus:
+            raise SpecError(f"{spec.where}: model has {len(self.operators)} operators, too few for cluster.gpus: "
+                            f"{spec.cluster.gpus} (each GPU runs at least one)")
+        # A stage's passes need what the neediest of its layers needs for a moment; here every stage is given the most.
+        self.passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
+
+    def problem(self, modes: frozenset[Mode], ahead: int, copies: int) -> MemoryProblem:
+        """The question to the planner, with ``modes`` allowed beside keeping, and this room."""
+        largest = max(op.output for op in self.operators) or 1
+        network = self.cluster.network  # the planner knows one link: of the two the faster, so that its bound holds
+        fastest = min(network.near.seconds(largest), network.far.seconds(largest))
+        return MemoryProblem(
+            self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
+            copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,
+            link_bandwidth=largest / max(1e-12, fastest), modes=modes,
+            micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copies, ahead=ahead)
+
+    def candidate(self, plan: MemoryPlan) -> Candidate:
+        """The placement that ``plan`` is."""
+        ops, stages = plan.problem.operators, plan.stages
+        static = tuple(stage.resident for stage in stages)
+        names = tuple(tuple(dict.fromkeys(op.layer or op.name for op in ops[a:b])) for a, b in pairwise(plan.cuts))
+        forward = [sum(op.forward for op in ops[stage.first:stage.last]) for stage in stages]
+        rows = tuple(StageRow(s, s, names[s], _seconds(forward[s]), _seconds(stage.device - forward[s]),
+                              stage.resident, _taken(plan, s)) for s, stage in enumerate(stages))
+        devices = tuple(Device(f"gpu{s}", capacity - held)
+                        for s, (capacity, held) in enumerate(zip(self.cluster.available, static, strict=True)))
+        offloads = "offload" in plan.modes
+        problem = Problem(f"{self.spec.name} (chain, memory decided{' with offload' if offloads else ''})", devices,
+                          tuple(_blocks(plan, self.passing, self.cluster.network)), time_unit="s", memory_unit="B")
+        problem = with_offloads(problem, (
+            Offload(f"F{s}", f"B{s}", stage.offloaded, _one_way(stage.offloaded, plan.problem.copy_bandwidth))
+            for s, stage in enumerate(stages) if stage.offloaded), _MOMENT)
+        return Candidate("chain", "full", "1f1b", problem, static, names, tuple(range(len(stages))), rows,
+                         (*self.notes, _told(plan)), decided=plan)
+
+
+def _told(plan: MemoryPlan) -> str:
+    ops = plan.problem.operators
+
+    def counts(mode: Mode) -> str:
+        return " + ".join(str(plan.modes[a:b].count(mode)) for a, b in pairwise(plan.cuts))
+
+    allowed = "kept, recomputed or offloaded" if "offload" in plan.problem.modes else "kept or recomputed"
+    # Buffers go by class in the planner: what breaks up runs of one kind of operator is not among those compared.
+    by_kind = " (buffers by kind of operator)" if len({op.kind or op.name for op in ops}) < len(ops) else ""
+    return (f"memory decided: stages begin at {', '.join(ops[cut].name for cut in plan.cuts[:-1])}; "
+            f"{counts('recompute')} of {len(ops)} operators are recomputed"
+            + (f", {counts('offload')} offloaded" if "offload" in plan.modes else "")
+            + f"; with room for 1F1B's micro-batches{' and one more' if plan.problem.ahead else ''}, no plan of a "
+              f"chain whose operators are {allowed}{by_kind} has a bottleneck below {plan.bound / 1e6:.1f} ms, this "
+              f"one has {plan.time / 1e6:.1f} ms")
+
+
+def _chain(spec: Spec) -> tuple[list[ChainOperator], list[LayerCost], tuple[str, ...]]:
+    """The spec's operators in a row (listed layers: whole ones), its layers, and what a reader should know."""
+    if not isinstance(spec.model, ExplicitModel):
+        if uses_measured_gpt(spec) and spec.costs is None:
+            spec = spec.model_copy(update={"costs": DEFAULT_PROFILE})
+        family = family_costs(spec)
+        state = bytes_per_parameter(spec) / spec.run.parameter_bytes
+        return graph_chain(family.graph, family.times, state=state), list(family.layers), family.notes
+    layers = explicit_layers(spec.model, spec.run.parameter_bytes, training=True, recompute=False)
+    require_possible(layers, spec.where)
+    return _listed(layers, bytes_per_parameter(spec)), layers, ()
+
+
+def _listed(layers: Sequence[LayerCost], per_parameter: int) -> list[ChainOperator]:
+    """Listed layers as operators, and between them what each gives to the next as one that takes no time: kept, it
+    lets the next layer be made again alone."""
+    chain: list[ChainOperator] = []
+    for layer in layers:
+        given = min(layer.input_bytes, layer.activation_bytes)
+        if chain and given:
+            before = chain[-1]
+            chain.append(ChainOperator(f"{before.name} (output)", 0, 0, given, before.output,
+                                       max(0, before.output - given), kind=f"{before.kind} (output)",
+                                       layer=before.layer))
+        chain.append(ChainOperator(
+            layer.name, round(layer.forward * 1e9), round(layer.backward * 1e9), layer.activation_bytes - given,
+            layer.output_bytes, layer.output_bytes, layer.weights_bytes, layer.parameters * per_parameter,
+            kind=layer.name.rpartition(".")[0], layer=layer.name))
+    return chain
+
+
+def _blocks(plan: MemoryPlan, passing: int, network: Network) -> Iterator[Block]:
+    ops, stages = plan.problem.operators, plan.stages
+    # Every block takes time: a nanosecond where a stage takes none, being only what one layer gives to the next.
+    forward = [max(1, sum(op.forward for op in ops[stage.first:stage.last])) for stage in stages]
+    lags = [network.seconds(ops[stage.first - 1].output, (s - 1,), (s,)) if s else 0.0
+            for s, stage in enumerate(stages)]
+    held = [_taken(plan, s) for s in range(len(stages))]
+    for s in range(len(stages)):
+        after = (Dependency(f"F{s - 1}", lags[s]),) if s else ()
+        yield Block(f"F{s}", BlockKind.FORWARD, (s,), _seconds(forward[s]), (held[s],), (passing,), after)
+    for s in reversed(range(len(stages))):
+        last = s + 1 == len(stages)
+        after = (Dependency(f"F{s}", 0.0) if last else Dependency(f"B{s + 1}", lags[s + 1]),)
+        yield Block(f"B{s}", BlockKind.BACKWARD, (s,), _seconds(max(1, stages[s].device - forward[s])), (-held[s],),
+                    (stages[s].recompute_buffer + passing,), after)
+
+
+def _taken(plan: MemoryPlan, stage: int) -> int:
+    """Bytes that a forward of ``stage`` takes: what stays on the GPU, and what leaves for the host."""
+    found = plan.stages[stage]
+    return found.activations // found.in_flight + found.offloaded
+
+
+def _one_way(size: int, bandwidth: float) -> float:
+    """Seconds of a copy, in whole nanoseconds."""
+    return round(math.ceil(size / bandwidth * 1e9) * 1e-9, 9)
+
+
+def _seconds(nanoseconds: int) -> float:
+    return round(nanoseconds * 1e-9, 9)

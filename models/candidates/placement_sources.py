@@ -1,0 +1,120 @@
+"""Placement problems of a spec, and of an operator graph on devices that are named.
+
+Both cost operators as a spec's ``costs`` do, or by the roofline of the devices; :mod:`weft.models.candidates.placing`
+says what a part holds. A placement does not say which stages share a machine, so every pair of devices is joined by the
+same link: of a spec's cluster of several machines the slower of the two, which is on the safe side; of devices that are
+named, the NVLink of the first kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft.models.candidates.build import bytes_per_parameter
+from weft.models.candidates.family_costs import device_of, family_costs
+from weft.models.candidates.placing import Hardware, Replicas, by_layer, by_operator, placement_problem
+from weft.models.graph.operators import OperatorGraph
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.cluster import model_cluster
+from weft.models.layers.collectives import collective_time, point_to_point
+from weft.models.layers.layering import in_order
+from weft.models.spec.quantities import format_bytes
+from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
+from weft.models.spec.spec import SpecError
+from weft.models.times.roofline import Roofline
+from weft.solver.placement.problem import PlacementError, PlacementProblem
+
+__all__ = ["graph_problem", "spec_problem"]
+
+#: Kept free on every device for the framework, as a spec's cluster does by default.
+_RESERVE = 1024**3
+#: Bytes of optimizer state of one parameter where no spec says so: mixed-precision Adam.
+_OPTIMIZER = 12
+
+
+def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = False) -> PlacementProblem:
+    """The placement problem of the spec's model on its cluster: parts are layers, or single operators.
+
+    GPUs of equal memory are a kind ("gpu", or "gpu 16 GiB" where they differ). With ``replicate`` a stage may be on 2,
+    4, 8 ... of them, which share its micro-batches evenly and fill machines evenly. Raises
+    :class:`~weft.models.spec.spec.SpecError` for a model that lists its layers, and what costs raise.
+    """
+    if isinstance(spec.model, ExplicitModel):
+        raise SpecError(f"{spec.where}: model lists layers in a row, placing needs operators; give a family, a config "
+                        "or an operator graph, or cut the row with `weft solve`")
+    costs = family_costs(spec)
+    cluster = model_cluster(spec.cluster)
+    network = cluster.network
+    kinds = Counter(zip(cluster.memory, cluster.available, strict=True))
+    hardware = [Hardware("gpu" if len(kinds) == 1 else f"gpu {format_bytes(memory)}", count, available, costs.times)
+                for (memory, available), count in kinds.items()]
+    training = isinstance(spec.run, Training)
+    gradient = spec.run.gradient_bytes if isinstance(spec.run, Training) else 0
+    return replace(placement_problem(
+        costs.graph, hardware, lambda size: max(network.near.seconds(size), network.far.seconds(size)),
+        parts=by_layer(costs.graph) if whole_layers else by_operator(costs.graph),
+        state_per_parameter=bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient_per_parameter=gradient,
+        micro_batches=spec.micro_batches, training=training,
+        replicas=_replicas(spec, costs.graph.parameter_count() * gradient, len(kinds)) if replicate else ()),
+        name=spec.name + (", every transfer as between machines" if spec.cluster.machines > 1 else ""))
+
+
+def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
+    """Stages on several of the spec's GPUs. An all-reduce is charged by the byte, at the rate for all ``gradients``."""
+    if kinds > 1:
+        raise SpecError(f"{spec.where}: cluster.memory differs among GPUs, and replicas of a stage are on GPUs alike; "
+                        "give one memory, or place without replicas")
+    size, gpus, machine = spec.run.micro_batch_size, spec.cluster.gpus, spec.cluster.gpus_per_machine
+    if isinstance(spec.model, GraphModel) or size % 2:
+        raise SpecError(f"{spec.where}: " + (
+            "model.graph is of one size of micro-batch, and replicas of a stage share each micro-batch; give a family "
+            "or a config" if isinstance(spec.model, GraphModel) else
+            f"micro_batch_size is {size}, and replicas of a stage share each micro-batch; give one that 2 divides"))
+    found = []
+    for devices in (2**k for k in range(1, gpus.bit_length())):
+        machines = 1 if machine is None or devices <= machine else devices // machine
+        if size % devices or (machine is not None and devices > machine and devices % machine):
+            continue
+        run = spec.run.model_copy(update={"micro_batch_size": size // devices})
+        part = spec.model_copy(update={"training" if isinstance(run, Training) else "inference": run})
+        found.append(Replicas(devices, [family_costs(part).times],
+                              _all_reduce(spec, gradients, devices, machines) / gradients if gradients else 0.0))
+    return found
+
+
+def _all_reduce(spec: Spec, size: int, devices: int, machines: int) -> float:
+    """Seconds to add up ``size`` bytes: as the spec's device does, or a ring's over the cluster's link."""
+    name, network = device_of(spec), model_cluster(spec.cluster).network
+    if name is not None:
+        return collective_time("all_reduce", size, devices, DEVICES[name], machines=machines,
+                               network=network.far).seconds
+    return 2 * (devices - 1) / devices * (network.near if machines == 1 else network.far).seconds(size)
+
+
+def graph_problem(graph: OperatorGraph, devices: Mapping[str, tuple[int, float | None]], *,
+                  whole_layers: bool = True) -> PlacementProblem:
+    """The placement problem of ``graph`` on ``devices``: by type of device how many, and how much memory each
+    (``None``: what that type has, less 1 GiB for the framework). Adam's state is held where operators have a backward.
+
+    Raises :class:`~weft.solver.placement.problem.PlacementError` for a type of device that is not known.
+    """
+    for name in devices:
+        if name not in DEVICES:
+            raise PlacementError(f"devices: there is no device type {name!r}, there are {', '.join(DEVICES)}")
+    if not devices:
+        raise PlacementError(f"{graph.name} says nothing of devices, name some: --devices a100-80gb=4 (there are "
+                             f"{', '.join(DEVICES)})")
+    graph = in_order(graph)
+    first = DEVICES[next(iter(devices))]
+    hardware = []
+    for name, (count, memory) in devices.items():
+        device = DEVICES[name]
+        limit = device.memory - _RESERVE if memory is None else int(memory)
+        hardware.append(Hardware(name, count, limit, Roofline(device).times(graph), first.link / device.link))
+    stored = round(graph.parameter_bytes() / max(1, graph.parameter_count()))
+    return placement_problem(
+        graph, hardware, lambda size: point_to_point(size, first).seconds,
+        parts=by_layer(graph) if whole_layers else by_operator(graph), state_per_parameter=stored + _OPTIMIZER,
+        training=any(operator.input_grad or operator.weight_grad for operator in graph.operators))

@@ -1,0 +1,130 @@
+"""A stage: consecutive layers as one piece of work; and what stages need in one GPU's memory.
+
+Every interval of layers can be a stage. Its times are whole nanoseconds and its sizes whole bytes, so that sums are
+exact whatever the order of adding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from weft.models.layers.costs import LayerCost
+
+__all__ = ["Backward", "StageCost", "Stages", "peak_bytes", "static_bytes"]
+
+#: ``full``: one backward block. ``split``: input gradient and weight gradient apart. ``none``: inference.
+Backward: TypeAlias = Literal["full", "split", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """Layers ``first`` to ``last - 1`` of a model, for one micro-batch: times in nanoseconds, sizes in bytes.
+
+    See :class:`~weft.models.layers.costs.LayerCost` for what each is; ``activation`` and ``held`` are kept until the
+    end of the backward (the input gradient) and of the weight gradient.
+    """
+
+    first: int
+    last: int
+    forward: int
+    backward: int
+    input_grad: int
+    weight_grad: int
+    parameters: int
+    activation: int
+    held: int
+    output: int
+    workspace_forward: int
+    workspace_backward: int
+    workspace_weight_grad: int
+    working_set: int
+    #: Names of what is kept or held by several layers of the model and already counted here.
+    counted: frozenset[str] = frozenset()
+    #: Gradients held through the step where others are not, in bytes.
+    held_gradients: int = 0
+
+    @property
+    def load(self) -> int:
+        """Nanoseconds of work for one micro-batch."""
+        return self.forward + self.backward
+
+    @property
+    def workspace_after_forward(self) -> int:
+        """The most that both gradients, one after the other, need beyond ``activation``."""
+        more = self.held - self.activation
+        return max(0, max(0, more) + self.workspace_backward, more + self.workspace_weight_grad)
+
+
+class Stages:
+    """All stages that ``layers`` can be cut into, made as they are asked for."""
+
+    def __init__(self, layers: Sequence[LayerCost]) -> None:
+        self.layers = tuple(layers)
+        self._rows: list[list[StageCost]] = [[] for _ in layers]
+
+    def stage(self, first: int, last: int) -> StageCost:
+        """The stage of layers ``first`` to ``last - 1``."""
+        row = self._rows[first]
+        while len(row) < last - first:
+            end = first + len(row)
+            row.append(_extended(row[-1] if row else None, self.layers[end], end))
+        return row[last - first - 1]
+
+
+def _extended(stage: StageCost | None, layer: LayerCost, at: int) -> StageCost:
+    before = stage or StageCost(at, at, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    return StageCost(
+        before.first, at + 1,
+        before.forward + _ns(layer.forward),
+        before.backward + _ns(layer.backward),
+        before.input_grad + _ns(layer.input_grad or 0.0),
+        before.weight_grad + _ns(layer.weight_grad or 0.0),
+        before.parameters + layer.parameters - _again(before, layer.shared_parameters),
+        before.activation + layer.activation_bytes - _again(before, layer.shared_activations),
+        before.held + layer.weight_grad_bytes,
+        layer.output_bytes,
+        max(before.workspace_forward, layer.workspace_forward),
+        max(before.workspace_backward, layer.workspace_backward),
+        max(before.workspace_weight_grad, layer.workspace_weight_grad),
+        max(before.working_set, layer.working_set),
+        before.counted.union(name for name, _ in (*layer.shared_parameters, *layer.shared_activations,
+                                                  *layer.held_gradients)),
+        before.held_gradients + sum(size for _, size in layer.held_gradients) - _again(before, layer.held_gradients),
+    )
+
+
+def _again(stage: StageCost, shared: tuple[tuple[str, int], ...]) -> int:
+    """How much of ``shared`` the stage already counts."""
+    return sum(amount for name, amount in shared if name in stage.counted)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def static_bytes(stages: Sequence[StageCost], bytes_per_parameter: int) -> int:
+    """What the stages of one GPU always hold: parameters, gradients, optimizer state."""
+    return sum(stage.parameters * bytes_per_parameter + stage.held_gradients for stage in stages)
+
+
+def peak_bytes(stages: Sequence[StageCost], in_flight: Sequence[int], backward: Backward) -> int:
+    """The most that the stages of one GPU (first to last) hold at run time with ``in_flight`` micro-batches of each.
+
+    One micro-batch runs from the first stage's forward to its last gradient while the other ones in flight wait with
+    their activations; a weight gradient runs right after its input gradient. With one in flight, no schedule needs
+    less.
+    """
+    if backward == "none":
+        return max(stage.working_set for stage in stages)
+    level = sum((count - 1) * stage.activation for stage, count in zip(stages, in_flight, strict=True))
+    peak = 0
+    for stage in stages:
+        level += stage.activation
+        peak = max(peak, level + stage.workspace_forward)
+    for stage in reversed(stages):
+        is_split = backward == "split" and stage.weight_grad
+        peak = max(peak, level + (stage.workspace_after_forward if is_split else stage.workspace_backward))
+        level -= stage.activation
+    return peak

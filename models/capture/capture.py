@@ -1,0 +1,225 @@
+"""A user's own model as an :class:`~weft.models.graph.operators.OperatorGraph`: from a ``.pt2`` file, or from a module.
+
+Each call of the exported program becomes one operator, named as in the program (``print(exported_program)``); what a
+call reads, keeps and gives is seen in a run on fake tensors (:mod:`weft.models.capture.calls`), what it costs is
+counted by :mod:`weft.models.times.operator_costs`. A view of a parameter is the parameter. An operator that reads a
+tensor after it was changed in place also reads what changed it. Only linear layers of ``torch.nn`` say what their
+weight gradient needs
+later: they are what the executor defers. Saved tensors are those of a CPU: other devices choose other kernels, mostly
+for attention and dropout, and a note says so. Recomputation that the model's own code asks for
+(``torch.utils.checkpoint``) is not followed: export writes its operators like any others, and what to recompute is for
+the placement to decide.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.models.capture.calls import Call, Run, follow
+from weft.models.capture.exported import Exported, ExportError
+from weft.models.capture.exported_file import read_exported
+from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
+from weft.models.times.operator_costs import CallCost, call_cost, mutated, storage
+
+__all__ = ["capture_file", "capture_module", "operator_graph", "save_exported", "signature"]
+
+#: Operators that multiply inside, in kernels that torch.utils.flop_counter has no formula for.
+_UNCOUNTED = ("lstm", "gru", "rnn_", "cdist", "fft_", "linalg_")
+
+
+def capture_file(path: str | os.PathLike[str]) -> OperatorGraph:
+    """The operators of what ``torch.export.save`` wrote to ``path``.
+
+    Raises :class:`~weft.models.capture.exported.ExportError`.
+    """
+    return operator_graph(read_exported(path))
+
+
+def capture_module(module: torch.nn.Module, inputs: tuple[Any, ...], keywords: Mapping[str, Any] | None = None,
+                   name: str | None = None) -> OperatorGraph:
+    """The operators of ``module(*inputs, **keywords)`` as ``torch.export.export`` sees it.
+
+    Raises :class:`~weft.models.capture.exported.ExportError` where export refuses the module.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name or type(module).__name__}.pt2"
+        save_exported(module, inputs, path, keywords)
+        return operator_graph(read_exported(path), trusted=True)
+
+
+def save_exported(module: torch.nn.Module, inputs: tuple[Any, ...], path: str | os.PathLike[str],
+                  keywords: Mapping[str, Any] | None = None) -> None:
+    """Export ``module`` and save it. Raises :class:`~weft.models.capture.exported.ExportError` where export refuses."""
+    try:
+        program = torch.export.export(module, inputs, dict(keywords or {}))
+    except Exception as error:  # whatever the module's own code or the tracer raises
+        first = (str(error) or "no message").strip().splitlines()[0]
+        raise ExportError(f"{type(module).__name__}: torch.export.export refuses it: {type(error).__name__}: "
+                          f"{first}") from error
+    torch.export.save(program, os.fspath(path))
+
+
+def operator_graph(exported: Exported, *, trusted: bool = False) -> OperatorGraph:
+    """The operators of ``exported``; ``trusted`` as in :func:`weft.models.capture.calls.follow`.
+
+    Raises :class:`~weft.models.capture.exported.ExportError` for a program without operators.
+    """
+    run = follow(exported, trusted=trusted)
+    builder = _Builder(run)
+    with run.mode:
+        operators = tuple(builder.operators())
+    if not operators:
+        raise ExportError(f"{exported.name}: has no operators")
+    inputs = tuple(builder.tensor(source.name, run.values[source.name], None)
+                   for source in exported.sources if source.role == "input")
+    outputs = tuple(dict.fromkeys(name for name in exported.results if run.tensor_owner(name) is not None))
+    return OperatorGraph(exported.name, operators, inputs, outputs, tuple(builder.notes()))
+
+
+def signature(call: Call) -> tuple[Any, ...]:
+    """Equal for two calls that cost the same: operator, other arguments, and shapes, strides and types of tensors."""
+    seen: dict[int, int] = {}
+
+    def described(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return (seen.setdefault(id(value), len(seen)), tuple(value.shape), value.stride(), str(value.dtype),
+                    value.requires_grad, id(value) in call.weight_ids)
+        if isinstance(value, list | tuple):
+            return tuple(described(item) for item in value)
+        return value if value.__hash__ is not None else repr(value)
+
+    return (call.step.target, described(call.arguments),
+            tuple((key, described(value)) for key, value in call.keywords.items()), call.backward, call.step.grad)
+
+
+class _Builder:
+    """Makes operators of calls, and remembers what had to be assumed."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.costs: dict[tuple[Any, ...], CallCost | str] = {}
+        self.guessed: dict[tuple[str, str], int] = Counter()
+        self.without_formula: dict[str, None] = {}
+        self.parameters = {name: _held(target, run.values[name]) for names in (run.trained, run.held)
+                           for name, target in names.items()}
+
+    def operators(self) -> Iterator[Operator]:
+        for call in self.run.calls:
+            writes = [] if call.function is None else mutated(call.function, call.arguments, call.keywords)
+            if call.outputs or writes:
+                yield self.operator(call)
+
+    def operator(self, call: Call) -> Operator:
+        outputs, internal = self.outputs(call)
+        keeps, more = self.keeps(call) if call.backward else ((), ())
+        cost = self.cost(call)
+        defers = (cost.weight_grad is not None and call.step.module_type == "torch.nn.modules.linear.Linear"
+                  and call.kind == "linear" and id(call.arguments[1]) in call.weight_ids)
+        deferred = call.reads[:1] if defers else None
+        return Operator(
+            call.step.name, call.kind, cost.forward, call.reads, outputs, cost.input_grad, cost.weight_grad,
+            tuple(self.parameters[name] for name in call.weights), (*internal, *more), keeps, deferred,
+            cost.workspace, layer=call.step.module, constants=tuple(self.parameters[name] for name in call.constants))
+
+    # -- tensors -----------------------------------------------------------------------------------------------------
+
+    def tensor(self, name: str, value: torch.Tensor, base: str | None) -> Tensor:
+        return Tensor(name, value.numel() * value.element_size(), tuple(value.shape),
+                      str(value.dtype).removeprefix("torch."), base)
+
+    def outputs(self, call: Call) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """The tensors a call gives, and storages larger than the one tensor that is seen of them."""
+        outputs, larger = [], []
+        for name, value in call.outputs:
+            owner = self.run.owner[storage(value)]
+            base = None if owner == name else owner
+            size = value.untyped_storage().nbytes()
+            if base is None and size != value.numel() * value.element_size():
+                base = f"{name}.storage"
+                larger.append(Tensor(base, size))
+            outputs.append(self.tensor(name, value, base))
+        return tuple(outputs), tuple(larger)
+
+    def keeps(self, call: Call) -> tuple[tuple[str, ...], tuple[Tensor, ...]]:
+        """What autograd saved of a call: by the name under which the call sees it, else as an internal tensor."""
+        names: dict[int, str] = {}
+        for name in (*call.reads, *(name for name, _ in call.outputs)):
+            names.setdefault(storage(self.run.values[name]), name)
+        kept: list[str] = []
+        internal: list[Tensor] = []
+        for key, value in call.saved.items():
+            if key in names:
+                kept.append(names[key])
+            elif self.run.owner.get(key) not in self.parameters:
+                name = f"{call.step.name}.saved{len(internal)}"
+                size = value.untyped_storage().nbytes()
+                internal.append(Tensor(name, size, tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+                kept.append(name)
+        return tuple(kept), tuple(internal)
+
+    # -- costs -------------------------------------------------------------------------------------------------------
+
+    def cost(self, call: Call) -> CallCost:
+        key = signature(call)
+        if key not in self.costs:
+            self.costs[key] = self.counted(call)
+        cost = self.costs[key]
+        if isinstance(cost, str):
+            self.guessed[call.kind, cost] += 1
+            return self.guess(call)
+        if not cost.forward.flops and cost.forward.bytes_written:
+            self.without_formula[call.kind] = None
+        return cost
+
+    def counted(self, call: Call) -> CallCost | str:
+        if call.function is None:
+            return call.problem
+        try:
+            with torch.set_grad_enabled(call.step.grad):
+                return call_cost(call.function, call.arguments, call.keywords, set(call.weight_ids),
+                                 backward=call.backward)
+        except Exception as error:  # torch's own refusals are of many types
+            return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+
+    def guess(self, call: Call) -> CallCost:
+        """One operation per element that comes out; every tensor moved once, and twice by each part of a backward."""
+        given = [self.run.values[name] for name in (*call.reads, *call.weights, *call.constants)]
+        read = sum(value.numel() * value.element_size() for value in given)
+        written = sum(value.numel() * value.element_size() for _, value in call.outputs)
+        forward = Work(sum(value.numel() for _, value in call.outputs), read, written)
+        backward = Work(2 * forward.flops, read + written, read)
+        has_input_grad = call.backward and any(self.run.values[name].requires_grad for name in call.reads)
+        return CallCost(forward, backward if has_input_grad else None,
+                        backward if call.backward and call.weights else None, 0)
+
+    def notes(self) -> Iterable[str]:
+        exported, run = self.run.exported, self.run
+        yield from exported.notes
+        if exported.torch_version.split("+")[0] != torch.__version__.split("+")[0]:
+            yield (f"exported by torch {exported.torch_version}, counted with torch {torch.__version__}: a kernel that "
+                   "changed in between may save something else")
+        if run.others:
+            yield (f"exported for {', '.join(sorted(run.others))}, counted as on a CPU: fused kernels there may save "
+                   "other tensors")
+        for (kind, problem), count in self.guessed.items():
+            yield (f"{kind} ({count} operator{'s' * (count > 1)}) could not be followed ({problem}): counted as "
+                   "1 operation per element of its results, all its tensors moved once and all of them kept")
+        uncounted = [kind for kind in self.without_formula if kind.startswith(_UNCOUNTED)]
+        for kind in uncounted:
+            del self.without_formula[kind]
+            yield (f"{kind}: 0 operations, which is too few: its products have no formula; and what a device keeps of "
+                   "it depends on its library")
+        if self.without_formula:
+            yield ("0 operations, as in torch.utils.flop_counter, only memory traffic: "
+                   + ", ".join(sorted(self.without_formula)))
+
+
+def _held(target: str, value: torch.Tensor) -> Parameter:
+    return Parameter(target, value.numel(), value.numel() * value.element_size(), tuple(value.shape))

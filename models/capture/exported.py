@@ -1,0 +1,127 @@
+"""An exported program as its file states it: what it starts from, its calls, and what is known of each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from weft.models.files.limits import MAX_OPERATORS
+from weft.models.files.reading import bad_name
+
+__all__ = ["ExportError", "Exported", "Meta", "Named", "Ref", "Source", "Step", "require_order"]
+
+
+class ExportError(ValueError):
+    """A file that is no exported program, or one of another version; the message names the file and what to do."""
+
+
+class Ref(NamedTuple):
+    """An argument that is a tensor of the program, by name."""
+
+    name: str
+
+
+class Named(NamedTuple):
+    """An argument that is a constant of torch: ``torch.<name>``, or a device."""
+
+    kind: Literal["constant", "device"]
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What is known of a tensor: sizes and strides in elements, type, device, and whether it needs a gradient."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    device: str
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor that the program starts from. ``target``: its name in the module (of an input, its own name)."""
+
+    name: str
+    role: Literal["parameter", "buffer", "constant", "input"]
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call. ``outputs`` name its results in order (``None``: no tensor). ``module``: path of the ``nn.Module`` it
+    was made in, ``module_type`` that module's class. ``grad``: false inside ``torch.no_grad``."""
+
+    name: str
+    target: str
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    outputs: tuple[str | None, ...]
+    module: str
+    module_type: str
+    grad: bool = True
+
+
+def require_order(sources: Iterable[Source], steps: Sequence[Step], results: Iterable[str],
+                  metas: Mapping[str, Meta]) -> None:
+    """Refuse (:class:`ExportError`) a program in which a call reads what no call before it made, in which a name is
+    made twice, or whose names cannot be shown."""
+    if len(steps) > MAX_OPERATORS:
+        raise ExportError(f"has {len(steps)} calls, at most {MAX_OPERATORS} are supported")
+    known: set[str] = set()
+    for source in sources:
+        _require_name(source.name, "an input")
+        _require_name(source.target, f"the target of {source.name!r}")
+        if source.name in known or source.name not in metas:
+            raise ExportError(f"the input {source.name!r} is listed twice, or nothing says what tensor it is")
+        known.add(source.name)
+    for step in steps:
+        for what, text in (("a call", step.name), ("a call's target", step.target), ("a call's module", step.module),
+                           ("a call's module type", step.module_type)):
+            _require_name(text, what)
+        for name in _read(step):
+            if name not in known:
+                raise ExportError(f"the call {step.name!r} reads {name!r}, which no call before it makes")
+        for made in (name for name in step.outputs if name is not None):
+            _require_name(made, f"a result of {step.name!r}")
+            if made in known or made not in metas:
+                raise ExportError(f"{made!r}, a result of {step.name!r}, is made twice, or nothing says what tensor it "
+                                  "is")
+            known.add(made)
+    for name in results:
+        if name not in known:
+            raise ExportError(f"the result {name!r} is made by no call")
+
+
+def _require_name(text: object, what: str) -> None:
+    wrong = bad_name(text) if isinstance(text, str) else f"is {text!r:.60}, it must be text"
+    if wrong is not None:
+        raise ExportError(f"the name of {what} {wrong}")
+
+
+def _read(step: Step) -> Iterator[str]:
+    """Names of the tensors among the arguments of ``step``."""
+    waiting: list[Any] = [step.arguments, step.keywords]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Ref):
+            yield value.name
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple) and not isinstance(value, Named):
+            waiting += value
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A program: where it starts, its calls in order, the names of the tensors it returns, and all tensors' metas."""
+
+    name: str
+    torch_version: str
+    sources: tuple[Source, ...]
+    steps: tuple[Step, ...]
+    results: tuple[str, ...]
+    metas: Mapping[str, Meta]
+    notes: tuple[str, ...] = ()

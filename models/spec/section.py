@@ -1,0 +1,43 @@
+"""What every section of a spec file shares: a strict pydantic model, and the refusal of several keys together."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, get_args
+
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+__all__ = ["Section", "refuse"]
+
+
+class Section(BaseModel):
+    """Unknown keys are refused, types are not guessed, nothing changes after reading.
+
+    Numbers without a fraction are whole ones, as JSON Schema has it: ``16.0`` is 16.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        counts = {name for name, field in cls.model_fields.items() if int in _kinds(field.annotation)}
+        return {name: _whole(value) if name in counts else value for name, value in values.items()}
+
+
+def refuse(message: str) -> NoReturn:
+    """A finding about several keys of one section; :mod:`weft.models.spec.spec` puts its place before it."""
+    raise PydanticCustomError("section", "{message}", {"message": message})
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types in an annotation."""
+    return [annotation, *(kind for part in get_args(annotation) for kind in _kinds(part))]

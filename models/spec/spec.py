@@ -1,0 +1,198 @@
+"""Reading the file a user writes: YAML to a checked :class:`Spec`, with errors that name file, line and field.
+
+What a spec may hold is in :mod:`weft.models.spec.sections`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from weft.models.files.limits import MAX_MICRO_BATCHES, MAX_SPEC_BYTES
+from weft.models.files.reading import read_text
+from weft.models.spec.families import FAMILIES
+from weft.models.spec.sections import (
+    CONFIG,
+    EXPLICIT,
+    FAMILY,
+    GRAPH,
+    Cluster,
+    ConfigModel,
+    ExplicitModel,
+    GptModel,
+    GraphModel,
+    Inference,
+    LayerSpec,
+    Placement,
+    Spec,
+    Training,
+    kind_of_model,
+)
+from weft.models.spec.yaml_lines import PlacedYaml, YamlError, show_path
+
+__all__ = [
+    "MAX_MICRO_BATCHES", "Cluster", "ExplicitModel", "GptModel", "Inference", "LayerSpec", "Placement", "Spec",
+    "SpecError", "Training", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema",
+]
+
+_TYPES = {
+    "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
+    "a whole number", "list_type": "a list", "model_type": "a mapping", "string_type": "text", "tuple_type": "a list",
+}
+
+
+class SpecError(ValueError):
+    """A spec that cannot be used: one sentence with the file, the line and the field at fault."""
+
+
+def load_spec(path: str | os.PathLike[str]) -> Spec:
+    """Read a spec file. Raises :class:`SpecError`."""
+    text = read_text(path, MAX_SPEC_BYTES, "a spec", SpecError)
+    return parse_spec(text, os.fspath(path), Path(path).parent)
+
+
+def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Spec:
+    """The spec in ``text`` (YAML). ``where`` leads every message; relative paths start from ``folder``.
+
+    Raises :class:`SpecError`.
+    """
+    if not text.strip():
+        raise SpecError(f"{where}: is empty")
+    try:
+        placed = PlacedYaml(text)
+    except YamlError as error:
+        raise SpecError(f"{where}: {f'line {error.line}: ' if error.line else ''}{error}") from None
+    try:
+        spec = Spec.model_validate(placed.value)
+    except ValidationError as error:
+        raise SpecError(_sentence(error, placed, where)) from None
+    except RecursionError:
+        raise SpecError(f"{where}: is nested too deeply") from None
+    spec._where, spec._folder = where, folder
+    return spec
+
+
+def path_in(spec: Spec, name: str) -> Path:
+    """The path that ``spec`` means by ``name``."""
+    return Path(name) if spec.folder is None else spec.folder / name
+
+
+def named_file(spec: Spec, entry: str, name: str) -> Path:
+    """The file that ``entry`` of ``spec`` names. Raises :class:`SpecError` if it is not there."""
+    path = path_in(spec, name)
+    try:
+        there = path.is_file()
+    except OSError as error:  # such as a name that is too long
+        raise SpecError(f"{spec.where}: {entry} is {name}: {error.strerror or error}") from None
+    if not there:
+        raise SpecError(f"{spec.where}: {entry} is {name}, but there is no file {path}; name "
+                        "one from the spec's folder")
+    return path
+
+
+def demo_spec() -> Spec:
+    """The spec of ``weft demo``, shipped with the package."""
+    source = resources.files("weft.models") / "data" / "demo.yaml"
+    return parse_spec(source.read_text(encoding="utf-8"), "demo.yaml")
+
+
+def spec_schema() -> dict[str, Any]:
+    """The JSON Schema of a spec file."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Spec.model_json_schema()}
+
+
+# -- from pydantic's findings to one sentence --------------------------------------------------------------------
+
+
+def _sentence(error: ValidationError, placed: PlacedYaml, where: str) -> str:
+    """One sentence for the finding that stands first in the file; unknown keys go before what they may cause."""
+    findings = [(_rank(entry["type"]), placed.line(_place(entry)), entry) for entry in error.errors()]
+    _, line, entry = min(findings, key=lambda finding: finding[:2])
+    path = _place(entry)
+    return f"{where}: line {line}: {_finding(entry, path, placed)}"
+
+
+def _rank(kind: str) -> int:
+    return {"extra_forbidden": 0, "missing": 2, "too_short": 3}.get(kind, 1)
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str | int, ...]:
+    path = _path(entry["loc"])
+    return (*path, "family") if entry["type"].startswith("union_tag") else path
+
+
+def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
+    steps = list(location)
+    if FAMILY in steps:  # pydantic's tags: the kind of model section, and behind it the family
+        at = steps.index(FAMILY)
+        del steps[at:at + 1 + (len(steps) > at + 1 and steps[at + 1] in FAMILIES)]
+    return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH))
+
+
+def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], placed: PlacedYaml) -> str:
+    kind, field, context = entry["type"], show_path(path), entry.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(path, placed)
+    if kind == "missing":
+        meaning = _allowed_keys(path[:-1], placed).get(str(path[-1]), "").rstrip(".")
+        return f"{field} is missing" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else "")
+    if kind.startswith("union_tag"):
+        found = "missing" if kind == "union_tag_not_found" else placed.text(path)
+        return (f"{field} is {found}, it must be {_either(list(FAMILIES))}"
+                f"{_near(str(context.get('tag', '')), list(FAMILIES))}")
+    if kind == "section":
+        return (f"{field}: " if field else "") + str(context["message"])
+    found = f"{field} is {placed.text(path)}"
+    if kind == "value_error":
+        return f"{found}, {context['error']}"
+    if kind == "literal_error":
+        choices = [choice.strip("' ") for choice in str(context["expected"]).replace(" or ", ",").split(",")]
+        return f"{found}, it must be {_either(choices)}{_near(str(entry['input']), choices)}"
+    if kind == "greater_than_equal":
+        return f"{found}, it must be at least {context['ge']}"
+    if kind == "less_than_equal":
+        return f"{found}, it must be at most {context['le']}"
+    if kind in ("too_short", "string_too_short"):
+        return f"{field} is empty"
+    if kind in ("string_pattern_mismatch", "string_unicode"):
+        return f"{field} has characters that cannot be shown (control characters, halves of surrogate pairs)"
+    if kind == "string_too_long":
+        return f"{field} is longer than {context['max_length']} letters"
+    return f"{found}, it must be {_TYPES[kind]}" if kind in _TYPES else f"{found}: {entry['msg']}"
+
+
+def _unknown_key(path: tuple[str | int, ...], placed: PlacedYaml) -> str:
+    allowed, section = list(_allowed_keys(path[:-1], placed)), show_path(path[:-1])
+    name = str(path[-1])
+    return (f"{f'{section}: ' if section else ''}unknown key {name!r}{_near(name, allowed)}"
+            f"; the keys are {', '.join(allowed)}")
+
+
+def _allowed_keys(path: tuple[str | int, ...], placed: PlacedYaml) -> dict[str, str]:
+    """The keys of the section at ``path`` and what they mean."""
+    sections: dict[tuple[str, ...], type[BaseModel]] = {
+        (): Spec, ("cluster",): Cluster, ("training",): Training, ("inference",): Inference,
+        ("placement",): Placement, ("model", "layers"): LayerSpec}
+    names = tuple(step for step in path if isinstance(step, str))
+    if names == ("model",):
+        model = placed.value["model"]
+        kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel}
+        section = kinds.get(kind_of_model(model)) or FAMILIES.get(str(model.get("family")), GptModel)
+    else:
+        section = sections[names]
+    return {name: field.description or "" for name, field in section.model_fields.items()}
+
+
+def _either(choices: list[str]) -> str:
+    return choices[0] if len(choices) == 1 else ", ".join(choices[:-1]) + " or " + choices[-1]
+
+
+def _near(name: str, known: list[str]) -> str:
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

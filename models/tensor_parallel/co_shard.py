@@ -1,0 +1,289 @@
+"""Co-shard: attention or a feed-forward part in parts that run one after the other on one device.
+
+A *segment* is a run of a layer's operators that tensor parallelism divides without an exchange inside: from projections
+that read all of a tensor, through what is cut by heads or hidden units, to a projection that gives terms of a sum. In
+its parts run in turn on one device, the sum is added up in place, and so are the gradients of what every part reads;
+nothing is sent. In training each part's forward keeps nothing and runs again just before its backward, so that at most
+one part's activations exist at any time (Lin et al., "SuperScaler" / "nnScaler", OSDI 2024: the operator co-shard with
+recomputation). What it costs: every part's forward once more, kernels that are smaller and so less efficient (by
+:class:`~weft.models.tensor_parallel.part_times.PartTimes`), and the additions.
+
+Weight gradients are computed with the input gradients: what they need is gone afterwards. The parts of a segment are
+one operator of the resulting graph, whose workspace is the most that a part has beside the segment's inputs, its output
+and their gradients; layers and memory then follow from the rules for any graph. Where weights' gradients are not at
+their peak when activations are, the workspace is overestimated by a part's weight gradient at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from weft.models.graph.operators import Operator, OperatorGraph, Split, Tensor, Work
+from weft.models.layers.layering import operators_by_layer
+from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layout_of
+from weft.models.times.operator_times import OperatorTime, Origin
+from weft.models.times.roofline import Roofline, dtype_of, pass_seconds
+
+__all__ = ["FAMILIES", "CoSharded", "Family", "Segment", "co_shard", "part_peaks", "segments_of"]
+
+#: What a segment computes.
+Family: TypeAlias = Literal["attention", "feed forward"]
+FAMILIES: tuple[Family, ...] = ("attention", "feed forward")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Operators of one layer with the split of each, what they read from outside, and the tensor they add up to."""
+
+    family: Family
+    layer: str
+    choices: Mapping[str, Split]
+    reads: tuple[str, ...]
+    gives: str
+
+    def divides(self, parts: int) -> bool:
+        """Whether all its splits go into so many equal parts."""
+        return all(split.size % parts == 0 for split in self.choices.values())
+
+
+@dataclass(frozen=True)
+class CoSharded:
+    """A graph whose segments of some families are in ``parts`` parts each, with its times and those segments."""
+
+    graph: OperatorGraph
+    times: Mapping[str, OperatorTime]
+    parts: Mapping[Family, int]
+    segments: tuple[Segment, ...]
+
+
+def segments_of(graph: OperatorGraph) -> tuple[Segment, ...]:
+    """All segments of ``graph``, layer by layer; no operator is in two."""
+    found: list[Segment] = []
+    for layer, operators in operators_by_layer(graph).items():
+        taken: set[str] = set()
+        for operator in operators:
+            if operator.name in taken:
+                continue
+            for split in operator.splits:
+                segment = _grown(graph, layer, operators, operator, split) if _opens(operator, split) else None
+                if segment is not None and not taken & set(segment.choices):
+                    found.append(segment)
+                    taken |= set(segment.choices)
+                    break
+    return tuple(found)
+
+
+def co_shard(graph: OperatorGraph, times: Mapping[str, OperatorTime], parts: Mapping[Family, int],
+             part_times: Callable[[int], PartTimes], roofline: Roofline) -> CoSharded | None:
+    """``graph`` with every segment of the families in ``parts`` in so many parts, as far as their sizes divide.
+
+    ``part_times`` gives the times of parts by their number. ``None`` if there is no such segment.
+    """
+    chosen = [segment for segment in segments_of(graph)
+              if parts.get(segment.family, 1) > 1 and segment.divides(parts[segment.family])]
+    if not chosen:
+        return None
+    inside = {name: segment for segment in chosen for name in segment.choices}
+    operators: list[Operator] = []
+    known = dict(times)
+    for operator in graph.operators:
+        segment = inside.get(operator.name)
+        if segment is None:
+            operators.append(operator)
+        elif operator.name == graph.producer[segment.gives]:
+            together, time = _in_turn(graph, segment, parts[segment.family], part_times, roofline)
+            operators.append(together)
+            known[together.name] = time
+        if segment is not None:
+            del known[operator.name]
+    return CoSharded(OperatorGraph(graph.name, tuple(operators), graph.inputs, graph.outputs, graph.notes), known,
+                     parts, tuple(chosen))
+
+
+def part_peaks(graph: OperatorGraph, segment: Segment, parts: int) -> tuple[int, int]:
+    """The most bytes that one of ``parts`` parts has at once beside what the segment reads, its output's sum, and the
+    sums of their gradients: in a forward (where there is a backward, the one that runs again and keeps what that
+    needs), and in the backward with the gradients of one operator's weights (0 where there is none)."""
+    operators = [_part(graph.by_name[name], split, parts) for name, split in segment.choices.items()]
+    if not _trains(operators):
+        return _forward_peak(operators, segment, keeping=False), 0
+    return _forward_peak(operators, segment, keeping=True), _backward_peak(graph, operators, segment)
+
+
+def _trains(operators: Iterable[Operator]) -> bool:
+    return any(operator.input_grad is not None or operator.weight_grad is not None for operator in operators)
+
+
+# -- segments ----------------------------------------------------------------------------------------------------------
+
+
+def _opens(operator: Operator, split: Split) -> bool:
+    """Whether ``split`` divides a weight matrix and all outputs, and reads everything whole."""
+    return (any(p.name in split.parameters for p in operator.parameters if len(p.shape) > 1)
+            and all(layout_of(split, name, "inputs") == "whole" for name in operator.inputs)
+            and all(isinstance(layout_of(split, tensor.name, "outputs"), int) for tensor in operator.outputs))
+
+
+def _grown(graph: OperatorGraph, layer: str, operators: Sequence[Operator], first: Operator,
+           split: Split) -> Segment | None:
+    """The segment that ``first`` opens with ``split``; ``None`` where what it cuts is needed whole somewhere."""
+    choices = {first.name: split}
+    gives: str | None = None
+    cut = {tensor.name: layout_of(split, tensor.name, "outputs") for tensor in first.outputs}
+    left = list(cut)
+    while left:
+        tensor = left.pop()
+        if tensor in graph.outputs:
+            return None
+        for name in graph.readers[tensor]:
+            reader = graph.by_name[name]
+            if name in choices:
+                if layout_of(choices[name], tensor, "inputs") != cut[tensor]:
+                    return None
+                continue
+            option = _continuing(reader, cut) if reader.layer == layer else None
+            if option is None:
+                return None
+            choices[name] = option
+            for other in reader.inputs:  # a second projection that it reads, such as keys and values
+                wanted = layout_of(option, other, "inputs")
+                producer = graph.by_name.get(graph.producer.get(other, ""))
+                if (isinstance(wanted, int) and other not in cut and producer is not None and producer.layer == layer
+                        and all(graph.by_name[user].layer == layer for user in graph.readers[other])):
+                    opening = next((s for s in producer.splits if _opens(producer, s)
+                                    and layout_of(s, other, "outputs") == wanted), None)
+                    if opening is not None:
+                        choices[producer.name] = opening
+                        cut[other] = wanted
+                        left.append(other)
+            for made in reader.outputs:
+                layout = layout_of(option, made.name, "outputs")
+                if isinstance(layout, int):
+                    cut[made.name] = layout
+                    left.append(made.name)
+                elif gives is None:
+                    gives = made.name
+                else:
+                    return None
+    if gives is None or any(name in choices for name in graph.readers[gives]):
+        return None
+    ordered = {operator.name: choices[operator.name] for operator in operators if operator.name in choices}
+    if next(reversed(ordered)) != graph.producer[gives]:
+        return None
+    reads = tuple(dict.fromkeys(name for operator in ordered for name in graph.by_name[operator].inputs
+                                if name not in cut))
+    heads = any(option.dimension == "heads" for option in ordered.values())
+    return Segment("attention" if heads else "feed forward", layer, ordered, reads, gives)
+
+
+def _continuing(reader: Operator, cut: Mapping[str, object]) -> Split | None:
+    """How ``reader`` takes what is ``cut``: to cut outputs, or to terms of a sum."""
+    matrices = {p.name for p in reader.parameters if len(p.shape) > 1}
+    for split in reader.splits:
+        fits = all(layout_of(split, name, "inputs") == cut[name] for name in reader.inputs if name in cut)
+        ends = [layout_of(split, tensor.name, "outputs") for tensor in reader.outputs]
+        # Terms of a sum come from a projection: a loss has such too, but its gradient needs the whole sum.
+        if fits and matrices <= split.parameters and (
+                all(isinstance(end, int) for end in ends) or (ends == ["partial"] and matrices)):
+            return split
+    return None
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+
+
+def _in_turn(graph: OperatorGraph, segment: Segment, parts: int, part_times: Callable[[int], PartTimes],
+             roofline: Roofline) -> tuple[Operator, OperatorTime]:
+    """The parts of ``segment`` as one operator, and its time."""
+    known = part_times(parts)
+    inner = [graph.by_name[name] for name in segment.choices]
+    last = graph.by_name[graph.producer[segment.gives]]
+    parameters = tuple({p.name: p for operator in inner for p in operator.parameters}.values())
+    trains = _trains(inner)
+    ahead, behind = part_peaks(graph, segment, parts)
+    operator = Operator(
+        name=f"{last.name}: {segment.family} in {parts} parts", kind="co_shard", layer=segment.layer,
+        forward=_sum(operator.forward for operator in inner), inputs=segment.reads, outputs=last.outputs,
+        input_grad=_sum(work for operator in inner for work in (operator.forward, operator.input_grad,
+                                                                operator.weight_grad)) if trains else None,
+        parameters=parameters, keeps=segment.reads if trains else (),
+        # Of an operator that computes them at once, all weights' gradients are counted beside its workspace.
+        workspace=max(ahead, behind - sum(p.bytes for p in parameters)))
+
+    dtype = dtype_of(graph, last)
+    times = [known.of(graph.by_name[name], split) for name, split in segment.choices.items()]
+    forward = parts * sum(time.forward for time in times)
+    again = forward + parts * sum(time.input_grad + time.weight_grad for time in times)
+    whole = [name for name in segment.reads if has_gradient(graph, name) and any(
+        layout_of(split, name, "inputs") == "whole" for operator, split in segment.choices.items()
+        if name in graph.by_name[operator].inputs)]
+    time = OperatorTime(
+        round(forward + (parts - 1) * _addition(roofline, last.outputs[0], dtype, backward=False), 9),
+        round(again + (parts - 1) * sum(_addition(roofline, graph.tensors[name], dtype, backward=True)
+                                        for name in whole), 9) if trains else 0.0,
+        0.0, max((time.origin for time in times), key=list(Origin).index))
+    return operator, time
+
+
+def _addition(roofline: Roofline, tensor: Tensor, dtype: str, *, backward: bool) -> float:
+    """Seconds to add a term to ``tensor``."""
+    work = Work(tensor.bytes / 2, 2 * tensor.bytes, tensor.bytes)
+    return pass_seconds(roofline.device, "add", work, dtype, "backward" if backward else "forward")
+
+
+def _sum(works: Iterable[Work | None]) -> Work:
+    found = [work for work in works if work is not None]
+    return Work(sum(work.flops for work in found), sum(work.bytes_read for work in found),
+                sum(work.bytes_written for work in found))
+
+
+# -- one part's memory -------------------------------------------------------------------------------------------------
+
+
+def _part(operator: Operator, split: Split, parts: int) -> Operator:
+    """What one part does of ``operator``, as far as memory goes."""
+    def divided(tensor: Tensor) -> Tensor:
+        return replace(tensor, bytes=-(-tensor.bytes // parts))
+
+    return replace(
+        operator, outputs=tuple(divided(tensor) if isinstance(layout_of(split, tensor.name, "outputs"), int) else tensor
+                                for tensor in operator.outputs),
+        internal=tuple(map(divided, operator.internal)), workspace=-(-operator.workspace // parts),
+        parameters=tuple(replace(p, bytes=-(-p.bytes // parts)) if p.name in split.parameters else p
+                         for p in operator.parameters), splits=())
+
+
+def _forward_peak(operators: Sequence[Operator], segment: Segment, *, keeping: bool) -> int:
+    """Of one part; ``keeping`` what its backward needs."""
+    kept = {name for operator in operators for name in operator.keeps} if keeping else set()
+    live: dict[str, int] = {}
+    peak = 0
+    for i, operator in enumerate(operators):
+        live |= {tensor.name: tensor.bytes for tensor in (*operator.outputs, *operator.internal)}
+        peak = max(peak, sum(live.values()) + operator.workspace)
+        for name in list(live):
+            if name not in kept and name != segment.gives and not any(
+                    name in later.inputs for later in operators[i + 1:]):
+                del live[name]
+    return peak
+
+
+def _backward_peak(graph: OperatorGraph, operators: Sequence[Operator], segment: Segment) -> int:
+    """Of one part: what its operators up to one keep, the gradients of the tensors between that one and later ones,
+    the terms of the gradients of what it reads, and the gradients of its weights."""
+    sizes = {tensor.name: tensor.bytes for operator in operators for tensor in (*operator.outputs, *operator.internal)}
+    floats = {tensor.name for operator in operators for tensor in operator.outputs if "float" in tensor.dtype}
+    peak = 0
+    for i, operator in enumerate(operators):
+        kept = {name for earlier in operators[:i + 1] for name in earlier.keeps if name in sizes}
+        made = {tensor.name for earlier in operators[:i + 1] for tensor in earlier.outputs}
+        between = {name for name in made & floats - {segment.gives}
+                   if any(name in later.inputs for later in operators[i:])
+                   or name in {tensor.name for tensor in operator.outputs}}
+        terms = sum(graph.tensors[name].bytes for name in dict.fromkeys(operator.inputs)
+                    if name in segment.reads and has_gradient(graph, name))
+        peak = max(peak, sum(sizes[name] for name in kept) + sum(sizes[name] for name in between) + terms
+                   + sum(p.bytes for p in operator.parameters) + operator.workspace)
+    return peak

@@ -1,0 +1,100 @@
+"""What it takes to bring a tensor from the layout it lies in to the one that is needed.
+
+A layout is :data:`weft.models.graph.operators.Layout`: *whole* on every device, *partial* (every device has terms of a
+sum), or cut along an axis. From one to another there is one way that moves least:
+
+=========  ==========  ==================================================================
+lies       is needed   what happens
+=========  ==========  ==================================================================
+any        the same    nothing
+whole      axis        every device takes its slice; nothing is sent
+partial    whole       all-reduce
+partial    axis        reduce-scatter
+axis       whole       all-gather
+axis       other axis  all-to-all
+=========  ==========  ==================================================================
+
+Gradients lie as their tensors' use makes them: an operator whose work is divided, but that reads a tensor whole, finds
+on every device the terms of its own part only; and who produced terms of a sum needs the sum's gradient whole, since it
+is that of every term. The same step, from where the gradient lies to where it is needed, brings it back (the pairs f
+and g of Shoeybi et al., "Megatron-LM", 2019, section 3, are two cases of it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from weft.models.graph.operators import Layout, OperatorError
+from weft.models.layers.collectives import Collective
+
+__all__ = ["Exchange", "Need", "Step", "exchange", "gradient_needed", "step", "step_bytes"]
+
+Step: TypeAlias = Collective | Literal["none", "slice"]
+
+#: Seconds of a collective by kind and the bytes that each device holds before it.
+Timer: TypeAlias = Callable[[Collective, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """How a reader wants a tensor: its layout, and whether the reader's work is ``divided`` among the devices."""
+
+    layout: Layout
+    divided: bool
+
+    @property
+    def gradient(self) -> Layout:
+        """How the gradient lies that the reader gives back."""
+        return "partial" if self.layout == "whole" and self.divided else self.layout
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What happens between a tensor's producer and a reader, forward and (``"none"`` without one) backward.
+
+    ``forward_bytes`` and ``backward_bytes``: what each device holds before the step.
+    """
+
+    forward: Step
+    backward: Step
+    forward_bytes: int
+    backward_bytes: int
+
+    def seconds(self, timer: Timer) -> tuple[float, float]:
+        """Forward and backward; slices are views and take none."""
+        return (0.0 if self.forward == "none" or self.forward == "slice" else timer(self.forward, self.forward_bytes),
+                0.0 if self.backward == "none" or self.backward == "slice" else
+                timer(self.backward, self.backward_bytes))
+
+
+def step(before: Layout, after: Layout) -> Step:
+    """The step from one layout to another. Raises :class:`OperatorError` where ``after`` is "partial": no operator
+    reads terms of a sum."""
+    if before == after:
+        return "none"
+    if after == "partial":
+        raise OperatorError("a tensor is needed as terms of a sum, but no step makes terms; make it whole or cut it")
+    if before == "whole":
+        return "slice"
+    if before == "partial":
+        return "all_reduce" if after == "whole" else "reduce_scatter"
+    return "all_gather" if after == "whole" else "all_to_all"
+
+
+def gradient_needed(layout: Layout) -> Layout:
+    """How the producer of a tensor in ``layout`` needs its gradient."""
+    return "whole" if layout == "partial" else layout
+
+
+def step_bytes(before: Layout, size: int, degree: int) -> int:
+    """What each device holds of a tensor of ``size`` bytes in ``before``."""
+    return size if before in ("whole", "partial") else -(-size // degree)
+
+
+def exchange(produced: Layout, need: Need, size: int, degree: int, *, gradient: bool) -> Exchange:
+    """What joins a producer and a reader of a tensor of ``size`` bytes; ``gradient``: whether one comes back."""
+    back: Step = step(need.gradient, gradient_needed(produced)) if gradient else "none"
+    return Exchange(step(produced, need.layout), back, step_bytes(produced, size, degree),
+                    step_bytes(need.gradient, size, degree))

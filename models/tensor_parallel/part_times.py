@@ -1,0 +1,139 @@
+"""How long one device's part of an operator takes: measured where profiles have it, else scaled by the roofline.
+
+A profile's rows for several devices (:meth:`weft.models.times.profile_times.ProfileTimes.rows_together`) were taken
+with the collectives that the split itself calls for: the sum of terms behind an operator whose output is terms, and the
+sum of gradients of an input that every device reads whole. Exchanges are operators of their own here, at the times of
+the measured collectives; so these are taken off a row, and part and exchange together take what was measured. Where a
+collective alone takes longer than its row, nothing is left to measure the part by, and the model stays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from weft.models.graph.operators import Layout, Operator, OperatorGraph, Split, Work
+from weft.models.tensor_parallel.layouts import Timer
+from weft.models.times.operator_times import OperatorTime, Origin
+from weft.models.times.profile_times import MeasuredRow
+from weft.models.times.roofline import Roofline, dtype_of
+
+__all__ = ["PartTimes", "has_gradient", "layout_of"]
+
+
+def layout_of(option: Split | None, tensor: str, side: str) -> Layout:
+    """How ``tensor`` lies on the ``side`` ("inputs" or "outputs") of an operator under ``option``."""
+    if option is None:
+        return "whole"
+    return (option.inputs if side == "inputs" else option.outputs).get(tensor, "whole")
+
+
+def has_gradient(graph: OperatorGraph, tensor: str) -> bool:
+    """Whether a gradient flows back to ``tensor``."""
+    producer = graph.producer.get(tensor)
+    if producer is None or "float" not in graph.tensors[tensor].dtype:
+        return False
+    operator = graph.by_name[producer]
+    return operator.input_grad is not None or operator.weight_grad is not None
+
+
+class PartTimes:
+    """The times of the parts of a graph's operators on ``parts`` devices, or in ``parts`` pieces one after another.
+
+    ``times``: of the whole operators. ``measured``: rows of a profile taken on as many devices, and ``timer`` the
+    seconds of the collectives in them.
+    """
+
+    def __init__(self, graph: OperatorGraph, times: Mapping[str, OperatorTime], parts: int, roofline: Roofline,
+                 measured: Sequence[MeasuredRow] = (), timer: Timer | None = None) -> None:
+        self.graph, self.times, self.parts, self.roofline = graph, times, parts, roofline
+        self._measured: dict[tuple[str, str], OperatorTime] = {}
+        for row in measured:
+            assert timer is not None
+            self._measured |= self._without_collectives(row, timer)
+
+    def of(self, operator: Operator, option: Split | None) -> OperatorTime:
+        """The time of one part of ``operator`` under ``option``; ``None``: of all of it."""
+        if option is None:
+            return self.times[operator.name]
+        return self._measured.get((operator.name, option.dimension)) or self._modelled(operator, option)
+
+    def work(self, operator: Operator, option: Split | None, work: Work | None) -> Work | None:
+        """The part of a pass: its operations are divided, its bytes as far as the tensors and weights are.
+
+        A lookup moves the rows it picks, not its table: weights count where a pass moves as many bytes as they have.
+        """
+        if work is None or option is None:
+            return work
+        weights = sum(p.bytes for p in operator.parameters)
+        moved = work.bytes_read + work.bytes_written
+        total = part = 0.0
+        for tensors, side in (([self.graph.tensors[name] for name in operator.inputs], "inputs"),
+                              (operator.outputs, "outputs")):
+            for tensor in tensors:
+                total += tensor.bytes
+                is_cut = isinstance(layout_of(option, tensor.name, side), int)
+                part += tensor.bytes / (self.parts if is_cut else 1)
+        if moved >= weights:
+            for parameter in operator.parameters:
+                total += parameter.bytes
+                part += parameter.bytes / (self.parts if parameter.name in option.parameters else 1)
+        share = part / total if total else 1 / self.parts
+        return Work(work.flops / self.parts, math.ceil(work.bytes_read * share), math.ceil(work.bytes_written * share))
+
+    def collectives(self, operator: Operator, split: Split, timer: Timer) -> tuple[float, float]:
+        """Seconds of the sums that a part calls for by itself: forward of its output's terms, and backward of the terms
+        of the gradients of what it reads whole."""
+        ahead = sum(timer("all_reduce", tensor.bytes) for tensor in operator.outputs
+                    if layout_of(split, tensor.name, "outputs") == "partial")
+        whole = [name for name in dict.fromkeys(operator.inputs)
+                 if layout_of(split, name, "inputs") == "whole" and has_gradient(self.graph, name)]
+        behind = 0.0 if operator.input_grad is None else sum(
+            timer("all_reduce", self.graph.tensors[name].bytes) for name in whole)
+        return ahead, behind
+
+    def _modelled(self, operator: Operator, option: Split) -> OperatorTime:
+        """As much less than the whole as the roofline says."""
+        known = self.times[operator.name]
+        dtype = dtype_of(self.graph, operator)
+        whole = self.roofline.time(operator, dtype)
+        part = self.roofline.time(replace(
+            operator, forward=self.work(operator, option, operator.forward) or Work(),
+            input_grad=self.work(operator, option, operator.input_grad),
+            weight_grad=self.work(operator, option, operator.weight_grad)), dtype)
+
+        def less(time: float, divided: float, all_of_it: float) -> float:
+            return round(time * divided / all_of_it, 9) if all_of_it else time
+
+        return OperatorTime(less(known.forward, part.forward, whole.forward),
+                            less(known.input_grad, part.input_grad, whole.input_grad),
+                            less(known.weight_grad, part.weight_grad, whole.weight_grad), Origin.MODELLED)
+
+    def _without_collectives(self, row: MeasuredRow, timer: Timer) -> dict[tuple[str, str], OperatorTime]:
+        """The times of a row's operators under the splits that it was measured with; none where those do not exist or
+        do not leave weights of its size."""
+        found: list[tuple[Operator, Split]] = []
+        for name, dimension in row.dimensions.items():
+            operator = self.graph.by_name[name]
+            split = next((s for s in operator.splits if s.dimension == dimension and s.size % self.parts == 0), None)
+            if split is None:
+                return {}
+            found.append((operator, split))
+        weights = sum(p.bytes / (self.parts if p.name in split.parameters else 1)
+                      for operator, split in found for p in operator.parameters if len(p.shape) > 1)
+        if abs(weights - row.weights_bytes) > 0.01 * max(weights, row.weights_bytes):
+            return {}
+        spent = [self.collectives(operator, split, timer) for operator, split in found]
+        forward = row.forward - sum(ahead for ahead, _ in spent)
+        backward = row.backward - sum(behind for _, behind in spent)
+        modelled = [self._modelled(operator, split) for operator, split in found]
+        ahead = sum(time.forward for time in modelled)
+        behind = sum(time.input_grad + time.weight_grad for time in modelled)
+        if (ahead and forward <= 0) or (behind and backward <= 0):
+            return {}
+        return {(operator.name, split.dimension): OperatorTime(
+            round(forward * time.forward / ahead, 9) if ahead else 0.0,
+            round(backward * time.input_grad / behind, 9) if behind else 0.0,
+            round(backward * time.weight_grad / behind, 9) if behind else 0.0, row.origin)
+            for (operator, split), time in zip(found, modelled, strict=True)}

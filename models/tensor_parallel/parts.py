@@ -1,0 +1,174 @@
+"""Parts of a model on groups of GPUs, put together to a block problem.
+
+A part is some layers computed by one group of GPUs together; it becomes a forward block and, in training, its backward
+(whole, or input and weight gradient apart). Blocks wait for each other where a part reads what another one made, the
+tensors going straight from where they are made to where they are read; what a group already holds costs no time.
+
+GPUs that hold the same parts always do the same. They are one device of the problem (``gpus`` says which it stands
+for), with the memory of one of them; :func:`on_every_gpu` writes them out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from weft.models.candidates.stages import Backward, StageCost, Stages
+from weft.models.graph.operators import OperatorGraph
+from weft.models.layers.cluster import Network
+from weft.models.layers.costs import LayerCost
+from weft.models.tensor_parallel.shard import Sharded
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+__all__ = ["Part", "on_every_gpu", "part_problem", "stage_cost", "static_memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``layers`` (by index) on ``gpus`` together; ``cost``: what each GPU has of it. ``replica``: of the model.
+
+    ``co_shard``: in which parts its layers are that run in turn on the one GPU, "" where they are in none.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    gpus: tuple[int, ...]
+    cost: StageCost
+    replica: int = 0
+    co_shard: str = ""
+
+    @property
+    def degree(self) -> int:
+        return len(self.gpus)
+
+
+def part_problem(name: str, graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part], capacity: int,
+                 static: Mapping[int, int], backward: Backward, network: Network) -> tuple[Problem,
+                                                                                           tuple[tuple[int, ...], ...]]:
+    """The problem, and for each of its devices the GPUs that it stands for.
+
+    ``layers``: names by index. ``capacity``: bytes of every GPU, ``static``: what each always holds of them.
+    """
+    groups = _alike(parts)
+    device_of = {gpu: d for d, group in enumerate(groups) for gpu in group}
+    devices = tuple(Device(_gpu_name(group), capacity - static[group[0]]) for group in groups)
+    joined = _joined(graph, layers, parts)
+    blocks: list[Block] = []
+    for part in parts:
+        where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
+        waits = tuple(Dependency(f"F{source.name}", network.seconds(size, source.gpus, part.gpus))
+                      for source, target, size in joined if target is part)
+        blocks.append(_forward(part, where, waits, backward))
+    if backward != "none":
+        for part in reversed(parts):
+            where = tuple(dict.fromkeys(device_of[gpu] for gpu in part.gpus))
+            waits = tuple(Dependency(_gradient_name(target, backward), network.seconds(size, target.gpus, part.gpus))
+                          for source, target, size in joined if source is part and target.cost.backward)
+            blocks += _backward(part, where, waits or (Dependency(f"F{part.name}"),), backward)
+    return Problem(name, devices, tuple(blocks), time_unit="s", memory_unit="B"), groups
+
+
+def static_memory(parts: Sequence[Part], sharded: Mapping[int, Sharded], layers: Sequence[str],
+                  bytes_per_parameter: int) -> dict[int, int]:
+    """Per GPU, bytes of parameters with their gradients and optimizer state; what several layers of the same
+    degree share counts once (of gradients that wait for other layers, once a part)."""
+    on: dict[int, dict[tuple[int, int], set[str]]] = {}
+    for part in parts:
+        for gpu in part.gpus:
+            on.setdefault(gpu, {}).setdefault((part.degree, part.replica), set()).update(layers[i] for i in part.layers)
+    known: dict[object, int] = {}
+
+    def parameters(degree: int, names: set[str]) -> int:
+        key = (degree, frozenset(names))
+        if key not in known:
+            graph = sharded[degree].graph
+            known[key] = graph.parameter_count([o.name for o in graph.operators if o.layer in names])
+        return known[key]
+
+    return {gpu: bytes_per_parameter * sum(parameters(degree, names) for (degree, _), names in held.items())
+            + sum(part.cost.held_gradients for part in parts if gpu in part.gpus) for gpu, held in sorted(on.items())}
+
+
+def on_every_gpu(problem: Problem, gpus: Sequence[Sequence[int]]) -> Problem:
+    """``problem`` with each device written out as the GPUs that it stands for."""
+    if all(len(group) == 1 for group in gpus):
+        return problem
+    owner = {gpu: d for d, group in enumerate(gpus) for gpu in group}
+    devices = tuple(Device(f"gpu{gpu}", problem.devices[owner[gpu]].memory) for gpu in sorted(owner))
+
+    def written_out(block: Block) -> Block:
+        where = tuple(sorted(gpu for d in block.devices for gpu in gpus[d]))
+        return replace(block, devices=where, memory=tuple(block.memory_on(owner[gpu]) for gpu in where),
+                       workspace=tuple(block.workspace_on(owner[gpu]) for gpu in where))
+
+    return replace(problem, devices=devices, blocks=tuple(written_out(block) for block in problem.blocks))
+
+
+def stage_cost(costs: Sequence[LayerCost], layers: Sequence[int]) -> StageCost:
+    """The stage of ``layers``, which need not follow each other."""
+    return replace(Stages([costs[i] for i in layers]).stage(0, len(layers)), first=layers[0], last=layers[-1] + 1)
+
+
+def _alike(parts: Sequence[Part]) -> tuple[tuple[int, ...], ...]:
+    """GPUs in groups that hold the same parts, in the order of the parts."""
+    held: dict[int, list[int]] = {}
+    for number, part in enumerate(parts):
+        for gpu in part.gpus:
+            held.setdefault(gpu, []).append(number)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for gpu, numbers in held.items():
+        groups.setdefault(tuple(numbers), []).append(gpu)
+    spread = {number for number, part in enumerate(parts) if len(part.gpus) == len(held)}
+    order = sorted(groups, key=lambda numbers: [number for number in numbers if number not in spread])
+    return tuple(tuple(sorted(groups[numbers])) for numbers in order)
+
+
+def _joined(graph: OperatorGraph, layers: Sequence[str], parts: Sequence[Part]) -> list[tuple[Part, Part, int]]:
+    """Parts that read what others of their replica made, and the bytes of the tensors that they read."""
+    amounts: dict[tuple[int, int], int] = {}
+    home = {(part.replica, layers[i]): number for number, part in enumerate(parts) for i in part.layers}
+    for replica in sorted({part.replica for part in parts}):
+        for tensor, producer in graph.producer.items():
+            source = home[replica, graph.by_name[producer].layer]
+            targets = {home[replica, graph.by_name[reader].layer] for reader in graph.readers[tensor]} - {source}
+            for target in targets:
+                amounts[source, target] = amounts.get((source, target), 0) + graph.tensors[tensor].bytes
+    return [(parts[i], parts[j], size) for (i, j), size in sorted(amounts.items())]
+
+
+def _forward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> Block:
+    cost = part.cost
+    kept, workspace = (0, cost.working_set) if backward == "none" else (cost.activation, cost.workspace_forward)
+    return Block(f"F{part.name}", BlockKind.FORWARD, where, _seconds(cost.forward), (kept,), (workspace,), waits)
+
+
+def _gradient_name(part: Part, backward: Backward) -> str:
+    return f"{'I' if _is_split(part.cost, backward) else 'B'}{part.name}"
+
+
+def _is_split(cost: StageCost, backward: Backward) -> bool:
+    return backward == "split" and bool(cost.weight_grad) and bool(cost.input_grad)
+
+
+def _backward(part: Part, where: tuple[int, ...], waits: tuple[Dependency, ...], backward: Backward) -> list[Block]:
+    cost, name = part.cost, part.name
+    if not cost.backward:
+        return []
+    if not _is_split(cost, backward):
+        return [Block(f"B{name}", BlockKind.BACKWARD, where, _seconds(cost.backward), (-cost.activation,),
+                      (cost.workspace_backward,), waits)]
+    return [Block(f"I{name}", BlockKind.INPUT_GRAD, where, _seconds(cost.input_grad), (cost.held - cost.activation,),
+                  (cost.workspace_backward,), waits),
+            Block(f"W{name}", BlockKind.WEIGHT_GRAD, where, _seconds(cost.weight_grad), (-cost.held,),
+                  (cost.workspace_weight_grad,), (Dependency(f"I{name}"),))]
+
+
+def _gpu_name(group: Sequence[int]) -> str:
+    first, last = group[0], group[-1]
+    if len(group) == 1:
+        return f"gpu{first}"
+    return f"gpu{first}-{last}" if last - first == len(group) - 1 else "gpu" + "+".join(map(str, group))
+
+
+def _seconds(nanoseconds: int) -> float:
+    return round(nanoseconds * 1e-9, 9)

@@ -1,0 +1,276 @@
+"""Placements in which GPUs compute some layers together, as block problems: the shape is found, not given.
+
+A shape says which layers all GPUs compute together and how the rest lies on groups of them (Lin et al., "Tessel",
+HPCA 2024, names most of them):
+
+* ``tensor``: all GPUs compute every layer together;
+* ``groups``: a chain of stages, each on a group of GPUs (some groups larger than one GPU; else it is the chain);
+* ``m``: layers with a vocabulary (embedding, head) on all GPUs, the rest a chain over groups;
+* ``nn``: the same where such a layer stands inside as well, between an encoder and a decoder;
+* ``k``: towers on groups of their own beside each other, and what joins them on all GPUs;
+* ``x``: two replicas of the model, one down the groups and one up, each with every other micro-batch.
+
+For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.rows` for every number of
+stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
+GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from weft.models.candidates.family_costs import device_of, family_costs, uses_measured_gpt
+from weft.models.candidates.stages import Backward
+from weft.models.spec.sections import ExplicitModel, Spec
+from weft.models.spec.spec import SpecError
+from weft.models.tensor_parallel.chunks import CHUNKS, Chunks, chunked
+from weft.models.tensor_parallel.co_shard import segments_of
+from weft.models.tensor_parallel.groups import GroupStage, split_row
+from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
+from weft.models.tensor_parallel.rows import (
+    TOGETHER,
+    NoShape,
+    TogetherShape,
+    best_rows,
+    layers_together,
+    room_beside,
+    row_of,
+    rows_of,
+    runs_of,
+    tower_rows,
+)
+from weft.models.tensor_parallel.space import Space, space_of
+from weft.solver.clock import OutOfTime
+from weft.solver.problem import Problem
+
+#: Why a shape has no placement where it was not looked for.
+_TOO_LATE = "the time limit is too short to look for its placements"
+
+__all__ = ["TOGETHER", "Refused", "ShapeCandidate", "TogetherShape", "shape_candidates", "together"]
+
+
+@dataclass(frozen=True)
+class ShapeCandidate:
+    """A placement as a block problem.
+
+    ``gpus``: the GPUs that each device of ``problem`` stands for. ``static_memory``: bytes that each of them always
+    holds, which ``problem``'s devices no longer have. ``replicas``: of the model; a micro-batch of the problem is one
+    of each. ``chunks``: how two chunks a group lie, where there are two.
+    """
+
+    shape: TogetherShape
+    backward: Backward
+    problem: Problem
+    gpus: tuple[tuple[int, ...], ...]
+    static_memory: tuple[int, ...]
+    parts: tuple[Part, ...]
+    layers_of_part: tuple[tuple[str, ...], ...]
+    replicas: int = 1
+    chunks: Chunks | None = None
+
+    @property
+    def title(self) -> str:
+        """Such as "M, 4 stages on 2 GPUs each"."""
+        total = sum(map(len, self.gpus))
+        stages = [part for part in self.parts if part.degree < total and part.replica == 0]
+        if not stages:
+            return "tensor parallel"
+        degrees = sorted({part.degree for part in stages})
+        each = "1 GPU" if degrees == [1] else f"{'-'.join(map(str, dict.fromkeys((degrees[0], degrees[-1]))))} GPUs"
+        each += " each"
+        name = "chain" if self.shape == "groups" else self.shape.upper()
+        parts = sorted({part.co_shard for part in stages} - {""})
+        if parts:
+            each += f", with {' or '.join(parts)}"
+        if self.chunks is not None:
+            return f"{name}, {'V' if self.chunks == 'v' else self.chunks} of 2 chunks on {each}"
+        return f"{name}, {len(stages)} stages on {each}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A shape that is no candidate, and why."""
+
+    shape: TogetherShape
+    reason: str
+
+
+def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
+                     chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[Refused]]:
+    """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
+
+    ``chunks``: how two chunks a group may lie in ``m`` and ``nn``, beside one. A shape is refused only where neither
+    mode, in one chunk or two, has a placement.
+    """
+    found: list[ShapeCandidate] = []
+    refused: list[Refused] = []
+    for shape in (shape for shape in TOGETHER if shape in shapes):
+        made: list[ShapeCandidate] = []
+        reasons: list[str] = []
+        try:
+            for backward in space.modes(modes):
+                try:
+                    made += _of_shape(space, shape, backward)
+                except NoShape as error:
+                    reasons.append(str(error))
+                if shape in ("m", "nn"):
+                    with suppress(NoShape):  # said of one chunk already
+                        made += _in_chunks(space, shape, backward, chunks)
+        except OutOfTime:
+            reasons.append(_TOO_LATE)
+        found += made
+        if not made:
+            refused.append(Refused(shape, next(iter(reasons), "no split of its layers fits into memory")))
+    return found, refused
+
+
+def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | None:
+    """What :func:`shape_candidates` finds for ``spec``; ``None`` where GPUs cannot compute together.
+
+    That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
+    equal memory. Raises what finding costs raises, and :class:`~weft.models.spec.spec.SpecError` for a co-shard that
+    they cannot be asked for.
+    """
+    wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
+    if not wanted:
+        return None
+    space = _space(spec)
+    _check_co_shard(spec, space)
+    return None if space is None else (space, *shape_candidates(
+        space, wanted, spec.placement.backward, [chunks for chunks in CHUNKS if chunks in spec.placement.shapes]))
+
+
+def _space(spec: Spec) -> Space | None:
+    """The space of ``spec``, ``None`` where GPUs cannot compute together."""
+    if spec.cluster.gpus == 1 or isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec):
+        return None
+    space = space_of(spec, family_costs(spec)) if device_of(spec) is not None else None
+    return space if space is not None and any(operator.splits for operator in space.graph.operators) else None
+
+
+def _check_co_shard(spec: Spec, space: Space | None) -> None:
+    """Refuse a co-shard that no layer can be in."""
+    if not spec.placement.co_shard:
+        return
+    if space is None:
+        raise SpecError(f"{spec.where}: placement.co_shard is for a family or config whose operators have modelled "
+                        "costs, a known cluster.device and several GPUs of equal memory; give those or leave it out")
+    segments = segments_of(space.graph)
+    for parts in spec.placement.co_shard:
+        if not any(segment.divides(parts) for segment in segments):
+            raise SpecError(f"{spec.where}: placement.co_shard has {parts}, but no attention or feed-forward part of "
+                            "this model divides into so many; give numbers that divide its heads or hidden units")
+
+
+def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[ShapeCandidate]:
+    together = layers_together(space, shape)
+    if shape == "x":
+        return _both_ways(space, backward)
+    arrangements = list([list(tower_rows(space, together, backward))] if shape == "k" else
+                        rows_of(space, together, backward))
+    if shape == "groups":
+        arrangements = [[row for row in rows if len(row) > 1 and any(
+            stage.degree > 1 or stage.co_shard for stage in row)] for rows in arrangements]
+        if not any(arrangements):
+            raise NoShape("no split into stages fits of which one is on several GPUs")
+    best = dict.fromkeys(row for rows in arrangements for row in best_rows(space, together, rows))
+    made = [_candidate(space, shape, backward, together, row) for row in best]
+    return [candidate for candidate in made if candidate is not None]
+
+
+def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
+               chunks: Sequence[Chunks]) -> Iterator[ShapeCandidate]:
+    """The placements of ``m`` or ``nn`` with two chunks a group, for each of ``chunks``."""
+    together = layers_together(space, shape)
+    rest = [layer for layer in range(len(space.layers)) if layer not in together]
+    everyone = tuple(range(space.gpus))
+    spread = [Part("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in runs_of(together)]
+    for how in chunks:
+        for row in chunked(space, rest, how, backward, room_beside(space, together, backward)):
+            parts = sorted((*spread, *row), key=lambda part: part.layers[0])
+            made = _made(space, shape, backward, tuple(replace(part, name=str(number))
+                                                       for number, part in enumerate(parts)), chunks=how)
+            if made is not None:
+                yield made
+
+
+def _candidate(space: Space, shape: TogetherShape, backward: Backward, together: Sequence[int],
+               row: Sequence[GroupStage]) -> ShapeCandidate | None:
+    everyone = tuple(range(space.gpus))
+    members = _members(row, space.gpus)
+    pieces = [(run, everyone, "") for run in runs_of(together)]
+    pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus, stage.co_shard)
+               for stage, gpus in zip(row, members, strict=True)]
+    pieces.sort(key=lambda piece: piece[0][0])
+    return _made(space, shape, backward, tuple(
+        Part(str(number), layers, gpus,
+             stage_cost(space.co_sharded[in_parts] if in_parts else space.costs[len(gpus)], layers), co_shard=in_parts)
+        for number, (layers, gpus, in_parts) in enumerate(pieces)))
+
+
+def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[Part, ...], *, replicas: int = 1,
+          chunks: Chunks | None = None) -> ShapeCandidate | None:
+    static = static_memory(parts, space.sharded, space.layers, space.bytes_per_parameter)
+    if max(static.values()) > space.capacity:
+        return None
+    which = shape if chunks is None else f"{shape} {chunks}"
+    name = f"{space.name} ({which}, {backward} backward)" if backward != "none" else f"{space.name} ({which})"
+    problem, gpus = part_problem(name, space.graph, space.layers, parts, space.capacity, static, backward,
+                                 space.network)
+    return ShapeCandidate(shape, backward, problem, gpus, tuple(static[group[0]] for group in gpus), parts,
+                          tuple(tuple(space.layers[i] for i in part.layers) for part in parts), replicas, chunks)
+
+
+def _members(row: Sequence[GroupStage], gpus: int) -> list[tuple[int, ...]]:
+    """The GPUs of each stage: larger groups first, so that none of a power of two straddles machines without need."""
+    order = sorted(range(len(row)), key=lambda i: -row[i].degree)
+    members: list[tuple[int, ...]] = [()] * len(row)
+    at = 0
+    for i in order:
+        members[i] = tuple(range(at, at + row[i].degree))
+        at += row[i].degree
+    assert at == gpus or not row
+    return members
+
+
+def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
+    """Two replicas on groups of equal size, in opposite directions."""
+    if backward == "none":
+        raise NoShape("two directions fill each other's bubbles in training; inference has none")
+    if space.micro_batches % 2:
+        raise NoShape(f"two replicas need an even number of micro-batches, not {space.micro_batches}")
+    degrees = [degree for degree in space.degrees if space.gpus % (2 * degree) == 0]
+    if not degrees:
+        raise NoShape(f"two directions need an even number of GPUs, not {space.gpus}")
+    found: list[ShapeCandidate] = []
+    for degree in degrees:
+        stages = space.gpus // degree
+        layers = list(range(len(space.layers)))
+        row = replace(row_of(space, layers, space.capacity, backward), costs={degree: space.costs[degree]})
+        best = next((row for row in split_row(row, space.gpus, "least") if len(row) == stages), None)
+        if best is None:
+            continue
+        members = _members(best, space.gpus)
+        parts = tuple(
+            Part(f"{number}{'' if replica == 0 else 'u'}", tuple(range(stage.cost.first, stage.cost.last)),
+                 members[number] if replica == 0 else members[stages - 1 - number], stage.cost, replica)
+            for replica in (0, 1) for number, stage in enumerate(best))
+        made = _made(space, "x", backward, parts, replicas=2)
+        if made is not None and _fits_once(made):
+            found.append(made)
+    if not found:
+        raise NoShape("the weights of two replicas do not fit beside what a micro-batch keeps")
+    return found
+
+
+def _fits_once(candidate: ShapeCandidate) -> bool:
+    """Whether a micro-batch of one replica fits on every device while nothing else is there."""
+    blocks = candidate.problem.blocks
+    for number, device in enumerate(candidate.problem.devices):
+        room = device.memory
+        if room is not None and any(max(block.memory_on(number), 0) + block.workspace_on(number) > room
+                                    for block in blocks):
+            return False
+    return True

@@ -1,0 +1,284 @@
+"""An operator graph as one of several devices sees it that compute every operator together (tensor parallelism).
+
+For each operator one of its :class:`~weft.models.graph.operators.Split` is chosen, or none: then every device computes
+all of it. The choice is the one with the least time of a layer, operators and exchanges added up, found exactly
+(:mod:`weft.models.tensor_parallel.elimination`). Two rules stand above time, since dividing the weights is what this is
+for: an operator with a weight matrix that can be divided is split so that it is; and a table that several operators
+share is cut by rows in all of them, so that all mean the same part.
+
+The result is an ordinary operator graph: what one device computes, holds and keeps, with an operator for every exchange
+of a tensor. So layers, stages and memory are counted by the rules for any graph. Between layers tensors lie whole with
+whole gradients, so that a stage may end behind any layer whatever devices follow.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.models.graph.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
+from weft.models.layers.layering import operators_by_layer
+from weft.models.tensor_parallel.elimination import Factor, cheapest
+from weft.models.tensor_parallel.layouts import Exchange, Need, Timer, exchange
+from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layout_of
+from weft.models.times.operator_times import OperatorTime, Origin
+from weft.solver.clock import checked
+
+__all__ = ["Exchanged", "Sharded", "shard"]
+
+_WHOLE = Need("whole", divided=False)
+#: Cuts that divide a table by its rows, by the names the zoo gives them.
+_BY_ROWS = ("vocabulary", "output", "heads")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """One exchange: ``tensor`` of the original graph lies in ``produced`` and is wanted as ``need`` in ``layer``."""
+
+    tensor: str
+    layer: str
+    produced: Layout
+    need: Need
+    exchange: Exchange
+    forward: float
+    backward: float
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """What one of ``degree`` devices computes: its ``graph`` with ``times``, the split of every operator of the
+    original graph (``None``: computed by every device) and all exchanges."""
+
+    degree: int
+    graph: OperatorGraph
+    times: Mapping[str, OperatorTime]
+    choices: Mapping[str, Split | None]
+    exchanges: tuple[Exchanged, ...]
+
+
+def shard(graph: OperatorGraph, parts: PartTimes, timer: Timer, *, recompute: bool = False) -> Sharded:
+    """``graph`` on ``parts.parts`` devices that compute all of it together, at the times that ``parts`` has.
+
+    ``timer``: seconds of a collective among these devices. ``recompute``: forwards run twice, and so do their
+    exchanges.
+    """
+    if parts.parts < 1:
+        raise ValueError(f"degree is {parts.parts}, it must be at least 1")
+    return _Sharding(graph, parts, timer, recompute).run()
+
+
+class _Sharding:
+    def __init__(self, graph: OperatorGraph, parts: PartTimes, timer: Timer, recompute: bool) -> None:
+        self.graph, self.part_times, self.degree = graph, parts, parts.parts
+        self.timer = timer
+        self.forwards = 2 if recompute else 1
+        self.layer_of = {operator.name: operator.layer for operator in graph.operators}
+        holders = Counter(p.name for operator in graph.operators for p in operator.parameters)
+        self.shared = {name for name, count in holders.items() if count > 1}
+        self.choices: dict[str, Split | None] = {}
+        self._known: dict[object, tuple[int, ...]] = {}
+
+    def run(self) -> Sharded:
+        operators: list[Operator] = []
+        times: dict[str, OperatorTime] = {}
+        exchanges: list[Exchanged] = []
+        layers = operators_by_layer(self.graph)
+        if self.degree == 1:
+            return Sharded(1, self.graph, self.part_times.times, {name: None for name in self.graph.by_name}, ())
+        for layer in checked(layers.values()):
+            self._choose(layer)
+        for name, layer in checked(layers.items()):
+            self._transform(name, layer, operators, times, exchanges)
+        outputs = tuple(self._at(name, _WHOLE, None) for name in self.graph.outputs)
+        sharded = OperatorGraph(self.graph.name, tuple(operators), self.graph.inputs, outputs, self.graph.notes)
+        return Sharded(self.degree, sharded, times, self.choices, tuple(exchanges))
+
+    # -- the choice ----------------------------------------------------------------------------------------------------
+
+    def _choose(self, layer: Sequence[Operator]) -> None:
+        options = {operator.name: self._options(operator) for operator in layer}
+        key = self._signature(layer)
+        if key not in self._known:
+            factors = [Factor((operator.name,), np.array([self._seconds(operator, option)
+                                                          for option in options[operator.name]]))
+                       for operator in layer]
+            factors += [self._tensor_factor(name, layer, options) for name in _tensors(layer)]
+            best, _ = cheapest({name: len(found) for name, found in options.items()}, factors)
+            self._known[key] = tuple(best[operator.name] for operator in layer)
+        for operator, choice in zip(layer, self._known[key], strict=True):
+            self.choices[operator.name] = options[operator.name][choice]
+
+    def _options(self, operator: Operator) -> list[Split | None]:
+        splits = [split for split in operator.splits if split.size % self.degree == 0]
+        matrices = [p for p in operator.parameters if len(p.shape) > 1]
+        dividing = [split for split in splits if any(p.name in split.parameters for p in matrices)]
+        if any(p.name in self.shared for p in matrices):
+            dividing = [split for split in dividing if split.dimension in _BY_ROWS]
+        return [*dividing] or [None, *splits]
+
+    def _signature(self, layer: Sequence[Operator]) -> object:
+        """Equal for layers that differ in names only."""
+        number: dict[str, int] = {}
+        rows = []
+        for operator in layer:
+            names = [*operator.inputs, *(tensor.name for tensor in operator.outputs)]
+            for name in names:
+                number.setdefault(name, len(number))
+            sizes = tuple((self.graph.tensors[name].shape, self._leaves(name, operator.layer),
+                           self._made_in(name, operator.layer), self._gradient(name)) for name in names)
+            rows.append((operator.kind, operator.forward, operator.input_grad, operator.weight_grad,
+                         self.part_times.times[operator.name],
+                         tuple(number[name] for name in names), sizes,
+                         tuple((p.shape, p.name in self.shared) for p in operator.parameters),
+                         tuple((split.dimension, split.size) for split in operator.splits)))
+        return tuple(rows)
+
+    def _seconds(self, operator: Operator, option: Split | None) -> float:
+        time = self.part_times.of(operator, option)
+        return self.forwards * time.forward + time.input_grad + time.weight_grad
+
+    def _tensor_factor(self, name: str, layer: Sequence[Operator],
+                       options: Mapping[str, Sequence[Split | None]]) -> Factor:
+        inside = {operator.name: operator for operator in layer}
+        readers = [inside[reader] for reader in self.graph.readers[name] if reader in inside]
+        producer = inside.get(self.graph.producer.get(name, ""))
+        variables = list(dict.fromkeys(([producer.name] if producer else []) + [reader.name for reader in readers]))
+        table = np.zeros([len(options[variable]) for variable in variables])
+        leaves = self._leaves(name, layer[0].layer)
+        for place in itertools.product(*(range(len(options[variable])) for variable in variables)):
+            chosen = {variable: options[variable][i] for variable, i in zip(variables, place, strict=True)}
+            produced = layout_of(chosen[producer.name], name, "outputs") if producer else "whole"
+            needs = {_need(reader, chosen[reader.name], name) for reader in readers} | ({_WHOLE} if leaves else set())
+            table[place] = sum(self.forwards * forward + backward for forward, backward in
+                               (self._exchange(name, produced, need).seconds(self.timer) for need in needs))
+        return Factor(tuple(variables), table)
+
+    # -- the graph -----------------------------------------------------------------------------------------------------
+
+    def _transform(self, name: str, layer: Sequence[Operator], operators: list[Operator],
+                   times: dict[str, OperatorTime], exchanges: list[Exchanged]) -> None:
+        made: set[str] = set()
+
+        def bring(tensor: str, needs: Iterable[Need]) -> None:
+            for need in needs:
+                target = self._at(tensor, need, name)
+                if target == self._at(tensor, _WHOLE, None) and not self._made_in(tensor, name):
+                    continue
+                if target == tensor or target in made:
+                    continue
+                made.add(target)
+                produced = self._produced(tensor) if self._made_in(tensor, name) else "whole"
+                found = self._exchange(tensor, produced, need)
+                source = tensor if self._made_in(tensor, name) else self._at(tensor, _WHOLE, None)
+                operator, time = self._converter(tensor, source, target, need, name, found)
+                operators.append(operator)
+                times[operator.name] = time
+                exchanges.append(Exchanged(tensor, name, produced, need, found, time.forward, time.input_grad))
+
+        for operator in layer:
+            for tensor in operator.inputs:
+                bring(tensor, [_need(operator, self.choices[operator.name], tensor)])
+            operators.append(self._part(operator, name))
+            times[operator.name] = self.part_times.of(operator, self.choices[operator.name])
+            for output in operator.outputs:
+                if self._leaves(output.name, name):
+                    bring(output.name, [_WHOLE])
+
+    def _at(self, tensor: str, need: Need, layer: str | None) -> str:
+        """The name of ``tensor`` as ``need`` wants it within ``layer`` (``None``: between layers)."""
+        here = layer is not None and self._made_in(tensor, layer)
+        produced = self._produced(tensor) if here or layer is None else "whole"
+        found = self._exchange(tensor, produced, need)
+        base = tensor if here or layer is None else self._at(tensor, _WHOLE, None)
+        if found.forward == "none" and found.backward in ("none", "slice"):
+            return base
+        how = need.layout if isinstance(need.layout, str) else f"axis{need.layout}"
+        where = "" if here or layer is None else f" in {layer}"
+        return f"{tensor} ({how}{', divided' if need.divided and need.layout == 'whole' else ''}{where})"
+
+    def _converter(self, tensor: str, source: str, target: str, need: Need, layer: str,
+                   found: Exchange) -> tuple[Operator, OperatorTime]:
+        original = self.graph.tensors[tensor]
+        made = _laid_out(replace(original, name=target, base=None), need.layout, self.degree)
+        copies = found.forward != "none"
+        if not copies:
+            made = replace(made, base=source)
+        forward, backward = found.seconds(self.timer)
+        part = Work(0, made.bytes if copies else 0, made.bytes if copies else 0)
+        kind = found.forward if copies else f"gradient_{found.backward}"
+        operator = Operator(name=f"{target}: {kind}", kind=kind, forward=part, inputs=(source,), outputs=(made,),
+                            input_grad=Work(0, made.bytes, made.bytes) if self._gradient(tensor) else None, layer=layer)
+        return operator, OperatorTime(forward, backward, 0.0, Origin.MODELLED)
+
+    def _part(self, operator: Operator, layer: str) -> Operator:
+        """What one device does of ``operator``."""
+        option = self.choices[operator.name]
+        names = {tensor: self._at(tensor, _need(operator, option, tensor), layer) for tensor in operator.inputs}
+        outputs = tuple(_laid_out(tensor, layout_of(option, tensor.name, "outputs"), self.degree)
+                        for tensor in operator.outputs)
+        return replace(
+            operator, inputs=tuple(dict.fromkeys(names[tensor] for tensor in operator.inputs)), outputs=outputs,
+            forward=self.part_times.work(operator, option, operator.forward) or Work(),
+            input_grad=self.part_times.work(operator, option, operator.input_grad),
+            weight_grad=self.part_times.work(operator, option, operator.weight_grad),
+            parameters=tuple(self._parameter(p, option) for p in operator.parameters),
+            internal=tuple(self._internal(operator, tensor, option) for tensor in operator.internal),
+            keeps=tuple(dict.fromkeys(names.get(tensor, tensor) for tensor in operator.keeps)),
+            deferred=None if operator.deferred is None else
+            tuple(dict.fromkeys(names.get(tensor, tensor) for tensor in operator.deferred)),
+            workspace=operator.workspace if option is None else -(-operator.workspace // self.degree), splits=())
+
+    def _internal(self, operator: Operator, tensor: Tensor, option: Split | None) -> Tensor:
+        """An internal tensor: with the output it looks like, else divided as the work is."""
+        if option is None:
+            return tensor
+        alike = next((other for other in operator.outputs if other.shape == tensor.shape), None)
+        if alike is not None and not isinstance(layout_of(option, alike.name, "outputs"), int):
+            return tensor
+        return replace(tensor, bytes=-(-tensor.bytes // self.degree), shape=())
+
+    def _parameter(self, parameter: Parameter, option: Split | None) -> Parameter:
+        if option is None or parameter.name not in option.parameters:
+            return parameter
+        return Parameter(parameter.name, -(-parameter.count // self.degree), -(-parameter.bytes // self.degree))
+
+    # -- look-ups ------------------------------------------------------------------------------------------------------
+
+    def _exchange(self, tensor: str, produced: Layout, need: Need) -> Exchange:
+        return exchange(produced, need, self.graph.tensors[tensor].bytes, self.degree, gradient=self._gradient(tensor))
+
+    def _gradient(self, tensor: str) -> bool:
+        return has_gradient(self.graph, tensor)
+
+    def _produced(self, tensor: str) -> Layout:
+        producer = self.graph.producer.get(tensor)
+        return "whole" if producer is None else layout_of(self.choices[producer], tensor, "outputs")
+
+    def _made_in(self, tensor: str, layer: str) -> bool:
+        producer = self.graph.producer.get(tensor)
+        return producer is not None and self.layer_of[producer] == layer
+
+    def _leaves(self, tensor: str, layer: str) -> bool:
+        """Whether ``tensor`` is made in ``layer`` and read elsewhere."""
+        return self._made_in(tensor, layer) and (tensor in self.graph.outputs or any(
+            self.layer_of[reader] != layer for reader in self.graph.readers[tensor]))
+
+
+def _tensors(layer: Sequence[Operator]) -> list[str]:
+    return list(dict.fromkeys(name for operator in layer for name in (
+        *operator.inputs, *(tensor.name for tensor in operator.outputs))))
+
+
+def _need(reader: Operator, option: Split | None, tensor: str) -> Need:
+    return Need(layout_of(option, tensor, "inputs"), divided=option is not None and reader.input_grad is not None)
+
+
+def _laid_out(tensor: Tensor, layout: Layout, degree: int) -> Tensor:
+    if not isinstance(layout, int):
+        return tensor
+    shape = tuple(-(-size // degree) if axis == layout else size for axis, size in enumerate(tensor.shape))
+    return replace(tensor, bytes=-(-tensor.bytes // degree), shape=shape)

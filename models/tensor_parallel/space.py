@@ -1,0 +1,233 @@
+"""The model of a spec at every degree of tensor parallelism: what all placements on groups of GPUs are made from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import networkx as nx
+
+from weft.models.candidates.build import bytes_per_parameter, under_optimizer
+from weft.models.candidates.family_costs import FamilyCosts, device_of
+from weft.models.candidates.stages import Backward
+from weft.models.graph.operators import OperatorGraph
+from weft.models.hardware.devices import DEVICES, DeviceType
+from weft.models.layers.cluster import Network, model_cluster
+from weft.models.layers.collectives import collective_time
+from weft.models.layers.costs import LayerCost
+from weft.models.layers.layering import layers_of
+from weft.models.spec.sections import Inference, Spec, Training
+from weft.models.tensor_parallel.co_shard import FAMILIES, co_shard
+from weft.models.tensor_parallel.layouts import Timer
+from weft.models.tensor_parallel.part_times import PartTimes
+from weft.models.tensor_parallel.shard import Sharded, shard
+from weft.models.times.roofline import Roofline
+
+__all__ = ["Space", "space_of"]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A model's layers on 1 to all GPUs together.
+
+    ``capacity``: bytes of each GPU for everything but the framework's reserve. ``under_optimizer``: layers with what
+    their gradients take. ``classes``: bytes of a parameter by what they are for. ``co_shard_parts``: numbers of parts
+    that run in turn on one GPU (:mod:`weft.models.tensor_parallel.co_shard`) to choose from.
+    """
+
+    name: str
+    family: FamilyCosts
+    device: DeviceType
+    gpus: int
+    capacity: int
+    network: Network
+    bytes_per_parameter: int
+    micro_batches: int
+    training: bool
+    recompute: bool
+    under_optimizer: Callable[[Iterable[LayerCost]], list[LayerCost]]
+    classes: Mapping[str, int]
+    co_shard_parts: tuple[int, ...] = ()
+
+    @property
+    def graph(self) -> OperatorGraph:
+        """One micro-batch on one device."""
+        return self.family.graph
+
+    @cached_property
+    def degrees(self) -> tuple[int, ...]:
+        """1, 2, 4 ... and all GPUs, as far as machines are filled evenly."""
+        powers = {2**k for k in range(self.gpus.bit_length()) if 2**k <= self.gpus}
+        return tuple(sorted(degree for degree in powers | {self.gpus} if self._machines(degree)))
+
+    @cached_property
+    def sharded(self) -> dict[int, Sharded]:
+        """The graph of one device, by degree."""
+        return {degree: shard(self.graph, self.part_times(degree), self._timer(degree), recompute=self.recompute)
+                for degree in self.degrees}
+
+    def part_times(self, parts: int) -> PartTimes:
+        """The times of operators in ``parts`` parts: measured where the costs are those of a profile that has them."""
+        profile = self.family.profile
+        return PartTimes(
+            self.graph, self.family.times, parts, Roofline(self.device),
+            [] if profile is None else profile.rows_together(self.graph, parts),
+            lambda kind, size: collective_time(kind, size, parts, self.device).seconds)
+
+    @cached_property
+    def costs(self) -> dict[int, list[LayerCost]]:
+        """What one device has of each layer, by degree."""
+        return {degree: self.under_optimizer(layers_of(found.graph, found.times, training=self.training,
+                                                       recompute=self.recompute))
+                for degree, found in self.sharded.items()}
+
+    @cached_property
+    def co_sharded(self) -> dict[str, list[LayerCost]]:
+        """What one device has of each layer with attention, feed-forward parts or both in parts that run in turn, by
+        words such as "attention in 4 parts"; ways that cost no less than another one and save nothing left out."""
+        found: dict[str, list[LayerCost]] = {}
+        for parts, families in itertools.product(self.co_shard_parts, ((FAMILIES[0],), (FAMILIES[1],), FAMILIES)):
+            made = co_shard(self.graph, self.family.times, dict.fromkeys(families, parts), self.part_times,
+                            Roofline(self.device))
+            if made is not None and {segment.family for segment in made.segments} == set(families):
+                found[f"{' and '.join(families)} in {parts} parts"] = self.under_optimizer(layers_of(
+                    made.graph, made.times, training=self.training, recompute=self.recompute))
+        measures = {name: _measures(costs) for name, costs in {"": self.costs[1], **found}.items()}
+        return {name: costs for name, costs in found.items() if not any(
+            other != name and all(a <= b for a, b in zip(measures[other], measures[name], strict=True))
+            and measures[other] != measures[name] for other in measures)}
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers, first to last."""
+        return tuple(cost.name for cost in self.costs[1])
+
+    @cached_property
+    def vocabulary_layers(self) -> tuple[int, ...]:
+        """Layers with an operator that can be cut along the vocabulary, and those that share a weight with one."""
+        index = {name: i for i, name in enumerate(self.layers)}
+        found = {o.layer for o in self.graph.operators if any(s.dimension == "vocabulary" for s in o.splits)}
+        tables = {p.name for o in self.graph.operators if o.layer in found for p in o.parameters if len(p.shape) > 1}
+        return tuple(sorted({index[o.layer] for o in self.graph.operators
+                             if o.layer in found or any(p.name in tables for p in o.parameters)}))
+
+    @cached_property
+    def towers(self) -> tuple[tuple[int, ...], ...]:
+        """Layers that run beside each other before they are joined, tower by tower; none in a model without towers.
+
+        The join is the first layer that needs, directly or not, all layers before it. What stands before it falls into
+        towers that need nothing of each other.
+        """
+        index = {name: i for i, name in enumerate(self.layers)}
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        graph.add_nodes_from(range(len(self.layers)))
+        for before, after in self.graph.graph.edges:
+            first, second = (index[self.graph.by_name[name].layer] for name in (before, after))
+            if first != second:
+                graph.add_edge(first, second)
+        for layer in range(2, len(self.layers)):
+            above = graph.subgraph(range(layer))
+            if len(nx.ancestors(graph, layer)) == layer:
+                parts = [tuple(sorted(part)) for part in nx.weakly_connected_components(above)]
+                if len(parts) > 1:
+                    return tuple(sorted(parts))
+        return ()
+
+    def origins(self, degree: int, layers: Collection[str]) -> dict[str, float]:
+        """Where the time of ``layers`` on ``degree`` GPUs comes from: shares of one forward and backward, by origin."""
+        sharded = self.sharded[degree]
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for operator in self.graph.operators:
+            if operator.layer in layers:
+                time = sharded.times[operator.name]
+                seconds[time.origin] += time.forward + time.input_grad + time.weight_grad
+        for entry in sharded.exchanges:
+            if entry.layer in layers:
+                for kind, size in ((entry.exchange.forward, entry.exchange.forward_bytes),
+                                   (entry.exchange.backward, entry.exchange.backward_bytes)):
+                    if kind != "none" and kind != "slice":
+                        found = collective_time(kind, size, degree, self.device, machines=self._machines(degree),
+                                                network=self.network.far)
+                        seconds[found.origin] += found.seconds
+        total = sum(seconds.values())
+        return {str(origin): round(value / total, 4) for origin, value in sorted(seconds.items()) if total}
+
+    def static_of(self, layer: int, degree: int) -> int:
+        """Bytes of parameters, gradients and optimizer state that each of ``degree`` GPUs has of a layer."""
+        return self.costs[degree][layer].parameters * self.bytes_per_parameter
+
+    @cached_property
+    def least_period(self) -> float:
+        """Seconds a micro-batch that no placement of this space can go below, whatever its shape and order.
+
+        Every layer runs on some number of GPUs; each choice costs GPU-seconds, and all GPUs together have no more of
+        them than their number times the period. A degree whose weights alone do not fit is no choice.
+        """
+        total = 0.0
+        for layer in range(len(self.layers)):
+            spent = [degree * (self.costs[degree][layer].forward + self.costs[degree][layer].backward)
+                     for degree in self.degrees if self.static_of(layer, degree) <= self.capacity]
+            total += min(spent, default=math.inf)
+        return total / self.gpus
+
+    @property
+    def static_everywhere(self) -> int:
+        """Bytes of all parameters with gradients and optimizer state, divided evenly: no placement needs less."""
+        return -(-self.graph.parameter_count() * self.bytes_per_parameter // self.gpus)
+
+    def modes(self, wanted: Sequence[str]) -> list[Backward]:
+        """The backward modes of ``wanted`` that exist."""
+        if not self.training:
+            return ["none"]
+        modes: list[Backward] = ["full"] if "full" in wanted else []
+        if "split" in wanted and any(cost.weight_grad for cost in self.costs[1]):
+            modes.append("split")
+        return modes
+
+    def _machines(self, degree: int) -> int:
+        """On how many machines a group of ``degree`` GPUs stands; 0 where groups side by side would not fill machines
+        evenly, so that one might lie across two."""
+        size = self.network.size
+        if size >= self.gpus:
+            return 1
+        if degree <= size:
+            return 0 if size % degree else 1
+        return 0 if degree % size else degree // size
+
+    def _timer(self, degree: int) -> Timer:
+        machines = self._machines(degree)
+        return lambda kind, size: collective_time(kind, size, degree, self.device, machines=machines,
+                                                  network=self.network.far).seconds
+
+
+def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
+    """The space of ``spec``, whose layers cost what ``family`` says; ``None`` where no device is named, whose
+    collectives would have to be known, or where GPUs differ in memory."""
+    name = device_of(spec)
+    cluster = model_cluster(spec.cluster)
+    if name is None or len(set(cluster.available)) > 1:
+        return None
+    run = spec.run
+    return Space(spec.name, family, DEVICES[name], spec.cluster.gpus, cluster.available[0],
+                 cluster.network, bytes_per_parameter(spec), run.micro_batches,
+                 isinstance(run, Training), isinstance(run, Training) and run.recompute,
+                 partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)), spec.placement.co_shard)
+
+
+def _measures(costs: Sequence[LayerCost]) -> tuple[float, ...]:
+    """What is less where layers are cheaper: time, what is kept, and the most that is needed beside it, in all."""
+    return (sum(cost.forward + cost.backward for cost in costs), sum(cost.activation_bytes for cost in costs),
+            max(cost.workspace_forward for cost in costs), max(cost.workspace_backward for cost in costs),
+            max(cost.working_set for cost in costs))
+
+
+def _classes(run: Training | Inference, total: int) -> dict[str, int]:
+    if not isinstance(run, Training):
+        return {"weights": total}
+    optimizer = run.optimizer_bytes_per_parameter
+    return {"weights": run.parameter_bytes, "gradients": total - run.parameter_bytes - optimizer,
+            "optimizer state": optimizer}

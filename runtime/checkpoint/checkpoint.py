@@ -1,0 +1,276 @@
+"""Checkpoints of a training run, and going on from the last one as if nothing had happened.
+
+Each is a folder ``step-000000012`` (after 12 batches) that ``torch.distributed.checkpoint`` writes, all ranks together.
+It is written under another name, synced to the disk, marked complete (``complete.json``: what it belongs to, and every
+file with its size and checksum), and only then renamed, which is atomic. So at any moment, also when the machine is
+killed, there are whole checkpoints and perhaps a ``.partial`` folder, which the next one clears away. A checkpoint that
+is not what was written is never taken up (:mod:`weft.runtime.checkpoint.files`), nor is any code that lies in one.
+
+A rank's part is its modules' parameters and buffers, its optimizer's state (and master weights), and the state of the
+random number generators. Data is asked for by batch and micro-batch, so there is nothing to remember about it.
+
+Replicas of a plan hold the same weights and optimizer state, and their own buffers and random numbers. What is equal,
+bit for bit, in all of them (they compare hashes) is saved once: it goes by one name, and the writing is divided among
+them. So nothing has to be assumed about what a module or an optimizer keeps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from weft.runtime.checkpoint.files import (
+    DamagedCheckpoint,
+    Facts,
+    Marker,
+    SafeReader,
+    checksums,
+    fault_of,
+    marker_of,
+    newest,
+    share_of,
+    whole,
+    write_marker,
+)
+from weft.runtime.checkpoint.signature import signatures
+from weft.runtime.checkpoint.state import NotPlain, flat, nested
+from weft.runtime.interface.training import Training
+from weft.runtime.plan.plan import Plan
+from weft.runtime.ranks.session import Session, SessionError
+
+__all__ = ["Checkpoints", "latest"]
+
+KEPT = 2  # whole checkpoints that stay
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where checkpoints go: into ``folder``, after every ``every`` batches and after the last. With ``resume``, the run
+    goes on from the newest there, if there is any; with ``unchecked`` also if it is of an earlier weft, without
+    checksums."""
+
+    folder: Path
+    every: int = 0
+    resume: bool = False
+    unchecked: bool = False
+
+    def restore(self, plan: Plan, session: Session, training: Training) -> int:
+        """Bring ``training`` to the newest checkpoint: how many batches it has behind it (0 without one). All ranks
+        must call it together.
+
+        Raises :class:`~weft.runtime.ranks.session.SessionError` if that checkpoint is damaged, of another plan or
+        another model, or not all ranks see it.
+        """
+        if not self.resume:
+            return 0
+        here = newest(self.folder)
+        if here is None:
+            self._require_one(session, None)
+            return 0
+        try:
+            marker = marker_of(here, self.unchecked)
+        except DamagedCheckpoint as error:
+            raise SessionError(str(error)) from None
+        self._require_one(session, (here.name, marker.digest))
+        _require_whole(here, marker, session)
+        if (marker.replicas or 1) != session.replicas:
+            raise SessionError(f"{here}: the checkpoint is of {marker.replicas or 'one or more'} replicas, now "
+                               f"there are {session.replicas}: their batches differ; go on with as many")
+        now = session.exchange(dict(signatures(training)), "comparing the checkpoint with the model")
+        if len(marker.signatures) != len(now):
+            raise SessionError(f"{here}: the checkpoint is of {len(marker.signatures)} ranks, now there are {len(now)}")
+        for rank, stages in enumerate(now):
+            if marker.signatures.get(str(rank)) != stages:
+                raise SessionError(f"{here}: the checkpoint is of another model: rank {rank} had the stages "
+                                   f"{marker.signatures.get(str(rank))}, now {stages}")
+        if marker.plan != plan.digest:
+            raise SessionError(f"{here}: the checkpoint is of another plan; go on with the plan it was made with")
+        session.watch.doing(f"reading {here}", range(session.processes))
+        _load(here, session, training)
+        session.barrier("to have read the checkpoint")
+        return marker.step
+
+    def _require_one(self, session: Session, found: tuple[str, str] | None) -> None:
+        """Refuse to go on unless all ranks see one checkpoint, ``found``: its name and digest."""
+        seen = session.everywhere(found, "looking for a checkpoint")
+        for process, other in enumerate(seen):
+            if other != seen[0]:
+                names = [one and one[0] for one in (seen[0], other)]
+                raise SessionError(f"{self.folder}: the newest checkpoint is {names[0]} for rank 0, but "
+                                   + (f"another {names[1]}" if names[0] == names[1] else f"{names[1]}")
+                                   + f" for rank {process}; all ranks must see one folder")
+
+    def save(self, plan: Plan, session: Session, training: Training, step: int) -> None:
+        """Save ``training`` after batch ``step``, if one is due. All ranks must call it together."""
+        done = step + 1
+        if not self.every or (done % self.every and done != training.steps):
+            return
+        target = self.folder / f"step-{done:09d}"
+        partial = self.folder / f".{target.name}.partial"
+        theirs = session.exchange(dict(signatures(training)), f"saving {target}")
+        first = session.process(session.rank) == 0
+        if first:
+            try:
+                for left in self.folder.glob(".step-*.partial"):
+                    shutil.rmtree(left)
+                partial.mkdir(parents=True)
+            except OSError as error:
+                raise SessionError(f"{partial}: cannot be written: {error.strerror}") from None
+        session.barrier(f"to save {target}")
+        state = _once(session, _state(session, training))
+        session.watch.doing(f"saving {target}", range(session.processes))
+        try:
+            save(state, storage_writer=FileSystemWriter(partial, sync_files=True))
+            session.watch.doing(f"making checksums of {partial}")
+            parts = session.everywhere(checksums(partial, session.process(session.rank), session.processes),
+                                       f"saving {target}")
+            if first:
+                _commit(partial, target, {"plan": plan.digest, "step": done, "replicas": session.replicas,
+                                          "signatures": {str(rank): found for rank, found in enumerate(theirs)}},
+                        {name: facts for part in parts for name, facts in part.items()})
+                for old in whole(self.folder)[KEPT:]:
+                    shutil.rmtree(old)
+        except (CheckpointException, OSError) as error:
+            raise SessionError(f"{partial}: cannot be written: {_reason(error)}") from None
+        session.barrier(f"to have saved {target}")
+
+
+def latest(folder: Path) -> Path | None:
+    """The newest whole checkpoint in ``folder``."""
+    return next(iter(whole(folder)), None)
+
+
+def _require_whole(path: Path, marker: Marker, session: Session) -> None:
+    """Refuse ``path`` where a file is not what was written; the ranks share the work of reading them."""
+    mine = share_of(marker.files, session.process(session.rank), session.processes)
+    fault = fault_of(path, marker, mine, lambda name: session.watch.doing(f"checking {path / name}"))
+    for found in session.everywhere(fault, f"checking {path}"):
+        if found is not None:
+            raise SessionError(found)
+
+
+def _reason(error: CheckpointException | OSError) -> str:
+    """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``: nobody else would catch it.)"""
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
+    return f"{(str(first) or type(first).__name__).splitlines()[0]} (process {process})"
+
+
+def _commit(partial: Path, target: Path, facts: Mapping[str, Any], files: Mapping[str, Facts]) -> None:
+    write_marker(partial, facts, files)
+    _sync(partial)
+    earlier = target.with_name(f".{target.name}.earlier.partial")
+    if target.exists():  # a run without --resume comes to a batch that an earlier one has saved
+        os.rename(target, earlier)
+    os.rename(partial, target)
+    _sync(target.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _state(session: Session, training: Training) -> dict[str, Tensor]:
+    """This rank's part, as tensors by names that no other rank of its replica uses for something else."""
+    parts: dict[str, Any] = {
+        "stages": {str(stage): module.state_dict() for stage, module in training.stages.items()},
+        "optimizer": None if training.optimizer is None else training.optimizer.state_dict(),
+        "masters": None if training.masters is None else training.masters.parameters(),
+        "random": [torch.get_rng_state(), random.getstate(),
+                   torch.cuda.get_rng_state(session.device) if session.device.type == "cuda" else None],
+    }
+    try:
+        return flat(parts, _prefix(session))
+    except NotPlain as error:
+        raise SessionError(f"rank {session.rank}'s modules or optimizer keep what a checkpoint cannot hold, as reading "
+                           f"it would run code: {error}; keep tensors, numbers, texts, lists and dicts of "
+                           "them") from None
+
+
+def _once(session: Session, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """``tensors`` by names that all replicas have in common where they hold the same, else by names of their own."""
+    if session.replicas == 1:
+        return dict(tensors)
+    mine = {name: _hash(tensor) for name, tensor in tensors.items()}
+    session.watch.doing("comparing what is to be saved with the other replicas", [
+        replica * session.world + session.rank for replica in range(session.replicas)])
+    found = [mine] * session.replicas
+    dist.all_gather_object(found, mine, group=session.counterparts())
+    return {name if all(other.get(name) == mine[name] for other in found) else _own(session) + name: tensor
+            for name, tensor in tensors.items()}
+
+
+def _hash(tensor: Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return f"{tuple(tensor.shape)} {tensor.dtype} {hashlib.blake2b(data.data, digest_size=16).hexdigest()}"
+
+
+def _load(path: Path, session: Session, training: Training) -> None:
+    prefix, own = _prefix(session) + "/", _own(session)
+    found: dict[str, Any] = {}
+    try:
+        reader = SafeReader(path)
+        for name, facts in reader.read_metadata().state_dict_metadata.items():
+            if name.removeprefix(own).startswith(prefix):
+                if not isinstance(facts, TensorStorageMetadata):
+                    raise DamagedCheckpoint(f"{path}/.metadata: {name} is no tensor; the checkpoint is not one of weft")
+                found[name] = torch.empty(facts.size, dtype=facts.properties.dtype)
+        load(found, storage_reader=reader)
+        tensors = {name.removeprefix(own): tensor for name, tensor in found.items()}
+        _give(training, session, nested(tensors, _prefix(session)))
+    except DamagedCheckpoint as error:
+        raise SessionError(str(error)) from None
+    except NotPlain as error:
+        raise SessionError(f"{path}: holds what reading it would run as code: {error}; it is not read") from None
+    except (CheckpointException, OSError) as error:
+        raise SessionError(f"{path}: cannot be read: {_reason(error)}; delete this folder to go on from the checkpoint "
+                           "before it") from None
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise SessionError(f"{path}: does not fit the model or its optimizer: {type(error).__name__}: "
+                           f"{' '.join(str(error).split()):.300}") from error
+
+
+def _give(training: Training, session: Session, parts: dict[str, Any]) -> None:
+    """Bring ``training`` and the random number generators to the state ``parts``."""
+    for stage, module in training.stages.items():
+        module.load_state_dict(parts["stages"][str(stage)])
+    if training.optimizer is not None:
+        training.optimizer.load_state_dict(parts["optimizer"])
+    if training.masters is not None:
+        for master, saved in zip(training.masters.parameters(), parts["masters"], strict=True):
+            master.data.copy_(saved)
+    on_cpu, python, on_gpu = parts["random"]
+    torch.set_rng_state(on_cpu)
+    random.setstate(python)
+    if on_gpu is not None:
+        torch.cuda.set_rng_state(on_gpu, session.device)
+
+
+def _prefix(session: Session) -> str:
+    return f"rank {session.rank}"
+
+
+def _own(session: Session) -> str:
+    """What the names begin with of what is this replica's alone."""
+    return f"replica {session.replica}/"

@@ -1,0 +1,223 @@
+"""The files of a checkpoint: how they are told to be whole, and read without running what somebody wrote there.
+
+A checkpoint's marker, ``complete.json``, holds the size and the SHA-256 of every other file, and the SHA-256 of what it
+says itself. A bit that flipped on a disk, a file that was cut off, taken from another rank or added is named before
+anything is taken from it. That says nothing of who wrote it: so what is pickled there may only be of the few types that
+a checkpoint is made of, and an object of any other is refused before it exists.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+
+from weft.solver.io.entries import Entry, FormatError, read_json
+
+__all__ = ["CHECKPOINT_FORMAT", "DamagedCheckpoint", "Facts", "Marker", "SafeReader", "checksums", "fault_of",
+           "marker_of", "newest", "share_of", "whole", "write_marker"]
+
+CHECKPOINT_FORMAT = "weft.checkpoint/3"
+#: Those before it: without checksums, and the first without replicas, which for one replica makes no difference.
+UNCHECKED_FORMATS = ("weft.checkpoint/2", "weft.checkpoint/1")
+MARKER = "complete.json"
+
+#: All that the metadata of ``torch.distributed.checkpoint`` are made of, beside torch's types of numbers.
+_KNOWN = {
+    "torch.distributed.checkpoint.metadata": {
+        "ChunkStorageMetadata", "Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "TensorStorageMetadata",
+        "_MEM_FORMAT_ENCODING"},
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size"},
+    "pathlib": {"Path", "PosixPath", "PurePosixPath"},
+    "collections": {"OrderedDict"},
+}
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint that is not what was written; the message names the file."""
+
+
+class Facts(NamedTuple):
+    """What a file must be: bytes, and their SHA-256 (``None`` in checkpoints that have none)."""
+
+    size: int
+    sha256: str | None
+
+
+class Marker(NamedTuple):
+    """What a checkpoint says of itself: the digest of its plan, how many batches it has behind it, how many replicas
+    (``None``: not said), per rank the signatures of its stages, its files, and the SHA-256 of all that."""
+
+    plan: str
+    step: int
+    replicas: int | None
+    signatures: Mapping[str, Any]
+    files: Mapping[str, Facts]
+    digest: str
+
+
+# -- finding -----------------------------------------------------------------------------------------------------------
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest checkpoint in ``folder``, whole or damaged: a folder gets its name when all of it is there."""
+    return max(folder.glob("step-*"), default=None)
+
+
+def whole(folder: Path) -> list[Path]:
+    """The checkpoints in ``folder``, newest first, whose marker can be read and whose files have their sizes."""
+    return [path for path in sorted(folder.glob("step-*"), reverse=True) if _is_whole(path)]
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return fault_of(path, marker_of(path, unchecked=True), (), lambda name: None) is None
+    except DamagedCheckpoint:
+        return False
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def share_of(names: Iterable[str], process: int, processes: int) -> list[str]:
+    """Which of ``names`` are for ``process`` to go through."""
+    return sorted(names)[process::processes]
+
+
+def checksums(folder: Path, process: int, processes: int) -> dict[str, Facts]:
+    """The facts of this process's share of the files in ``folder``. Raises ``OSError``."""
+    return {name: _facts(folder / name) for name in share_of((path.name for path in folder.iterdir()), process,
+                                                             processes)}
+
+
+def write_marker(folder: Path, facts: Mapping[str, Any], files: Mapping[str, Facts]) -> None:
+    """Mark what is in ``folder`` as complete, and sync it to the disk. Raises ``OSError``."""
+    said = {"format": CHECKPOINT_FORMAT, **facts,
+            "files": {name: {"size": found.size, "sha256": found.sha256} for name, found in sorted(files.items())}}
+    with open(folder / MARKER, "w", encoding="utf-8") as marker:
+        marker.write(_text(said))
+        marker.flush()
+        os.fsync(marker.fileno())
+
+
+def _text(said: Mapping[str, Any]) -> str:
+    """The one text of a marker that says that."""
+    return json.dumps({**said, "sha256": _digest(said)}, indent=1)
+
+
+def _digest(said: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def _facts(path: Path) -> Facts:
+    with open(path, "rb") as file:
+        return Facts(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def marker_of(path: Path, unchecked: bool = False) -> Marker:
+    """What the checkpoint ``path`` says of itself, if that is what was written there; ``unchecked``: also one without
+    checksums. Raises :class:`DamagedCheckpoint`."""
+    try:
+        written, entry = (path / MARKER).read_bytes(), Entry(read_json(path / MARKER), str(path / MARKER))
+        format = entry.text("format")
+        if format in UNCHECKED_FORMATS:
+            if not unchecked:
+                raise DamagedCheckpoint(f"{path}: the checkpoint is of an earlier weft ({format}), which wrote no "
+                                        "checksums: whether its files are whole cannot be told; go on from it with "
+                                        "--unchecked, or delete the folder")
+            files = {name: Facts(size, None) for name, size in entry.child("files").value.items()}
+            digest = _digest(entry.value)
+        elif format == CHECKPOINT_FORMAT:
+            said = {name: value for name, value in entry.value.items() if name != "sha256"}
+            if written != _text(said).encode():
+                raise FormatError(f"{entry.where}: is not what was written: its own sha256 is another")
+            listed = entry.child("files")
+            files = {name: Facts(listed.child(name).count("size"), listed.child(name).text("sha256"))
+                     for name in listed.value}
+            digest = entry.text("sha256")
+        else:
+            raise FormatError(f"{entry.where}: format is {format!r:.60}, it must be {CHECKPOINT_FORMAT}")
+        marker = Marker(entry.text("plan"), entry.count("step"), entry.count("replicas") if entry.has("replicas")
+                        else None, entry.child("signatures").value, files, digest)
+    except OSError as error:
+        raise DamagedCheckpoint(_damaged(f"{path / MARKER}: {error.strerror}")) from None
+    except FormatError as error:
+        raise DamagedCheckpoint(_damaged(str(error))) from None
+    if path.name != f"step-{marker.step:09d}":
+        raise DamagedCheckpoint(_damaged(f"{path}: {MARKER} is of batch {marker.step}"))
+    return marker
+
+
+def fault_of(path: Path, marker: Marker, names: Iterable[str], before: Callable[[str], None]) -> str | None:
+    """A sentence on the first file that is not as ``marker`` says; ``None`` if all are. Files are there, of their
+    sizes, and no others; those of ``names`` are read and compared too, ``before`` is called with each."""
+    try:
+        there = {file.name for file in path.iterdir()} - {MARKER}
+        for name in sorted(there ^ set(marker.files)):
+            return _damaged(f"{path / name}: " + (f"is not among the files in {MARKER}" if name in there else
+                                                  "is missing"))
+        for name, facts in sorted(marker.files.items()):
+            if (size := (path / name).stat().st_size) != facts.size:
+                return _damaged(f"{path / name}: has {size} bytes, {MARKER} says {facts.size}")
+        for name in names:
+            before(name)
+            if marker.files[name].sha256 not in (None, found := _facts(path / name).sha256):
+                return _damaged(f"{path / name}: is not what was written: its sha256 is {found}, {MARKER} says "
+                                f"{marker.files[name].sha256}")
+    except OSError as error:
+        return _damaged(f"{error.filename or path}: cannot be read: {error.strerror}")
+    return None
+
+
+def _damaged(sentence: str) -> str:
+    return f"{sentence}; the checkpoint is damaged: delete its folder to go on from the one before it"
+
+
+class SafeReader(FileSystemReader):
+    """Reads a checkpoint of tensors; of what is pickled there, only what such a checkpoint holds comes to life.
+
+    Raises :class:`DamagedCheckpoint` for anything else.
+    """
+
+    def read_metadata(self, *arguments: Any, **options: Any) -> Metadata:
+        """The metadata, which :class:`FileSystemReader` would unpickle whatever they are."""
+        with open(Path(self.path) / ".metadata", "rb") as file:
+            try:
+                found = _Unpickler(file).load()
+            except DamagedCheckpoint:
+                raise
+            except Exception as error:  # what a stream of bytes can make of an unpickler
+                raise DamagedCheckpoint(_damaged(f"{self.path}/.metadata: cannot be read: "
+                                                 f"{type(error).__name__}: {error}")) from None
+        if not isinstance(found, Metadata):
+            raise DamagedCheckpoint(_damaged(f"{self.path}/.metadata: holds {type(found).__name__}"))
+        for info in (found.storage_data or {}).values():
+            if Path(info.relative_path).name != str(info.relative_path):
+                raise DamagedCheckpoint(_damaged(f"{self.path}/.metadata: names {info.relative_path}, which is no file "
+                                                 "of the checkpoint"))
+        if found.storage_meta is None:
+            found.storage_meta = StorageMeta()
+        found.storage_meta.load_id = self.load_id
+        return found
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        known = name in _KNOWN.get(module, ())
+        if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise DamagedCheckpoint(_damaged(f".metadata names {module}.{name}, which is no part of a checkpoint and may "
+                                         "be code of somebody else's"))

@@ -1,0 +1,116 @@
+"""Blocks that only take their time: the wall time of a schedule without the GPUs it is for.
+
+Each block sleeps for its predicted duration and hands on the moment at which it really ended. A block that waits for
+another one's transfer begins no earlier than the lag after that moment, and transfers over one link follow each other,
+as the timing of schedules has it. The messages themselves are real and cost what they cost: a lag longer than that
+hides it, a lag of 0 adds it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+
+from weft.runtime.execute.executor import Parcel, Task
+from weft.runtime.interface.training import Boundary
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import Work
+from weft.runtime.ranks.stopwatch import sleep_until
+from weft.solver.problem import Dependency
+
+__all__ = ["Emulation", "oversleep"]
+
+MOMENTS = "moments"  # the one tensor of every parcel
+
+
+def oversleep(samples: int = 25) -> float:
+    """By how many seconds a short sleep on this machine typically lasts too long (some 0.1 ms).
+
+    Emulated blocks sleep that much less. They do not spin for the rest: with more ranks than cores, a spinning rank
+    would take the core that another one's wake-up needs.
+    """
+    excess = []
+    for _ in range(samples):
+        begun = time.perf_counter()
+        time.sleep(0.001)
+        excess.append(time.perf_counter() - begun - 0.001)
+    return statistics.median(excess)
+
+
+class Emulation:
+    """Emulates the blocks of ``plan`` on one rank; one of the problem's time units lasts ``seconds_per_unit``.
+
+    ``now`` is the clock that all ranks share. The result of a block is the moment at which each block that waits for
+    it may begin, in the order of :meth:`~weft.solver.problem.Problem.dependencies`. The rank at a link's source keeps
+    the link's book, since it runs all the link's producers in the order of their transfers.
+    """
+
+    def __init__(self, plan: Plan, seconds_per_unit: float, now: Callable[[], float]) -> None:
+        self.plan, self.seconds_per_unit, self.now = plan, seconds_per_unit, now
+        self.late = oversleep()
+        problem = plan.problem
+        self._leaving: list[list[Dependency]] = [[] for _ in problem.blocks]
+        self._waits: list[list[tuple[int, int, int]]] = [[] for _ in problem.blocks]  # (producer, place, distance)
+        for producer, consumer, dependency in problem.dependencies():
+            self._waits[consumer].append((producer, len(self._leaving[producer]), dependency.distance))
+            self._leaving[producer].append(dependency)
+        self._link_free: dict[str, float] = {}
+
+    def reads(self, work: Work) -> Sequence[Work]:
+        """All it waits for."""
+        return tuple(dict.fromkeys(producer for producer, _ in self._producers(work)))
+
+    def keeps(self, work: Work) -> Work:
+        """Moments are looked at before a block begins, never again."""
+        return work
+
+    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
+        """Room for the moments."""
+        return {MOMENTS: Boundary((len(self._leaving[self._block(what)]),), torch.float64)}
+
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
+        """The moments themselves."""
+        return lambda result: result
+
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
+        """Wait until all transfers to ``work`` are over."""
+        producers = list(self._producers(work))
+
+        def wait(results: Mapping[Work, Parcel]) -> None:
+            sleep_until(max(float(results[producer][MOMENTS][place]) for producer, place in producers), self.now,
+                        self.late)
+
+        return wait if producers else None
+
+    def task(self, work: Work) -> Task:
+        """Take the block's time."""
+        block = self._block(work)
+        leaving, seconds = self._leaving[block], self.plan.problem.blocks[block].duration * self.seconds_per_unit
+
+        def take(results: Mapping[Work, Parcel]) -> Parcel:
+            sleep_until(self.now() + seconds, self.now, self.late)
+            end = self.now()
+            return {MOMENTS: torch.tensor([self._arrival(dependency, end) for dependency in leaving],
+                                          dtype=torch.float64)}
+
+        return take
+
+    def _arrival(self, dependency: Dependency, end: float) -> float:
+        lag = dependency.lag * self.seconds_per_unit
+        if dependency.link is None:
+            return end + lag
+        self._link_free[dependency.link] = max(end, self._link_free.get(dependency.link, end)) + lag
+        return self._link_free[dependency.link]
+
+    def _producers(self, work: Work) -> Iterator[tuple[Work, int]]:
+        for producer, place, distance in self._waits[self._block(work)]:
+            if work.micro_batch >= distance:
+                yield self.plan.vocabulary.work(producer, work.micro_batch - distance), place
+
+    def _block(self, work: Work) -> int:
+        block = self.plan.vocabulary.block(work)
+        assert block is not None, work  # the plan's program has been checked
+        return block

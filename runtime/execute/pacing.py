@@ -1,0 +1,98 @@
+"""Micro-batches that arrive when a plan has them begin, and how long each then takes.
+
+A row is an order: run by that alone, every micro-batch is there from the start, and those that come before their time
+queue. Under a plan for inference they come one after another. Here no block that begins a micro-batch starts before
+the plan has the micro-batch begin; all others follow by order, which can only be sooner than planned.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import Work
+from weft.runtime.plan.timeline import Timeline
+
+if TYPE_CHECKING:
+    from weft.runtime.execute.executor import Parcel, Worker
+    from weft.runtime.ranks.session import Session
+
+__all__ = ["Latencies", "Paced", "arrivals", "latencies"]
+
+
+SIGN_OF_LIFE = 0.5  # seconds: a rank that waits for a micro-batch is not stuck, and says so as often
+
+
+def arrivals(plan: Plan) -> tuple[float, ...]:
+    """When ``plan`` has each micro-batch begin: its first start on any rank, in the problem's time unit."""
+    found = [float("inf")] * plan.micro_batches
+    for work, (start, _) in plan.times.items():
+        found[work.micro_batch] = min(found[work.micro_batch], start)
+    return tuple(found)
+
+
+class Paced:
+    """``worker``, whose blocks that begin a micro-batch wait for it to arrive.
+
+    ``begun`` tells the moment on the session's clock at which the run began, as soon as it has; ``seconds_per_unit`` is
+    what one of the plan's time units lasts. A wait is not counted as part of a block, and may last longer than the
+    session's timeout.
+    """
+
+    def __init__(self, worker: Worker, plan: Plan, session: Session, seconds_per_unit: float,
+                 begun: Callable[[], float]) -> None:
+        from weft.runtime.ranks.stopwatch import sleep_until
+
+        self.worker, self.session, self.begun, self.sleep_until = worker, session, begun, sleep_until
+        self.reads, self.keeps, self.layout = worker.reads, worker.keeps, worker.layout
+        self.message, self.task = worker.message, worker.task
+        moments = arrivals(plan)
+        blocks = plan.problem.blocks
+        first = {b for b, block in enumerate(blocks) if all(wait.distance for wait in block.after)}
+        self.arrival = {work: moments[work.micro_batch] * seconds_per_unit for work in plan.times
+                        if plan.vocabulary.block(work) in first}
+
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
+        """Wait until the micro-batch is there, then for what ``worker`` waits for."""
+        then, arrival = self.worker.prepare(work), self.arrival.get(work)
+        if arrival is None:
+            return then
+
+        def wait(results: Mapping[Work, Parcel]) -> None:
+            moment = self.begun() + arrival
+            while (now := self.session.now()) < moment:
+                self.session.doing(f"waiting for micro-batch {work.micro_batch} to arrive, for {work}")
+                self.sleep_until(min(moment, now + SIGN_OF_LIFE), self.session.now)
+            if then is not None:
+                then(results)
+
+        return wait
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Seconds from a micro-batch's arrival to its last end on any rank, one for each micro-batch."""
+
+    planned: tuple[float, ...]
+    measured: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return (f"latency            median {statistics.median(self.measured):.6g} s, most {max(self.measured):.6g} s; "
+                f"planned {statistics.median(self.planned):.6g} s, most {max(self.planned):.6g} s")
+
+
+def latencies(timeline: Timeline, plan: Plan) -> Latencies:
+    """The latencies of a paced run of ``plan``. The first micro-batch arrives at the timeline's 0."""
+    scale, arrived = timeline.seconds_per_unit, arrivals(plan)
+    first = min(arrived)
+    planned, measured = [0.0] * plan.micro_batches, [0.0] * plan.micro_batches
+    for work, (_, end) in plan.times.items():
+        m = work.micro_batch
+        planned[m] = max(planned[m], (end - arrived[m]) * scale)
+    for operation in timeline.operations:
+        m = operation.micro_batch
+        measured[m] = max(measured[m], operation.end - (arrived[m] - first) * scale)
+    return Latencies(tuple(planned), tuple(measured))

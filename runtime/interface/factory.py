@@ -1,0 +1,157 @@
+"""The user's function that makes a training: found by its name, called, and what it gives looked at.
+
+It is somebody's own code, so anything may happen: modules that do not exist or raise, functions that take other
+arguments, raise, end the process, or give something else. Each is one sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.runtime.interface.training import Training
+
+__all__ = ["FactoryError", "load_factory", "takes_session"]
+
+
+class FactoryError(ValueError):
+    """A function named by ``--stages`` that gives no stages; the message names it and says why."""
+
+
+def load_factory(stages: str) -> Callable[..., Training]:
+    """The function that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` names; what it gives is looked at.
+
+    Raises :class:`FactoryError` where there is none, as does the function for all that goes wrong in it.
+    """
+    function, name = _function(stages), f"--stages {stages}"
+
+    @functools.wraps(function)
+    def factory(*arguments: Any, **named: Any) -> Training:
+        _require_takes(function, name, arguments, named)
+        try:
+            training = function(*arguments, **named)
+        except (Exception, SystemExit) as error:
+            raise FactoryError(f"{name}: {_told(error)}") from error
+        _require_training(training, name, "a rank's stages" if arguments else "all stages")
+        return training  # type: ignore[no-any-return]
+
+    return factory
+
+
+def takes_session(function: Callable[..., Training]) -> bool:
+    """Whether ``function`` wants to be handed a session too."""
+    try:
+        return "session" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _function(stages: str) -> Callable[..., Any]:
+    where, colon, function_name = stages.rpartition(":")
+    if not colon or not where or not function_name:
+        raise FactoryError(f"--stages is {stages!r:.200}, it must be FILE.py:FUNCTION or MODULE:FUNCTION")
+    try:
+        module = _file(where, stages) if where.endswith(".py") else _module(where)
+        function = getattr(module, function_name)
+    except FactoryError:
+        raise
+    except (ImportError, AttributeError, SyntaxError) as error:
+        raise FactoryError(f"--stages {stages}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+    except (Exception, SystemExit) as error:
+        raise FactoryError(f"--stages {stages}: {where} cannot be imported: {_told(error)}") from error
+    if not callable(function):
+        raise FactoryError(f"--stages {stages}: {function_name} is {type(function).__name__}, it must be a function")
+    return function  # type: ignore[no-any-return]
+
+
+def _file(where: str, stages: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(f"stages of {Path(where).stem}", where)  # no module's own name
+    if found is None or found.loader is None or not Path(where).is_file():
+        raise FactoryError(f"--stages {stages}: there is no file {where}")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def _module(where: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the user's own module, from the folder where the command runs
+    return importlib.import_module(where)
+
+
+def _require_takes(function: Callable[..., Any], name: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions in C do not say what they take
+        return
+    try:
+        signature.bind(*arguments, **named)
+    except TypeError:
+        wanted = "a plan and a rank, as function(plan, rank)" if arguments else "no arguments"
+        raise FactoryError(f"{name} takes {signature}, it must take {wanted}") from None
+
+
+def _told(error: BaseException) -> str:
+    """Type, message and place of what somebody's code raised."""
+    message = (str(error) or "no message").splitlines()[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    return f"{type(error).__name__}: {message:.300}{place}"
+
+
+def _require_training(training: object, name: str, stages_of: str) -> None:
+    """Refuse what is no training, or is made of other things than a training has."""
+    from torch import nn
+
+    from weft.runtime.interface.training import Training
+
+    if not isinstance(training, Training):
+        raise FactoryError(f"{name} gave {type(training).__name__}, it must give a "
+                           f"weft.runtime.interface.training.Training with {stages_of}")
+    stages = training.stages
+    if not isinstance(stages, Mapping) or not all(type(stage) is int for stage in stages):
+        raise FactoryError(f"{name}: stages is {stages!r:.100}, it must hold modules by number of their stage")
+    if isinstance(stages, dict):  # other mappings may make a module when they are asked for it
+        for stage, module in stages.items():
+            if not isinstance(module, nn.Module):
+                raise FactoryError(f"{name}: stages[{stage}] is {type(module).__name__}, it must be a torch.nn.Module")
+    boundaries = training.boundaries
+    if isinstance(boundaries, str) or not isinstance(boundaries, Mapping | Sequence):
+        raise FactoryError(f"{name}: boundaries is {type(boundaries).__name__}, it must be a list of "
+                           "weft.runtime.interface.training.Boundary, or with ports hold them by name")
+    for boundary in boundaries.values() if isinstance(boundaries, Mapping) else boundaries:
+        _require_boundary(boundary, name)
+    if type(training.steps) is not int or training.steps < 0:
+        raise FactoryError(f"{name}: steps is {training.steps!r:.100}, it must be a number of batches")
+    for field in ("inputs", "targets", "loss", "after_backward", "collect"):
+        value = getattr(training, field)
+        if not callable(value) and (value is not None or field == "inputs"):
+            raise FactoryError(f"{name}: {field} is {type(value).__name__}, it must be a function")
+    if not isinstance(training.layers, Mapping) or any(
+            isinstance(names, str) or not isinstance(names, Sequence) for names in training.layers.values()):
+        raise FactoryError(f"{name}: layers is {training.layers!r:.100}, it must hold lists of names by stage")
+    ties = training.ties
+    if not isinstance(ties, Sequence) or not all(isinstance(tie, Mapping) and all(
+            type(stage) is int and isinstance(parameter, str) for stage, parameter in tie.items()) for tie in ties):
+        raise FactoryError(f"{name}: ties is {ties!r:.100}, it must be a list of parameters' names by stage")
+
+
+def _require_boundary(boundary: object, name: str) -> None:
+    import torch
+
+    good = (isinstance(boundary, tuple) and len(boundary) == 2 and isinstance(boundary[0], tuple)
+            and all(type(size) is int and size >= 0 for size in boundary[0]) and isinstance(boundary[1], torch.dtype))
+    if not good:
+        raise FactoryError(f"{name}: boundaries has {boundary!r:.100}, it must be a "
+                           "weft.runtime.interface.training.Boundary of a shape (a tuple of whole numbers) "
+                           "and a torch.dtype")

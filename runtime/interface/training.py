@@ -1,0 +1,96 @@
+"""What a training script hands the executor for one rank: its stages, its data, its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from weft.runtime.interface.precision import MasterWeights
+
+__all__ = ["Boundary", "Ports", "Training"]
+
+
+class Boundary(NamedTuple):
+    """Shape and type of a tensor that one stage hands to another for one micro-batch."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its numbers are of a kind that has gradients: floating-point or complex ones."""
+        return self.dtype.is_floating_point or self.dtype.is_complex
+
+
+class Ports(NamedTuple):
+    """The values that a stage's module takes and gives, by name, in the order of its arguments and results."""
+
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+
+
+@dataclass
+class Training:
+    """One rank's part of a training or inference run.
+
+    ``stages``: this rank's modules by stage number. In a chain, each takes one tensor and gives one; ``boundaries``
+    holds, per stage but the last, what it hands on; ``inputs(step, micro_batch)`` is asked on the rank of stage 0,
+    ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` gives the *mean* loss of a
+    micro-batch.
+
+    In a graph of stages, ``ports`` says for every stage, also those of other ranks, which values its module takes and
+    gives. A value that no stage gives is data: ``inputs(step, micro_batch)`` holds it by name, on each rank where it is
+    taken. The values named in ``losses`` are scalars, each a mean over the micro-batch, and what is trained on is their
+    sum; ``targets`` and ``loss`` are not used. ``boundaries`` has, by name, every value that goes to another rank.
+
+    The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
+    all micro-batches are of one size. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r
+    asks for r N to (r + 1) N - 1.
+
+    On a stage of several ranks, each rank's module is handed whole inputs, gives whole outputs (or what the next stage
+    on the same ranks expects) and whole input gradients, through collectives of its own
+    (:mod:`weft.runtime.train.parallel`). Parameters that are one rank's share of a larger one are marked with
+    :func:`~weft.runtime.train.parallel.sharded`; all others are the same, with the same gradients, on all ranks of the
+    stage.
+
+    ``ties`` lists parameters that are one: each entry names, by stage, a parameter of its module. Their gradients are
+    summed once a step. After the last backward of a step, and after ties and replicas have been summed,
+    ``after_backward(step)`` is called; then gradients are clipped so that their norm over all ranks is at most
+    ``clip_norm``; then ``optimizer`` steps. Before each of ``steps`` batches gradients become zero (in place: copy what
+    is to be kept). With ``masters``, gradients are theirs, and ``optimizer`` must be over ``masters.parameters()``.
+    With :class:`~weft.runtime.interface.optim.AdamA` as the optimizer, each micro-batch's gradients are folded into its
+    moments and freed as soon as they are complete: ``after_backward`` finds none, and ``clip_norm`` is refused.
+
+    Where the plan offloads a stage, all that its forward keeps moves to the host, its inputs apart; with the names of
+    submodules in ``offloaded``, by stage, what their operations keep (and nothing else has kept before).
+
+    ``layers`` may name those of each stage, in order: where the plan's problem names its layers too, they are compared
+    (parameters always are: :mod:`weft.runtime.train.agreement`).
+
+    In inference, and for values that nobody takes, ``collect(step, micro_batch, output)`` gets what comes out: the last
+    stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may
+    end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests). Modules
+    and data are moved to the session's device.
+    """
+
+    stages: Mapping[int, nn.Module]
+    boundaries: Sequence[Boundary] | Mapping[str, Boundary]
+    inputs: Callable[[int, int], Any]
+    targets: Callable[[int, int], Tensor] | None = None
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    steps: int = 1
+    after_backward: Callable[[int], None] | None = None
+    collect: Callable[[int, int, Any], None] | None = None
+    ports: Mapping[int, Ports] | None = None
+    losses: Collection[str] = ("loss",)
+    ties: Sequence[Mapping[int, str]] = ()
+    clip_norm: float | None = None
+    masters: MasterWeights | None = None
+    offloaded: Mapping[int, Collection[str]] = field(default_factory=dict)
+    layers: Mapping[int, Sequence[str]] = field(default_factory=dict)

@@ -1,0 +1,188 @@
+"""From measured timelines back to a problem's costs, so that the next search is on real figures.
+
+A block's duration is the median over all micro-batches of all runs; its spread, the width of the middle half of its
+measurements as a share of the median, says how far to trust it. A block on several devices runs from when the last of
+them has started it until the last has ended it.
+
+A transfer is not seen itself. Where a block's device stood idle before it, for most of the time since the transfer's
+producer ended, and that was the last of what it waited for, the time from the producer's end to the block's start is
+the transfer (and what the executor adds); the lower quartile of these counts, since a late rank or a busy machine only
+ever adds to them, and on a link that carries one transfer at a time their least. Where all of a transfer was hidden
+behind other work, that time is only more than it: the planned one is kept if it is less, else the least seen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import quantiles
+
+from weft.runtime.plan.timeline import Measured, Timeline
+from weft.solver.problem import Block, Dependency, Problem
+
+__all__ = ["BlockFit", "Fit", "TransferFit", "fit"]
+
+#: A block whose middle half of measurements is wider than this share of their median is no steady figure.
+LARGE_SPREAD = 0.1
+#: Idle time on a device shorter than this share of the block that follows is the executor's own.
+_IDLE = 0.02
+#: A device that stood idle for less than this share of the time since the producer's end was waited for itself.
+_WAITED = 0.5
+#: Measured times are no finer: more digits would be noise, and work for the search.
+_DIGITS = 4
+
+_Instance = tuple[int, int]  # block, micro-batch
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFit:
+    """One block: planned and measured duration in the problem's time unit (``None`` if it was not measured), the middle
+    half of its measurements as a share of that, and how many there were."""
+
+    block: str
+    planned: float
+    measured: float | None
+    spread: float
+    count: int
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the spread is large."""
+        return self.spread > LARGE_SPREAD
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFit:
+    """What ``block`` waits for from ``source`` on other devices: planned and fitted time in the problem's unit, the
+    middle half of what was seen as a share of its median, and how often it was seen; 0 if it was always hidden, and
+    ``fitted`` then no more than what was waited."""
+
+    source: str
+    block: str
+    planned: float
+    fitted: float
+    spread: float
+    count: int
+
+    @property
+    def is_unsteady(self) -> bool:
+        """Whether the spread is large: ranks waited for each other, or for a core, more than for data."""
+        return self.spread > LARGE_SPREAD
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The problem with measured costs, and what changed."""
+
+    problem: Problem
+    blocks: tuple[BlockFit, ...]
+    transfers: tuple[TransferFit, ...]
+
+    @property
+    def unsteady(self) -> tuple[str, ...]:
+        """The blocks with a large spread."""
+        return tuple(row.block for row in self.blocks if row.is_unsteady)
+
+
+def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
+    """``problem`` with the durations and transfers that ``timelines``, runs of schedules of it, have measured.
+
+    Memory stays as planned. Raises ``ValueError`` if there is no timeline, or one that names a block or rank that the
+    problem does not have.
+    """
+    if not timelines:
+        raise ValueError("there is no timeline to fit the costs to")
+    durations: defaultdict[int, list[float]] = defaultdict(list)
+    seen: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+    hidden: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+    for timeline in timelines:
+        rows = _rows(problem, timeline)
+        for (block, _), entries in _instances(rows).items():
+            durations[block].append(max(entry.end for entry in entries) - max(entry.start for entry in entries))
+        _observe_transfers(problem, rows, seen, hidden)
+    blocks = tuple(_block_fit(block, durations[i]) for i, block in enumerate(problem.blocks))
+    transfers = {(i, d): _transfer_fit(block, dependency, seen[i, d], hidden[i, d])
+                 for i, block in enumerate(problem.blocks) for d, dependency in enumerate(block.after)
+                 if _crosses(problem, block, dependency)}
+    fitted = tuple(_corrected(block, blocks[i].measured, {d: row.fitted for (j, d), row in transfers.items() if j == i})
+                   for i, block in enumerate(problem.blocks))
+    return Fit(replace(problem, blocks=fitted), blocks, tuple(transfers.values()))
+
+
+def _rows(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Measured]]]:
+    """Per rank what it ran, in order, as block indices; times in the problem's unit."""
+    rows: list[list[tuple[int, Measured]]] = [[] for _ in problem.devices]
+    for entry in timeline.operations:
+        block = problem.index.get(entry.block)
+        if block is None or entry.rank not in problem.blocks[block].devices:
+            raise ValueError(f"the timeline of {timeline.name!r} has block {entry.block!r} on rank {entry.rank}, which "
+                             f"the problem {problem.name!r} does not have: it was measured on another one")
+        unit = timeline.seconds_per_unit
+        rows[entry.rank].append((block, entry._replace(start=entry.start / unit, end=entry.end / unit)))
+    return [sorted(row, key=lambda item: item[1].start) for row in rows]
+
+
+def _instances(rows: list[list[tuple[int, Measured]]]) -> dict[_Instance, list[Measured]]:
+    found: defaultdict[_Instance, list[Measured]] = defaultdict(list)
+    for row in rows:
+        for block, entry in row:
+            found[block, entry.micro_batch].append(entry)
+    return found
+
+
+def _observe_transfers(problem: Problem, rows: list[list[tuple[int, Measured]]],
+                       seen: Mapping[tuple[int, int], list[float]],
+                       hidden: Mapping[tuple[int, int], list[float]]) -> None:
+    """Add to ``seen`` and ``hidden``, per block and place in its ``after``, the times since the producers' ends."""
+    ends = {key: max(entry.end for entry in entries) for key, entries in _instances(rows).items()}
+    for rank, row in enumerate(rows):
+        for (_, before), (block, entry) in pairwise([(-1, Measured("", 0, rank, 0.0, 0.0)), *row]):
+            producers = [(d, problem.index[dependency.block], entry.micro_batch - dependency.distance)
+                         for d, dependency in enumerate(problem.blocks[block].after)]
+            known = [(d, producer, ends[producer, m]) for d, producer, m in producers if (producer, m) in ends]
+            last = max((end for _, _, end in known), default=0.0)
+            # Blocks on several devices may have waited for another rank instead.
+            idle = entry.start - before.end
+            stood_idle = len(problem.blocks[block].devices) == 1 and idle > _IDLE * (entry.end - entry.start)
+            has_waited = idle > _WAITED * (entry.start - last)
+            for d, producer, end in known:
+                if rank not in problem.blocks[producer].devices:
+                    in_turn = problem.blocks[block].after[d].link is not None
+                    told = seen if stood_idle and end == last and (has_waited or in_turn) else hidden
+                    told[block, d].append(max(0.0, entry.start - end))
+
+
+def _crosses(problem: Problem, block: Block, dependency: Dependency) -> bool:
+    return not set(block.devices) <= set(problem.blocks[problem.index[dependency.block]].devices)
+
+
+def _block_fit(block: Block, measured: list[float]) -> BlockFit:
+    if not measured:
+        return BlockFit(block.name, block.duration, None, 0.0, 0)
+    _, middle, spread = _quartile_median_spread(measured)
+    return BlockFit(block.name, block.duration, _rounded(middle), spread, len(measured))
+
+
+def _transfer_fit(block: Block, dependency: Dependency, seen: list[float], hidden: list[float]) -> TransferFit:
+    if not seen:
+        fitted = min([float(dependency.lag), *(_rounded(time) for time in hidden)])
+        return TransferFit(dependency.block, block.name, dependency.lag, fitted, 0.0, 0)
+    low, _, spread = _quartile_median_spread(seen)
+    return TransferFit(dependency.block, block.name, dependency.lag,
+                       _rounded(low if dependency.link is None else min(seen)), spread, len(seen))
+
+
+def _quartile_median_spread(times: list[float]) -> tuple[float, float, float]:
+    low, middle, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else (times[0],) * 3
+    return low, middle, (high - low) / middle if middle > 0 else 0.0
+
+
+def _corrected(block: Block, duration: float | None, lags: Mapping[int, float]) -> Block:
+    after = tuple(replace(dependency, lag=lags.get(d, dependency.lag)) for d, dependency in enumerate(block.after))
+    return replace(block, after=after, duration=duration if duration else block.duration)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

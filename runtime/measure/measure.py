@@ -1,0 +1,116 @@
+"""Time and memory of anything that runs on one device: medians of repeated runs, and every allocation counted.
+
+On a CPU, memory is what torch's allocator hands out and takes back (``torch.profiler`` sees each block with its size,
+also what a kernel needs only inside), counted in the thread that runs. On a GPU it is the caching allocator's count.
+Time and memory are taken in different runs, because watching memory costs time.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from weft.runtime.ranks.allocator import keep_freed_memory
+
+__all__ = ["Memory", "Sample", "Timer", "available_bytes", "memory_of", "single_threaded"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """``seconds``: the median of ``repeats`` runs. ``spread``: the range of the middle half of them over the median."""
+
+    seconds: float
+    spread: float
+    repeats: int
+
+    @classmethod
+    def of(cls, laps: list[float]) -> Sample:
+        """The sample of at least one lap, in seconds."""
+        middle = statistics.median(laps)
+        low, _, high = statistics.quantiles(laps, n=4, method="inclusive") if len(laps) > 1 else (middle,) * 3
+        return cls(middle, (high - low) / middle if middle else 0.0, len(laps))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes that a run left allocated more than before (``change``), and the most it had at once beyond before."""
+
+    change: int
+    peak: int
+
+
+def memory_of(run: Callable[[], T], device: torch.device) -> tuple[T, Memory]:
+    """What ``run()`` gives, and its memory. What ``run`` returns counts as left allocated."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        result = run()
+        torch.cuda.synchronize(device)
+        return result, Memory(torch.cuda.memory_allocated(device) - before,
+                              torch.cuda.max_memory_allocated(device) - before)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler would say on standard error that it starts and stops
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        result = run()
+    assert watched.profiler is not None and watched.profiler.kineto_results is not None
+    blocks = sorted((event.start_ns(), i, event.nbytes())
+                    for i, event in enumerate(watched.profiler.kineto_results.events()) if event.name() == "[memory]")
+    level = peak = 0
+    for _, _, size in blocks:
+        level += size
+        peak = max(peak, level)
+    return result, Memory(level, peak)
+
+
+class Timer:
+    """Laps on ``device``: each starts when nothing else runs there and ends when its work is done."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def lap(self, run: Callable[[], T]) -> tuple[T, float]:
+        """What ``run()`` gives, and its seconds."""
+        self._wait()
+        start = time.perf_counter()
+        result = run()
+        self._wait()
+        return result, time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that can still be allocated on ``device`` without pushing anybody out."""
+    if device.type == "cuda":  # the driver counts what torch keeps for later use as taken
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + kept
+    table = Path("/proc/meminfo")
+    if table.exists():
+        rows = dict(line.split(":", 1) for line in table.read_text().splitlines())
+        return int(rows["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # no such table: half of what is built in
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """One thread for torch's kernels, and freed memory kept, as a rank of the executor has it on a CPU."""
+    keep_freed_memory()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,163 @@
+"""What each stage of a training costs on this device: the time of F, B, I and W, and the memory each takes and frees.
+
+A stage is run as the executor runs it, by :class:`~weft.runtime.train.stage.StageRunner`, alone and with random
+gradients. The memory of a pass is the change of what is allocated from before its input is there until its results have
+been handed
+on: so a pass pays for its input and output only where the stage keeps them. ``peak`` counts them, and what the pass
+needs meanwhile. Parameter gradients are there from the start, as they are from the second micro-batch on.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from weft.runtime.interface.training import Training
+from weft.runtime.measure.measure import Sample, Timer, available_bytes, memory_of, single_threaded
+from weft.runtime.measure.stage_costs import MODES, PassCost, StageCosts
+from weft.runtime.measure.stage_feeds import Feed, feeds_of
+from weft.runtime.train.stage import StageRunner, deferrable
+
+__all__ = ["measure_stages", "measured_ties"]
+
+#: Share of the free memory that a stage may be expected to need before it is skipped.
+SAFE = 0.8
+#: Bytes after which no cache holds what was there before.
+SWEPT = 512 * 2**20
+
+
+def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
+                   begin: int = 0) -> list[StageCosts]:
+    """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports).
+
+    Stages are measured one after another, from stage ``begin`` on and then from stage 0, and one that is built like an
+    earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds a stage when it is
+    asked never has the whole model in memory. Medians are over ``repeats`` micro-batches. ``held`` is how many bytes of
+    weights and gradients a rank will have: between two passes of one stage it goes through those of its others, and so
+    does the measuring, or the caches would be warmer than in a run. Raises :class:`MeasureError` for a training that is
+    no such thing.
+    """
+    where = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    feeds = feeds_of(training, where)
+    count = len(training.stages)
+    found: dict[int, StageCosts] = {}
+    likenesses: dict[Any, int] = {}
+    with single_threaded():
+        for s in range(begin):  # what a stage is fed is known when all before it have been looked at
+            feeds.feed(s, training.stages[s].to(where))
+        for s in (*range(begin, count), *range(begin)):
+            module = training.stages[s].to(where)
+            feed = feeds.feed(s, module)
+            first = likenesses.setdefault(repr((_likeness(module), feed.likeness)), s)
+            cost = (_measure_stage(feed, module, where, repeats, held) if first == s
+                    else replace(found[first], same_as=first))
+            found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
+                               parameters=sum(p.numel() for p in module.parameters()), deferred=_deferred(module))
+            del module, feed
+    return [found[s] for s in range(count)]
+
+
+def _deferred(module: nn.Module) -> int:
+    """Of how many parameters the weight gradient waits for W."""
+    return sum(p.numel() for p in {p for layer in deferrable(module) for p in layer.parameters(recurse=False)
+                                   if p.requires_grad})
+
+
+def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The parameters that stages of ``training``, which holds all, have together: of each its name in the first of its
+    stages, and these."""
+    tied = [(tie[min(tie)], tuple(sorted(tie))) for tie in training.ties]
+    if not isinstance(training.stages, dict):  # each module is made when it is asked for
+        return tuple(tied)
+    named = [{training.stages[s].get_parameter(name) for s, name in tie.items()} for tie in training.ties]
+    holders: dict[nn.Parameter, dict[int, str]] = {}
+    for stage, module in sorted(training.stages.items()):
+        for name, parameter in module.named_parameters():
+            holders.setdefault(parameter, {})[stage] = name
+    return (*tied, *((stages[min(stages)], tuple(stages)) for parameter, stages in holders.items()
+                     if len(stages) > 1 and parameter.requires_grad and not any(parameter in some for some in named)))
+
+
+def _measure_stage(feed: Feed, module: nn.Module, device: torch.device, repeats: int, held: int) -> StageCosts:
+    parameters = sum(p.numel() * p.element_size() for p in module.parameters())
+    buffers = sum(b.numel() * b.element_size() for b in module.buffers())
+    need, free = parameters + feed.kept_bytes, available_bytes(device)
+    if need > SAFE * free:
+        return StageCosts(0, parameters, buffers, feed.output_bytes, skipped=(
+            f"needs about {need} bytes beside its weights, {free} are free"))
+    stage = _Stage(feed, module, device)
+    between = torch.zeros(min(SWEPT, max(0, held - 2 * parameters)), dtype=torch.uint8, device=device)
+    passes = {mode: stage.measure(mode, repeats, between) for mode in MODES}
+    for parameter in module.parameters():
+        parameter.grad = None
+    return StageCosts(0, parameters, buffers, feed.output_bytes, passes)
+
+
+class _Stage:
+    """One stage with what it is fed."""
+
+    def __init__(self, feed: Feed, module: nn.Module, device: torch.device) -> None:
+        self.feed, self.module, self.device = feed, module, device
+
+    def measure(self, mode: str, repeats: int, between: Tensor) -> dict[str, PassCost]:
+        """Every pass of one kind of backward; ``between`` is gone through before each that is timed."""
+        runner = StageRunner(self.module, function=self.feed.function, split=mode == "split",
+                             constant=self.feed.constant)
+        try:
+            for run in self._passes(runner, mode).values():  # gradients are made, kernels chosen
+                run()
+            memories = {letter: memory_of(run, self.device)[1] for letter, run in self._passes(runner, mode).items()}
+            laps: dict[str, list[float]] = {letter: [] for letter in MODES[mode]}
+            timer = Timer(self.device)
+            gc.disable()
+            for _ in range(repeats):
+                for letter, run in self._timed(runner, mode):
+                    between.add_(1)
+                    laps[letter].append(timer.lap(run)[1])
+        finally:
+            gc.enable()
+            runner.close()
+        return {letter: PassCost(Sample.of(laps[letter]), memories[letter]) for letter in MODES[mode]}
+
+    def _passes(self, runner: StageRunner, mode: str) -> dict[str, Callable[[], None]]:
+        """The passes in order; each makes what it is given, and drops what it gives."""
+        def forward() -> None:
+            runner.forward(0, *self.feed.inputs())
+
+        def backward() -> None:
+            runner.backward(0, *self.feed.gradients())
+
+        def input_grad() -> None:
+            runner.input_grad(0, *self.feed.gradients())
+
+        def weight_grad() -> None:
+            runner.weight_grad(0)
+
+        every = {"F": forward, "B": backward, "I": input_grad, "W": weight_grad}
+        return {letter: every[letter] for letter in MODES[mode]}
+
+    def _timed(self, runner: StageRunner, mode: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+        """The same with what they are given made beforehand."""
+        xs = self.feed.inputs()
+        yield "F", lambda: runner.forward(0, *xs)
+        gradients = self.feed.gradients()
+        if mode == "full":
+            yield "B", lambda: runner.backward(0, *gradients)
+        else:
+            yield "I", lambda: runner.input_grad(0, *gradients)
+            yield "W", lambda: runner.weight_grad(0)
+
+
+def _likeness(module: nn.Module) -> Any:
+    """Equal for stages that run the same kernels on equal inputs: same modules, same settings."""
+    def settings(part: nn.Module) -> Any:
+        plain = {key: value for key, value in vars(part).items() if isinstance(value, int | float | str | bool | None)}
+        own = [(name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in part.named_parameters(recurse=False)]
+        return type(part), part.extra_repr(), sorted(plain.items(), key=lambda item: item[0]), own
+
+    return [(name, settings(part)) for name, part in module.named_modules()]

@@ -1,0 +1,195 @@
+"""What each stage of a training is run with when it is measured alone: its inputs, and the gradients of its outputs.
+
+In a chain a stage takes one tensor and gives one, whose looks
+:attr:`~weft.runtime.interface.training.Training.boundaries` has. In a graph of stages it takes and gives values by
+name. What a value between two stages looks like is found by running the stage that gives it on tensors without memory,
+since boundaries name only those that go to another rank; so stages must be numbered from givers to takers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+
+from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.measure.stage_costs import MeasureError
+
+__all__ = ["Feed", "Feeds", "feeds_of"]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One stage's: ``function`` is called on ``inputs()``, which are new each time, as if they had just arrived; then
+    ``gradients()`` come back for what it gave (``None``: for nothing). Inputs numbered in ``constant`` are owed no
+    gradient. ``output_bytes`` is what it hands on. In a graph, ``takes`` are the bytes of values that it takes, by the
+    stage that gives them, and ``owes`` those of their gradients.
+    """
+
+    function: Callable[..., Any]
+    inputs: Callable[[], list[Tensor]]
+    gradients: Callable[[], list[Tensor | None]]
+    constant: tuple[int, ...]
+    output_bytes: int
+    kept_bytes: int
+    likeness: Any
+    takes: Mapping[int, int] | None = None
+    owes: Mapping[int, int] | None = None
+
+
+class Feeds(Protocol):
+    """The feeds of all stages, asked for in the order of their numbers."""
+
+    def feed(self, stage: int, module: nn.Module) -> Feed:
+        """That of ``stage``, whose ``module`` is on the device."""
+
+
+def feeds_of(training: Training, device: torch.device) -> Feeds:
+    """The feeds of ``training``, all of whose stages it holds. Raises :class:`MeasureError` if it does not."""
+    count = len(training.stages)
+    if sorted(training.stages) != list(range(count)):
+        raise MeasureError(f"the training must hold all stages 0 to n-1, it holds {sorted(training.stages)}")
+    return _Chain(training, device) if training.ports is None else _Graph(training, device)
+
+
+@dataclass
+class _Chain:
+    training: Training
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        training = self.training
+        if isinstance(training.boundaries, Mapping) or len(training.boundaries) != len(training.stages) - 1:
+            raise MeasureError(f"the training must hold n stages and n-1 boundaries, it holds {len(training.stages)} "
+                               f"stages and {len(training.boundaries)} boundaries")
+        if training.loss is None or training.targets is None:
+            raise MeasureError("the training has no loss or no targets, so its last stage has no backward to measure")
+        self.boundaries: Sequence[Boundary] = training.boundaries
+
+    def feed(self, stage: int, module: nn.Module) -> Feed:
+        training, device = self.training, self.device
+        source = None if stage == 0 else self.boundaries[stage - 1]
+        sink = None if stage == len(self.boundaries) else self.boundaries[stage]
+        data = training.inputs(0, 0) if source is None else None
+        function: Callable[..., Any] = module
+        if sink is None:
+            assert training.loss is not None and training.targets is not None
+            loss, target = training.loss, training.targets(0, 0).to(device)
+
+            def function(x: Tensor) -> Tensor:
+                return loss(module(x), target)
+
+        def inputs() -> list[Tensor]:
+            return [_random(source, device) if source is not None else torch.as_tensor(data).to(device, copy=True)]
+
+        def gradients() -> list[Tensor | None]:
+            return [torch.ones((), device=device) if sink is None else _random(sink, device)]
+
+        handed = 0 if sink is None else _size(sink)
+        return Feed(function, inputs, gradients, (0,) if source is None else (), handed,
+                    _foresee(function, inputs)[0], (source, sink))
+
+
+@dataclass
+class _Graph:
+    """``given``: how every value looks that a stage so far has given, and that stage; ``used``: who takes a value."""
+
+    training: Training
+    device: torch.device
+    given: dict[str, tuple[int, Boundary]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        ports = self.training.ports
+        assert ports is not None
+        if set(ports) != set(self.training.stages):
+            raise MeasureError(f"ports names the stages {sorted(ports)}, but the training holds the stages "
+                               f"{sorted(self.training.stages)}")
+        self.ports = ports
+        givers = {value: stage for stage, port in ports.items() for value in port.gives}
+        self.givers = givers
+        self.used = {value for port in ports.values() for value in port.takes}
+        for stage, port in ports.items():
+            for value in port.takes:
+                if givers.get(value, -1) >= stage:
+                    raise MeasureError(f"stage {stage} takes {value!r} from stage {givers[value]}: number the stages "
+                                       "so that each takes from earlier ones only")
+
+    def feed(self, stage: int, module: nn.Module) -> Feed:
+        training, device = self.training, self.device
+        takes, gives = self.ports[stage]
+        data = training.inputs(0, 0) if any(value not in self.givers for value in takes) else {}
+        missing = [value for value in takes if value not in self.givers and value not in data]
+        if missing:
+            raise MeasureError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs(0, 0) does not "
+                               "hold")
+        constant = tuple(i for i, value in enumerate(takes)
+                         if value not in self.givers or not self.given[value][1].has_gradient)
+
+        def inputs() -> list[Tensor]:
+            return [_random(self.given[value][1], device) if value in self.givers
+                    else torch.as_tensor(data[value]).to(device, copy=True) for value in takes]
+
+        kept, outputs = _foresee(module, inputs)
+        if len(outputs) != len(gives):
+            raise MeasureError(f"stage {stage} gives {len(outputs)} values, but its ports name {len(gives)}: "
+                               f"{', '.join(gives)}")
+        self.given.update((value, (stage, looks)) for value, looks in zip(gives, outputs, strict=True))
+        returned = [value in training.losses or (value in self.used and looks.has_gradient)
+                    for value, looks in zip(gives, outputs, strict=True)]
+        if not any(returned):
+            raise MeasureError(f"stage {stage} gives no loss, and nothing that a gradient comes back for")
+
+        def gradients() -> list[Tensor | None]:
+            return [None if not back else torch.ones_like(_random(looks, device)) if value in training.losses
+                    else _random(looks, device) for value, looks, back in zip(gives, outputs, returned, strict=True)]
+
+        taken = [(self.given[value], i in constant) for i, value in enumerate(takes) if value in self.givers]
+        looks_of_data = [(tuple(torch.as_tensor(data[value]).shape), torch.as_tensor(data[value]).dtype)
+                         for value in takes if value not in self.givers]
+        return Feed(module, inputs, gradients, constant,
+                    sum(_size(looks) for value, looks in zip(gives, outputs, strict=True) if value in self.used), kept,
+                    ([looks for (_, looks), _ in taken], looks_of_data, constant, outputs, returned),
+                    _by_giver((giver, looks) for (giver, looks), _ in taken),
+                    _by_giver((giver, looks) for (giver, looks), free in taken if not free))
+
+
+def _by_giver(values: Any) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for giver, looks in values:
+        found[giver] = found.get(giver, 0) + _size(looks)
+    return found
+
+
+def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -> tuple[int, list[Boundary]]:
+    """Bytes that a forward will keep and a backward need beside them, from shapes alone, on the safe side; and what
+    the forward gives."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage()
+        kept[place._cdata] = place.nbytes()
+        return tensor.detach()  # an operation that saves its own result would hold itself, and the weights, for ever
+
+    with FakeTensorMode(allow_non_fake_inputs=True), saved_tensors_hooks(keep, lambda tensor: tensor):
+        ys = function(*(x.requires_grad_() if x.is_floating_point() or x.is_complex() else x for x in inputs()))
+        outputs = [Boundary(tuple(y.shape), y.dtype) for y in ((ys,) if isinstance(ys, Tensor) else ys)]
+    return sum(kept.values()) + 4 * max([*map(_size, outputs), *kept.values()]), outputs
+
+
+def _random(looks: Boundary, device: torch.device) -> Tensor:
+    """Numbers at random; whole ones are 0, which is an index into anything."""
+    if looks.has_gradient:
+        return torch.randn(looks.shape, dtype=looks.dtype, device=device)
+    return torch.zeros(looks.shape, dtype=looks.dtype, device=device)
+
+
+def _size(looks: Boundary) -> int:
+    size = looks.dtype.itemsize
+    for extent in looks.shape:
+        size *= extent
+    return size

@@ -1,0 +1,163 @@
+"""Where every message of a rank lands: one table of buffers, computed before the launch.
+
+Each RECV of a rank's row gets a *slot*. A slot is in use from its RECV to the last instruction that may look at what
+arrived, and is then used again, by messages of the same size. Intervals on a line are an interval graph, so handing
+each message, in the order of their RECVs, any slot that is free uses as many slots as ever overlap: no colouring uses
+fewer (Golumbic, Algorithmic Graph Theory and Perfect Graphs, 1980, chapter 8). Sizes are kept apart: packing
+different ones into the least memory is NP-hard, and a pipeline has few.
+
+A receive is *posted* as early as its slot is free and the messages before it with the same peer, in either direction,
+have been started: the order of messages between two ranks stays that of the program, so what is proven for the program
+(:mod:`weft.runtime.plan.check`) holds for the postings, even where one stream carries all that two ranks say to each
+other. (A posting does not block, and along the strict run it never waits for anything that is later than its RECV.)
+
+A SEND reads its result where it is. Where that cannot be sent as it lies in memory it is copied to a *staging* buffer,
+which is planned in the same way: a SEND is over at the latest when the :data:`OPEN_SENDS`-th SEND after it starts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
+
+__all__ = ["BufferTable", "Landing", "Layout", "OPEN_SENDS", "Part", "Staging", "buffer_table", "send_done"]
+
+#: How many SENDs of a rank may be unfinished; before one more starts, the oldest is waited for.
+OPEN_SENDS = 8
+
+
+class Part(NamedTuple):
+    """One tensor of a message: its name, shape, the name of its type (``"float32"``), and where in a buffer it lies."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+
+
+class Layout(NamedTuple):
+    """What a message looks like: its tensors, and the bytes that a buffer for them has."""
+
+    parts: tuple[Part, ...]
+    size: int
+
+    def __str__(self) -> str:
+        return " and ".join(f"{part.name} {list(part.shape)} of {part.dtype}".strip() for part in self.parts)
+
+
+class Landing(NamedTuple):
+    """The RECV at ``step`` of a row: it is posted before the instruction at ``posted`` runs, and its ``slot`` is in use
+    up to the instruction at ``last``."""
+
+    what: Work
+    peer: int
+    layout: Layout
+    step: int
+    posted: int
+    last: int
+    slot: int
+
+
+class Staging(NamedTuple):
+    """The SEND at ``step`` of a row: it is over when the instruction at ``last`` is done, or before."""
+
+    what: Work
+    peer: int
+    layout: Layout
+    step: int
+    last: int
+    slot: int
+
+
+@dataclass(frozen=True)
+class BufferTable:
+    """One rank's buffers. ``slots`` and ``staging_slots`` hold sizes in bytes; ``receives`` and ``sends`` are in the
+    order of the row."""
+
+    slots: tuple[int, ...]
+    receives: tuple[Landing, ...]
+    staging_slots: tuple[int, ...]
+    sends: tuple[Staging, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all slots (staging buffers are made only where a result cannot be sent as it is)."""
+        return sum(self.slots)
+
+    @cached_property
+    def postings(self) -> Mapping[int, tuple[Landing, ...]]:
+        """What is posted before each step, in order."""
+        found: dict[int, list[Landing]] = defaultdict(list)
+        for landing in self.receives:
+            found[landing.posted].append(landing)
+        return {step: tuple(landings) for step, landings in found.items()}
+
+
+def buffer_table(row: Sequence[Instruction], layouts: Mapping[Instruction, Layout],
+                 reads: Callable[[Work], Iterable[Work]], keeps: Callable[[Work], Work], *,
+                 early: bool = True) -> BufferTable:
+    """The table of a rank that runs ``row``.
+
+    ``layouts`` has every SEND and RECV of it; ``reads(work)`` are those whose results ``work`` waits for or reads, and
+    ``keeps(work)`` is the instruction of the row up to which these may be looked at (``work`` itself, or a backward
+    that still needs the forward's input). With ``early`` false a receive is posted where its RECV stands.
+    """
+    step_of = {instruction: step for step, instruction in enumerate(row)}
+    last_use: dict[Work, int] = {}
+    done = send_done(row)
+    for step, instruction in enumerate(row):
+        if isinstance(instruction, Send):
+            last_use[instruction.what] = max(last_use.get(instruction.what, 0), done[step])
+        elif not isinstance(instruction, (Recv, Reduce)):
+            kept = step_of[keeps(instruction)]
+            for what in reads(instruction):
+                last_use[what] = max(last_use.get(what, 0), kept)
+
+    slots, staging = _Slots(), _Slots()
+    receives, sends = [], []
+    open_from: dict[int, int] = {}  # peer -> the first step before which its next message may start
+    for step, instruction in enumerate(row):
+        if isinstance(instruction, Recv):
+            what, peer = instruction.what, instruction.peer
+            last = max(step, last_use.get(what, step))
+            slot, free_from = slots.take(layouts[instruction].size, step, last)
+            posted = max(free_from, open_from.get(peer, 0)) if early else step
+            open_from[peer] = posted
+            receives.append(Landing(what, peer, layouts[instruction], step, posted, last, slot))
+        elif isinstance(instruction, Send):
+            open_from[instruction.peer] = step + 1
+            slot, _ = staging.take(layouts[instruction].size, step, done[step])
+            sends.append(Staging(instruction.what, instruction.peer, layouts[instruction], step, done[step], slot))
+    return BufferTable(tuple(slots.sizes), tuple(receives), tuple(staging.sizes), tuple(sends))
+
+
+def send_done(row: Sequence[Instruction]) -> dict[int, int]:
+    """Per SEND of ``row``, by step, the last step at which it may still be under way."""
+    steps = [step for step, instruction in enumerate(row) if isinstance(instruction, Send)]
+    ends = [*(step - 1 for step in steps[OPEN_SENDS:]), *[len(row) - 1] * OPEN_SENDS]
+    return dict(zip(steps, ends, strict=False))
+
+
+class _Slots:
+    """Slots handed out to intervals in the order of their starts."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self._free: dict[int, list[tuple[int, int]]] = defaultdict(list)  # size -> heap of (free from, slot)
+
+    def take(self, size: int, first: int, last: int) -> tuple[int, int]:
+        """A slot for steps ``first`` to ``last``, and the step from which it is free: the one free for longest."""
+        ready = self._free[size]
+        if ready and ready[0][0] <= first:
+            free_from, slot = heapq.heappop(ready)
+        else:
+            free_from, slot = 0, len(self.sizes)
+            self.sizes.append(size)
+        heapq.heappush(ready, (last + 1, slot))
+        return slot, free_from

@@ -1,0 +1,241 @@
+"""The proof before the launch: a program is complete and cannot deadlock.
+
+The channels it is proved for are the strictest there are: a SEND waits until its peer stands at the matching RECV, and
+the other way round; an instruction starts only when the one before it in its row is done. A program that runs through
+under these rules runs through, and pairs the same messages, on every weaker channel that keeps the order of the
+messages between two ranks: one NCCL stream per pair or per rank, gloo's buffers, transfers that overlap computing. (By
+induction along the strict run: what it would do next is never held up by anything but itself.) The executor's channels
+are such weaker ones. The price is that a program in which two ranks first both send and then both receive is refused,
+although buffers would let it pass; lowering never makes one.
+
+Complete means: every block of every micro-batch runs once on each of its devices and nowhere else, so every gradient
+contribution is counted once; on its rank, everything it waits for ran before or was received before; the passes of a
+stage in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or
+for nobody. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
+collectives in one order, and ranks that do not are refused as waiting for each other.
+
+Every gradient is summed once: each group of parameters has one REDUCE on each of its ranks, after the last pass there
+that adds to it (so before the optimizer's step, which comes behind the row). A REDUCE starts, too, only when all its
+ranks stand at it. Over the replicas of a plan there is nothing more to prove: all run one program, so what is a strict
+run of one is a strict run of all of them in step, and a rank and its counterparts sum in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
+from weft.solver.problem import Problem
+
+__all__ = ["check_program", "grid"]
+
+GRID_REACH = 3  # how many steps an error shows before and after the fault
+RANK_REACH = 4  # and how many ranks
+
+
+def check_program(program: Program, problem: Problem, micro_batches: int,
+                  groups: Mapping[tuple[int, ...], tuple[int, ...]] | None = None) -> None:
+    """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``program`` is complete and
+    free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``.
+
+    ``groups``: the sets of stages whose parameters' gradients are summed, with their ranks
+    (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); by default nothing is."""
+    if len(program.ranks) != len(problem.devices):
+        raise ProgramError(f"the program has {len(program.ranks)} ranks for {len(problem.devices)} devices")
+    _StrictRun(program, problem, micro_batches, groups or {}).run()
+
+
+def grid(program: Program, steps: Sequence[int], fault: int) -> str:
+    """The rows of ``program`` around ``steps`` (one a rank, where each stands), with an arrow behind row ``fault``; of
+    many ranks, the nearest."""
+    first = max(0, min(fault - RANK_REACH, len(steps) - 2 * RANK_REACH - 1))
+    shown = range(first, min(len(steps), first + 2 * RANK_REACH + 1))
+    windows = {}
+    for rank in shown:
+        row, step = program.ranks[rank], steps[rank]
+        cells = [str(row[i]) if 0 <= i < len(row) else "" for i in range(step - GRID_REACH, step + GRID_REACH + 1)]
+        cells[GRID_REACH] = f"[{cells[GRID_REACH] or 'end'}]"
+        windows[rank] = cells
+    widths = [max(len(cells[i]) for cells in windows.values()) for i in range(2 * GRID_REACH + 1)]
+    lines = []
+    for rank, cells in windows.items():
+        text = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        marker = "  <-- here" if rank == fault else ""
+        lines.append(f"  rank {rank}, step {steps[rank]:>4}:  {text}".rstrip() + marker)
+    if len(shown) < len(steps):
+        lines.append(f"  ({len(steps) - len(shown)} more ranks)")
+    return "\n".join(lines)
+
+
+class _StrictRun:
+    """Runs a program under the strictest rules; ``step`` is where each rank stands, ``held`` what it has."""
+
+    def __init__(self, program: Program, problem: Problem, micro_batches: int,
+                 groups: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+        self.program, self.problem, self.micro_batches, self.groups = program, problem, micro_batches, groups
+        self.vocabulary = Vocabulary(problem)
+        self.step = [0] * len(program.ranks)
+        self.held: list[set[tuple[int, int]]] = [set() for _ in program.ranks]
+        self.unused: list[dict[tuple[int, int], int]] = [{} for _ in program.ranks]  # received -> step of its RECV
+        self.computed: list[set[tuple[int, int]]] = [set() for _ in program.ranks]
+        self.reduced: list[set[tuple[int, ...]]] = [set() for _ in program.ranks]
+        self.waited: list[tuple[tuple[int, int], ...]] = [
+            tuple(dict.fromkeys((problem.index[d.block], d.distance) for d in block.after)) for block in problem.blocks]
+
+    def run(self) -> None:
+        moved = set(range(len(self.step)))
+        while moved:  # only ranks next to one that moved can have become free to move
+            rank = moved.pop()
+            while (partners := self._advance(rank)) is not None:
+                moved.update(partners)
+        for rank in range(len(self.step)):
+            if self._current(rank) is not None:
+                self._refuse_deadlock(rank)
+        self._require_complete()
+
+    def _current(self, rank: int) -> Instruction | None:
+        row = self.program.ranks[rank]
+        return row[self.step[rank]] if self.step[rank] < len(row) else None
+
+    def _advance(self, rank: int) -> tuple[int, ...] | None:
+        """Run what ``rank`` stands at, if it can run: the other ranks that moved with it, else ``None``."""
+        instruction = self._current(rank)
+        if instruction is None:
+            return None
+        if isinstance(instruction, (Send, Recv)):
+            return self._transfer(rank, instruction)
+        if isinstance(instruction, Reduce):
+            return self._reduce(rank, instruction)
+        return self._compute(rank, instruction)
+
+    def _compute(self, rank: int, work: Work) -> tuple[int, ...] | None:
+        key = self._key(rank, work)
+        block = self.problem.blocks[key[0]]
+        if rank not in block.devices:
+            self._refuse(rank, f"{work} runs on rank {rank}, but its block {block.name!r} belongs on "
+                               + " and ".join(map(str, block.devices)))
+        self._require_ready(rank, key, work)
+        if any(self._current(other) != work for other in block.devices):
+            return None  # a block on several devices starts when all of them have come to it
+        for other in block.devices:
+            if other != rank:  # it may have come here by a message, without having been looked at
+                self._require_ready(other, key, work)
+        for other in block.devices:
+            self.computed[other].add(key)
+            self.held[other].add(key)
+            for producer, distance in self.waited[key[0]]:
+                self.unused[other].pop((producer, key[1] - distance), None)
+            self.step[other] += 1
+        return tuple(other for other in block.devices if other != rank)
+
+    def _require_ready(self, rank: int, key: tuple[int, int], work: Work) -> None:
+        if key in self.computed[rank]:
+            self._refuse(rank, f"{work} runs twice on rank {rank}")
+        for producer, distance in self.waited[key[0]]:
+            needed = producer, key[1] - distance
+            if needed[1] >= 0 and needed not in self.held[rank]:
+                self._refuse(rank, f"{work} needs the result of {self.vocabulary.work(*needed)}, which rank {rank} "
+                                   "has neither computed nor received by then")
+        self._require_stage_order(rank, key, work)
+
+    def _require_stage_order(self, rank: int, key: tuple[int, int], work: Work) -> None:
+        graph = self.vocabulary.graph
+        if graph is None:
+            return
+        for block in graph.stages[graph.places[key[0]][0]].order:
+            if block == key[0]:
+                return
+            if (block, key[1]) not in self.computed[rank]:
+                self._refuse(rank, f"{work} runs before {self.vocabulary.work(block, key[1])} of its stage")
+
+    def _reduce(self, rank: int, instruction: Reduce) -> tuple[int, ...] | None:
+        stages = instruction.stages
+        if rank not in self.groups.get(stages, ()):
+            expected = ", ".join(str(Reduce(group)) for group, ranks in self.groups.items() if rank in ranks)
+            self._refuse(rank, f"{instruction} on rank {rank} sums gradients that it does not have; it has "
+                               f"{expected or 'none to sum'}")
+        self._require_all_added(rank, instruction)
+        ranks = self.groups[stages]
+        if any(self._current(other) != instruction for other in ranks):
+            return None
+        for other in ranks:
+            if other != rank:
+                self._require_all_added(other, instruction)
+        for other in ranks:
+            self.reduced[other].add(stages)
+            self.step[other] += 1
+        return tuple(other for other in ranks if other != rank)
+
+    def _require_all_added(self, rank: int, instruction: Reduce) -> None:
+        if instruction.stages in self.reduced[rank]:
+            self._refuse(rank, f"{instruction} runs twice on rank {rank}: gradients would be summed again")
+        assert self.vocabulary.graph is not None  # there would be no groups
+        for block in self.vocabulary.graph.contributions(instruction.stages):
+            if rank not in self.problem.blocks[block].devices:
+                continue
+            for micro_batch in range(self.micro_batches):
+                if (block, micro_batch) not in self.computed[rank]:
+                    work = self.vocabulary.work(block, micro_batch)
+                    self._refuse(rank, f"{instruction} on rank {rank} comes before {work}, whose gradient it would miss"
+                                 if work in self.program.ranks[rank] else f"rank {rank} never runs {work}")
+
+    def _transfer(self, rank: int, instruction: Send | Recv) -> tuple[int, ...] | None:
+        what, peer = instruction.what, instruction.peer
+        key = self._key(rank, what)
+        if peer == rank or not 0 <= peer < len(self.step):
+            self._refuse(rank, f"{instruction} on rank {rank} names rank {peer} as its peer, it must be another of the "
+                               f"ranks 0 to {len(self.step) - 1}")
+        if isinstance(instruction, Send) and key not in self.held[rank]:
+            self._refuse(rank, f"{instruction}: rank {rank} has not computed {what} by then")
+        if isinstance(instruction, Recv) and key in self.held[rank]:
+            self._refuse(rank, f"{instruction}: rank {rank} already has the result of {what}")
+        other = self._current(peer)
+        matching = Recv(what, rank) if isinstance(instruction, Send) else Send(what, rank)
+        if isinstance(other, (Send, Recv)) and other.peer == rank and other != matching:
+            self._refuse(rank, f"ranks {rank} and {peer} do not see their messages in the same order: {instruction} "
+                               f"on rank {rank} meets {other} on rank {peer}")
+        if other != matching:
+            return None
+        receiver = peer if isinstance(instruction, Send) else rank
+        if key in self.held[receiver]:
+            self._refuse(receiver, f"{self._current(receiver)}: rank {receiver} already has the result of {what}")
+        if receiver == rank and key not in self.held[peer]:
+            self._refuse(peer, f"{other}: rank {peer} has not computed {what} by then")
+        self.held[receiver].add(key)
+        self.unused[receiver][key] = self.step[receiver]
+        self.step[rank] += 1
+        self.step[peer] += 1
+        return (peer,)
+
+    def _key(self, rank: int, work: Work) -> tuple[int, int]:
+        block = self.vocabulary.block(work)
+        if block is None:
+            self._refuse(rank, f"{work} names nothing that the problem {self.problem.name!r} has")
+        if work.micro_batch >= self.micro_batches:
+            self._refuse(rank, f"{work} names micro-batch {work.micro_batch}, but there are {self.micro_batches} "
+                               f"(0 to {self.micro_batches - 1})")
+        return block, work.micro_batch
+
+    def _require_complete(self) -> None:
+        for rank, blocks in enumerate(self.problem.blocks_on):
+            for micro_batch in range(self.micro_batches):
+                for block in blocks:
+                    if (block, micro_batch) not in self.computed[rank]:
+                        self._refuse(rank, f"rank {rank} never runs {self.vocabulary.work(block, micro_batch)}")
+            for key, step in self.unused[rank].items():
+                self.step[rank] = step
+                self._refuse(rank, f"rank {rank} receives the result of {self.vocabulary.work(*key)} and never uses it")
+        for stages, ranks in self.groups.items():
+            for rank in ranks:
+                if stages not in self.reduced[rank]:
+                    self._refuse(rank, f"rank {rank} never runs {Reduce(stages)}: gradients would not be summed")
+
+    def _refuse_deadlock(self, rank: int) -> None:
+        standing = [self._current(r) for r in range(len(self.step))]
+        waiting = [f"rank {r} is at its end" if at is None else f"rank {r} waits at {at}"
+                   for r, at in enumerate(standing)]
+        self._refuse(rank, "the ranks wait for each other and none can go on: " + ", ".join(waiting))
+
+    def _refuse(self, rank: int, sentence: str) -> NoReturn:
+        raise ProgramError(f"{sentence}\n{grid(self.program, self.step, rank)}")

@@ -1,0 +1,208 @@
+"""From a schedule to a program: every rank's order, with the messages that carry results between ranks.
+
+A rank's row is sorted by one key that is the same on all ranks. An instruction that computes has its solved end as
+key, a SEND and its RECV both have the end of the instruction whose result they carry, and on ties computing comes
+first. It follows that
+
+- all pairs of ranks see their messages in the same order, and rows are linear extensions of one global order, so a
+  program runs through even if a SEND and its RECV wait for each other and nothing is buffered;
+- a RECV stands before the instruction that runs while the result becomes ready, so its transfer overlaps with that.
+
+A REDUCE (:func:`with_reductions`) is put in afterwards, behind the last pass that adds to its gradients, in a global
+order too: that of a strict run which always goes on with what ends first.
+
+Ends are floats, and adding floats in another order may make a consumer end no later than its producer's message. So
+the key is not the end itself but its rank in a global order of ends that respects all waits: see :func:`_waves`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
+from weft.runtime.plan.stage_graph import StageGraph
+from weft.solver.problem import Problem
+from weft.solver.schedule import Operation, Schedule
+
+__all__ = ["LoweringError", "lower", "routes", "with_reductions"]
+
+
+class LoweringError(ProgramError):
+    """A schedule that has no program: it leaves an operation out, or its order contradicts the dependencies."""
+
+
+def lower(schedule: Schedule) -> Program:
+    """The program that runs every device's operations in the order of ``schedule``, rank r as device r.
+
+    Raises :class:`LoweringError` for a schedule whose operations are incomplete or wait for each other in a circle;
+    its times are otherwise taken as they are (:mod:`weft.solver.validate` judges them).
+    """
+    problem, vocabulary = schedule.problem, Vocabulary(schedule.problem)
+    waves, carried = _waves(schedule), routes(problem)
+    rows: list[list[tuple[tuple[int, ...], Instruction]]] = [[] for _ in problem.devices]
+    for (block, micro_batch), (wave, place) in waves.items():
+        work = vocabulary.work(block, micro_batch)
+        for device in problem.blocks[block].devices:
+            rows[device].append(((wave, 0, place), work))
+        for source, target, distance in carried[block]:
+            if micro_batch + distance >= schedule.micro_batches:
+                continue
+            key = (wave, 1, place, source, target)
+            rows[source].append((key, Send(work, target)))
+            rows[target].append((key, Recv(work, source)))
+    return Program(tuple(tuple(instruction for _, instruction in sorted(row, key=lambda item: item[0]))
+                         for row in rows))
+
+
+def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequence[int]],
+                    ends: Mapping[Work, float]) -> Program:
+    """``program`` with a REDUCE for each of ``graph``'s groups of parameters, in place of any that it has.
+
+    ``shared``: the sets of stages that hold parameters together (:meth:`~weft.runtime.plan.stage_graph.StageGraph
+    .parameter_groups`); ``ends``: when each instruction that computes ends, as planned. ``program`` must have been
+    checked. A REDUCE comes behind the last pass, on any rank, that adds to its gradients, and behind the messages that
+    carry that one's result.
+    """
+    plain = Program(tuple(tuple(i for i in row if not isinstance(i, Reduce)) for row in program.ranks))
+    groups, vocabulary = graph.parameter_groups(shared), Vocabulary(graph.problem)
+    if not groups:
+        return plain
+    places = _places(plain, vocabulary, ends)
+    latest: dict[int | None, int] = {}  # the last place at which a block, or a message with its result, stands
+    for row, places_of_row in zip(plain.ranks, places, strict=True):
+        for instruction, place in zip(row, places_of_row, strict=True):
+            block = vocabulary.block(_named(instruction))
+            latest[block] = max(latest.get(block, 0), place)
+    found = ((max(latest[block] for block in graph.contributions(stages)), stages) for stages in groups)
+    rows = [list(row) for row in plain.ranks]
+    for place, stages in sorted(found, reverse=True):  # from the last: what is put in before it does not move it
+        for rank in groups[stages]:
+            rows[rank].insert(bisect_right(places[rank], place), Reduce(stages))
+    return Program(tuple(map(tuple, rows)))
+
+
+def _places(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]) -> list[list[int]]:
+    """Per rank and step, its place in a strict run in which, of all that can go on, what ends first does. Both ends of
+    a message, and all ranks of a block, have one place. ``program`` must be free of deadlock."""
+    ranks, blocks = program.ranks, vocabulary.problem.blocks
+    places: list[list[int]] = [[] for _ in ranks]
+    ready: list[tuple[float, int, int, int]] = []
+
+    def at(rank: int) -> Instruction | None:
+        return ranks[rank][len(places[rank])] if len(places[rank]) < len(ranks[rank]) else None
+
+    def together(rank: int, instruction: Instruction) -> Sequence[int]:
+        if isinstance(instruction, (Send, Recv)):
+            return rank, instruction.peer
+        block = vocabulary.block(_named(instruction))
+        assert block is not None
+        return blocks[block].devices
+
+    def offer(rank: int) -> None:
+        instruction = at(rank)
+        if instruction is None:
+            return
+        sends = {Send: Recv, Recv: Send}.get(type(instruction))
+        work = _named(instruction)
+        if all(at(other) == (instruction if sends is None or other == rank else sends(work, rank))
+               for other in together(rank, instruction)):
+            heapq.heappush(ready, (ends[work], int(sends is not None), rank, len(places[rank])))
+
+    for rank in range(len(ranks)):
+        offer(rank)
+    place = 0
+    while ready:
+        _, _, rank, step = heapq.heappop(ready)
+        if step < len(places[rank]):
+            continue  # another of its ranks has offered it too
+        instruction = ranks[rank][step]
+        members = together(rank, instruction)
+        for member in members:
+            places[member].append(place)
+        for member in members:
+            offer(member)
+        place += 1
+    return places
+
+
+def _named(instruction: Instruction) -> Work:
+    assert not isinstance(instruction, Reduce)
+    return instruction.what if isinstance(instruction, (Send, Recv)) else instruction
+
+
+def routes(problem: Problem) -> tuple[tuple[tuple[int, int, int], ...], ...]:
+    """Per block, the ``(source, target, distance)`` of what carries its result to devices that need it.
+
+    A result is at hand on all devices of its block. Another device that needs it gets it once, over the link that a
+    dependency names, else from the block's first device. Micro-batch m's result travels if micro-batch
+    m + ``distance`` exists.
+    """
+    found: list[dict[int, tuple[int, int]]] = [{} for _ in problem.blocks]
+    for block, consumer, dependency in problem.dependencies():
+        held = problem.blocks[block].devices
+        link = problem.links_by_name[dependency.link] if dependency.link is not None else None
+        for target in problem.blocks[consumer].devices:
+            if target in held:
+                continue
+            source = link.source if link is not None and link.target == target else held[0]
+            first_source, distance = found[block].get(target, (source, dependency.distance))
+            found[block][target] = first_source, min(distance, dependency.distance)
+    return tuple(tuple((source, target, distance) for target, (source, distance) in sorted(row.items()))
+                 for row in found)
+
+
+def _waves(schedule: Schedule) -> dict[tuple[int, int], tuple[int, int]]:
+    """Per operation, its ``(wave, place)``: places count a global order by end that respects all waits; a wave holds
+    neighbours in that order that end at the same time and do not wait for each other."""
+    waits, followers = _waits(schedule)
+    ends = {(o.block, o.micro_batch): o.end for o in schedule.operations}
+    ready = [(ends[key], key) for key, count in waits.items() if count == 0]
+    heapq.heapify(ready)
+    before: dict[tuple[int, int], int] = dict.fromkeys(waits, -1)  # the latest wave of what it waits for
+    waves: dict[tuple[int, int], tuple[int, int]] = {}
+    wave, latest = 0, float("-inf")
+    while ready:
+        end, key = heapq.heappop(ready)
+        if end > latest or before[key] == wave:
+            wave, latest = wave + 1, max(latest, end)
+        waves[key] = wave, len(waves)
+        for follower in followers[key]:
+            before[follower] = max(before[follower], wave)
+            waits[follower] -= 1
+            if not waits[follower]:
+                heapq.heappush(ready, (ends[follower], follower))
+    if len(waves) < len(waits):
+        block, micro_batch = next(key for key, count in waits.items() if count)
+        raise LoweringError(f"block {schedule.problem.blocks[block].name!r} of micro-batch {micro_batch} can never "
+                            "start: the order of the schedule contradicts the dependencies")
+    return waves
+
+
+def _waits(schedule: Schedule) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], list[tuple[int, int]]]]:
+    problem = schedule.problem
+    waits = {(b, m): 0 for b in range(len(problem.blocks)) for m in range(schedule.micro_batches)}
+    followers: dict[tuple[int, int], list[tuple[int, int]]] = {key: [] for key in waits}
+    keys = [(o.block, o.micro_batch) for o in schedule.operations]
+    if len(set(keys)) != len(keys) or set(keys) != set(waits):
+        odd = next((key for key in keys if key not in waits or keys.count(key) > 1), None)
+        missing = next((key for key in waits if key not in set(keys)), odd)
+        assert missing is not None
+        raise LoweringError(f"the schedule must hold every block of micro-batches 0 to {schedule.micro_batches - 1} "
+                            f"once: see block {problem.blocks[missing[0]].name!r} of micro-batch {missing[1]}")
+    pairs: set[tuple[tuple[int, int], tuple[int, int]]] = set()
+    for row in schedule.device_orders:
+        pairs.update((_key(one), _key(next_one)) for one, next_one in pairwise(row))
+    for producer, consumer, dependency in problem.dependencies():
+        pairs.update(((producer, m - dependency.distance), (consumer, m))
+                     for m in range(dependency.distance, schedule.micro_batches))
+    for one, next_one in pairs:
+        waits[next_one] += 1
+        followers[one].append(next_one)
+    return waits, followers
+
+
+def _key(operation: Operation) -> tuple[int, int]:
+    return operation.block, operation.micro_batch

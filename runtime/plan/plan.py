@@ -1,0 +1,276 @@
+"""A program ready to launch, and its file ``weft.plan/2``.
+
+The file is one JSON object: ``format``; ``problem``, whole, as in a schedule file; ``micro_batches``; ``makespan``, as
+predicted, in the problem's time unit; ``stages``, the rank of every stage (a list where it is on several), or ``null``
+where the blocks are no stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An
+instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes
+``{"do": "0F0", "start": 0, "end": 1.5}``. It may have ``signatures``: per stage, a hash of the
+module that it is for (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of stages that hold
+parameters together, as lists.
+
+A file ``weft.plan/1`` has no REDUCE instructions and no ``shared``; it is read as the plan that it is with them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from weft.runtime.plan.check import check_program
+from weft.runtime.plan.lowering import lower, with_reductions
+from weft.runtime.plan.program import (
+    Instruction,
+    Program,
+    ProgramError,
+    Recv,
+    Reduce,
+    Send,
+    Vocabulary,
+    Work,
+    parse_instruction,
+)
+from weft.solver.io.entries import Entry, FormatError, read_json, require_format
+from weft.solver.io.files import problem_from_json, problem_to_json
+from weft.solver.io.provenance import check_provenance
+from weft.solver.io.writing import write_atomically
+from weft.solver.problem import BlockKind, Problem
+from weft.solver.schedule import Schedule
+
+__all__ = ["PLAN_FORMATS", "Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
+
+PLAN_FORMAT = "weft.plan/2"
+WITHOUT_REDUCTIONS = "weft.plan/1"
+#: What can be read; the last one is written.
+PLAN_FORMATS = (WITHOUT_REDUCTIONS, PLAN_FORMAT)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``problem``'s ranks run for ``micro_batches`` micro-batches.
+
+    ``times`` are the predicted start and end of everything computed, in the problem's time unit; ``solver`` says who
+    made the schedule; ``signatures`` what the stages are, where the plan was made for given ones; ``shared`` which of
+    them hold parameters together (:meth:`sharing`).
+    """
+
+    problem: Problem
+    micro_batches: int
+    program: Program
+    times: Mapping[Work, tuple[float, float]]
+    solver: Mapping[str, Any] = field(default_factory=dict)
+    signatures: Mapping[str, str] = field(default_factory=dict)
+    shared: tuple[tuple[int, ...], ...] = ()
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What the instructions' names mean."""
+        return Vocabulary(self.problem)
+
+    @cached_property
+    def makespan(self) -> float:
+        """Latest predicted end, in the problem's time unit."""
+        return max(end for _, end in self.times.values())
+
+    @property
+    def stage_ranks(self) -> tuple[int, ...] | None:
+        """The rank of every stage; ``None`` where blocks are no stages, or some stage is on several ranks."""
+        groups = self.stage_groups
+        return None if groups is None or any(len(ranks) > 1 for ranks in groups) else tuple(r for r, in groups)
+
+    @property
+    def stage_groups(self) -> tuple[tuple[int, ...], ...] | None:
+        """The ranks of every stage; ``None`` where blocks are no stages."""
+        graph = self.vocabulary.graph
+        return None if graph is None else tuple(stage.ranks for stage in graph.stages)
+
+    @property
+    def parameter_groups(self) -> Mapping[tuple[int, ...], tuple[int, ...]]:
+        """The sets of stages whose parameters have a REDUCE of their own, with the ranks that run it."""
+        graph = self.vocabulary.graph
+        return {} if graph is None else graph.parameter_groups(self.shared)
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The sets of ranks that run a block together."""
+        return tuple(sorted({tuple(sorted(b.devices)) for b in self.problem.blocks if len(b.devices) > 1}))
+
+    @cached_property
+    def digest(self) -> str:
+        """What a measured timeline, and a checkpoint, says it was made with: SHA-256 of the plan's JSON without
+        reductions, which change neither, and which files of :data:`WITHOUT_REDUCTIONS` do not have."""
+        value = _to_json(self, lambda instruction: not isinstance(instruction, Reduce))
+        del value["shared"]
+        return hashlib.sha256(json.dumps({**value, "format": WITHOUT_REDUCTIONS}, sort_keys=True).encode()).hexdigest()
+
+    def sharing(self, shared: Iterable[Sequence[int]]) -> Plan:
+        """The plan where the stages of each set in ``shared`` hold parameters together, whose gradients are then summed
+        apart from those that a stage holds alone. Reductions are put in anew, and proven, unless they are there."""
+        wanted = tuple(sorted({tuple(sorted(stages)) for stages in shared}))
+        return self if wanted == self.shared else _reduced(replace(self, shared=wanted))
+
+
+def plan_of(schedule: Schedule) -> Plan:
+    """The proven program of ``schedule``: lowered, then checked (:func:`weft.runtime.plan.check.check_program`).
+
+    Raises :class:`~weft.runtime.plan.program.ProgramError` for a schedule that breaks its problem's dependencies, and
+    for a gradient that no forward comes before.
+    """
+    _refuse_lone_gradients(schedule.problem)
+    program = lower(schedule)
+    check_program(program, schedule.problem, schedule.micro_batches)
+    vocabulary = Vocabulary(schedule.problem)
+    times = {vocabulary.work(o.block, o.micro_batch): (o.start, o.end) for o in schedule.operations}
+    return _reduced(Plan(schedule.problem, schedule.micro_batches, program, times, dict(schedule.solver)))
+
+
+def _refuse_lone_gradients(problem: Problem) -> None:
+    """A gradient of nothing is a mistake in the problem, whatever its blocks are otherwise."""
+    is_trained: dict[int, bool] = {}  # whether a forward comes before it, or it is one
+    for block in problem.topological_order:
+        kind = problem.blocks[block].kind
+        is_trained[block] = kind == BlockKind.FORWARD or any(
+            is_trained[problem.index[item.block]] for item in problem.blocks[block].after if item.distance == 0)
+        if kind in (BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD) and not is_trained[block]:
+            raise ProgramError(f"{kind} block {problem.blocks[block].name!r} of problem {problem.name!r} waits for no "
+                               "forward block, directly or through others: there is nothing it is the gradient of; "
+                               "name its forward in `after`, or make it a block of kind other")
+
+
+def _reduced(plan: Plan) -> Plan:
+    """``plan``, whose program without reductions is proven, with them, proven."""
+    graph = plan.vocabulary.graph
+    if graph is None or not graph.has_backward:
+        return plan
+    ends = {work: end for work, (_, end) in plan.times.items()}
+    plan = replace(plan, program=with_reductions(plan.program, graph, plan.shared, ends))
+    check_program(plan.program, plan.problem, plan.micro_batches, plan.parameter_groups)
+    return plan
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a ``weft.plan/2`` or ``/1`` file and prove its program.
+
+    Raises :class:`~weft.solver.io.entries.FormatError`.
+    """
+    return plan_from_json(read_json(path), os.fspath(path))
+
+
+def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a ``weft.plan/2`` file, whole or not at all. Raises ``OSError``."""
+    write_atomically(path, json.dumps(plan_to_json(plan), indent=1, allow_nan=False) + "\n")
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """The ``weft.plan/2`` object of ``plan``."""
+    value = _to_json(plan, lambda instruction: True)
+    if not plan.shared:
+        del value["shared"]
+    return value
+
+
+def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]:
+    ranks = []
+    for device, row in zip(plan.problem.devices, plan.program.ranks, strict=True):
+        instructions: list[dict[str, Any]] = []
+        for instruction in filter(shown, row):
+            entry: dict[str, Any] = {"do": str(instruction)}
+            if not isinstance(instruction, (Send, Recv, Reduce)):
+                entry["start"], entry["end"] = plan.times[instruction]
+            instructions.append(entry)
+        ranks.append({"device": device.name, "instructions": instructions})
+    return {
+        "format": PLAN_FORMAT,
+        "problem": problem_to_json(plan.problem),
+        "micro_batches": plan.micro_batches,
+        "makespan": plan.makespan,
+        "stages": _stages(plan),
+        "ranks": ranks,
+        "solver": dict(plan.solver),
+        **({"signatures": dict(plan.signatures)} if plan.signatures else {}),
+        "shared": [list(stages) for stages in plan.shared],
+    }
+
+
+def plan_from_json(value: Any, where: str = "plan") -> Plan:
+    """The plan of a ``weft.plan/2`` or ``weft.plan/1`` object, its program proven; ``where`` (a file name) leads every
+    error message.
+
+    ``makespan`` and ``stages`` follow from the rest: a file in which they say something else is refused.
+    """
+    entry = Entry(value, where)
+    reduces = entry.text("format") != WITHOUT_REDUCTIONS
+    if reduces:
+        require_format(entry, PLAN_FORMAT)
+    entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver", "signatures",
+                *["shared"] * reduces)
+    problem = problem_from_json(entry.get("problem"), f"{where}: problem")
+    micro_batches = entry.count("micro_batches", minimum=1)
+    solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
+    rows: list[tuple[Instruction, ...]] = []
+    times: dict[Work, tuple[float, float]] = {}
+    for item in entry.list("ranks"):
+        rows.append(_row(item, len(rows), problem, times))
+    signatures: dict[str, str] = {}
+    if "signatures" in entry.value:
+        hashes = entry.child("signatures")
+        signatures = {stage: hashes.text(stage) for stage in hashes.value}
+    plan = Plan(problem, micro_batches, Program(tuple(rows)), times, solver, signatures)
+    graph = plan.vocabulary.graph
+    plan = replace(plan, shared=_shared(entry, 0 if graph is None else len(graph.stages)))
+    try:
+        check_program(plan.program, problem, micro_batches, plan.parameter_groups if reduces else None)
+        plan = plan if reduces else _reduced(plan)
+    except ProgramError as error:
+        raise FormatError(f"{where}: {error}") from None
+    makespan = entry.number("makespan")
+    if not math.isclose(makespan, plan.makespan, rel_tol=1e-9):
+        raise FormatError(f"{where}: makespan is {makespan}, but the last instruction ends at {plan.makespan}")
+    stages = _stages(plan)
+    if entry.get("stages") != stages:
+        raise FormatError(f"{where}: stages is {entry.get('stages')}, but the problem's stages are on ranks {stages}")
+    return plan
+
+
+def _shared(entry: Entry, stages: int) -> tuple[tuple[int, ...], ...]:
+    value = entry.get("shared", [])
+    good = isinstance(value, list) and all(
+        isinstance(one, list) and len(one) > 1 and all(type(s) is int and 0 <= s < stages for s in one)
+        and one == sorted(set(one)) for one in value) and value == sorted(value)
+    if not good or len({tuple(one) for one in value}) != len(value):
+        raise FormatError(f"{entry.where}: shared is {value}, it must be a sorted list of lists, each of at least two "
+                          f"of the stages 0 to {stages - 1}, ascending")
+    return tuple(tuple(one) for one in value)
+
+
+def _stages(plan: Plan) -> list[int | list[int]] | None:
+    groups = plan.stage_groups
+    return None if groups is None else [ranks[0] if len(ranks) == 1 else list(ranks) for ranks in groups]
+
+
+def _row(entry: Entry, rank: int, problem: Problem, times: dict[Work, tuple[float, float]]) -> tuple[Instruction, ...]:
+    entry.allow("device", "instructions")
+    if rank < len(problem.devices) and entry.text("device") != problem.devices[rank].name:
+        raise FormatError(f"{entry.where}: device is {entry.text('device')!r}, but rank {rank} runs the problem's "
+                          f"device {problem.devices[rank].name!r}")
+    row = []
+    for item in entry.list("instructions"):
+        item.allow("do", "start", "end")
+        try:
+            instruction = parse_instruction(item.text("do"))
+        except ProgramError as error:
+            raise FormatError(f"{item.where}: do: {error}") from None
+        row.append(instruction)
+        if isinstance(instruction, (Send, Recv, Reduce)):
+            item.allow("do")
+            continue
+        start, end = item.number("start"), item.number("end")
+        if times.setdefault(instruction, (start, end)) != (start, end) or not 0 <= start < end:
+            raise FormatError(f"{item.where}: {instruction} is from {start} to {end}, it must end after it starts, not "
+                              "start before 0, and have the same times on all its ranks")
+    return tuple(row)

@@ -1,0 +1,228 @@
+"""What every rank runs: a list of instructions each, in a small text form that prints and parses back.
+
+========================  =============================================================================================
+text                      meaning, with what it does to memory and time
+========================  =============================================================================================
+``2F0``                   forward of stage 2 on micro-batch 0. Keeps the stage's input, output and autograd graph.
+``2B0``                   full backward. Takes the gradient of the stage's output, gives the gradient of its input, adds
+                          to the weight gradients, frees what F kept.
+``2I0``                   input gradient only. Gives the gradient of the input and frees F's graph, but keeps, for each
+                          linear layer, its input and its output's gradient; other parameters get theirs now.
+``2W0``                   weight gradients from what I kept, then frees that. On a stage without an I (it owes nobody
+                          an input gradient) it is a full backward.
+``2R0``                   forward of stage 2 once more, from the inputs, which are then all that ``2F0`` kept; keeps
+                          what a forward keeps.
+``2O0``, ``2L0``          offload: what ``2F0`` keeps has moved to the host's memory, and its bytes here are given
+                          back; load: they are taken again, and it comes back for the next pass of the stage. The copies
+                          run beside other instructions where the problem has them as transfers.
+``embed[0]``              the block ``embed`` of micro-batch 0, where blocks are no stages. A name that is not letters,
+                          digits, ``_``, ``.``, ``-``, or that starts with a digit, stands in JSON quotes.
+``SEND 2F0>1``            hands the result of ``2F0`` to rank 1: an activation after F, an input gradient after B or I.
+                          Starts the transfer and goes on; the tensor is kept until the transfer is done.
+``RECV 2F0<0``            the other end of it, on rank 1. The transfer into the buffer that
+                          :mod:`weft.runtime.plan.buffers` gives it has started here or before; the instruction that
+                          needs the result waits for it. Other messages get the buffer when nobody may look at this one
+                          any more.
+``REDUCE 2``              sum the gradients of the parameters that stage 2 alone holds, over the replicas of the plan.
+                          Stands behind the last pass of the stage that adds to them.
+``REDUCE 0+3``            sum the gradients of the parameters that stages 0 and 3 hold together (tied, or one object),
+                          over the ranks that hold them, then over the replicas. All these ranks run it.
+========================  =============================================================================================
+
+A block on several devices stands in the row of each, and they start it together: all ranks of a group so enter its
+collectives in one order, which :mod:`weft.runtime.plan.check` proves. So it is with a REDUCE. A message is named after
+the instruction whose result it carries, on both ends. Rows hold order, never time. The optimizer steps behind the row.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from weft.runtime.plan.stage_graph import LETTERS, NotAStageGraph, StageGraph
+from weft.solver.pipeline import NotAPipeline, Pipeline
+from weft.solver.problem import Problem
+
+__all__ = [
+    "BlockWork", "Instruction", "Program", "ProgramError", "Recv", "Reduce", "Send", "StageWork", "Vocabulary", "Work",
+    "parse_instruction",
+]
+
+
+class ProgramError(ValueError):
+    """A text that is no instruction, or a program that does not do what its problem asks for."""
+
+
+class StageWork(NamedTuple):
+    """One pass of one stage over one micro-batch; ``letter`` is one of :data:`.LETTERS`."""
+
+    stage: int
+    letter: str
+    micro_batch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.letter}{self.micro_batch}"
+
+
+class BlockWork(NamedTuple):
+    """One block, by name, of one micro-batch."""
+
+    block: str
+    micro_batch: int
+
+    def __str__(self) -> str:
+        name = self.block if _BARE_NAME.fullmatch(self.block) else json.dumps(self.block)
+        return f"{name}[{self.micro_batch}]"
+
+
+Work: TypeAlias = StageWork | BlockWork
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Hand the result of ``what`` to rank ``peer``."""
+
+    what: Work
+    peer: int
+
+    def __str__(self) -> str:
+        return f"SEND {self.what}>{self.peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recv:
+    """Take the result of ``what`` from rank ``peer``."""
+
+    what: Work
+    peer: int
+
+    def __str__(self) -> str:
+        return f"RECV {self.what}<{self.peer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Sum the gradients of the parameters that exactly ``stages``, ascending, hold."""
+
+    stages: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"REDUCE {'+'.join(map(str, self.stages))}"
+
+
+Instruction: TypeAlias = StageWork | BlockWork | Send | Recv | Reduce
+
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_BARE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
+_STAGE_WORK = re.compile(rf"(?P<stage>{_NUMBER})(?P<letter>[{LETTERS}])(?P<micro_batch>{_NUMBER})", re.ASCII)
+_BLOCK_WORK = re.compile(rf'(?P<name>{_BARE_NAME.pattern}|"(?:[^"\\]|\\.)*")\[(?P<micro_batch>{_NUMBER})\]', re.ASCII)
+_MESSAGE = re.compile(rf"(?P<verb>SEND|RECV) (?P<what>.+)(?P<arrow>[<>])(?P<peer>{_NUMBER})", re.ASCII)
+_REDUCE = re.compile(rf"REDUCE (?P<stages>{_NUMBER}(?:\+{_NUMBER})*)", re.ASCII)
+
+
+def parse_instruction(text: str) -> Instruction:
+    """The instruction that prints as exactly ``text``. Raises :class:`ProgramError` for anything else."""
+    instruction = _parse_message(text) or _parse_reduce(text) or _parse_work(text)
+    if instruction is None or str(instruction) != text:
+        raise ProgramError(f"{text!r} is no instruction, it must look like 2F0, 2B0, 2I0, 2W0, block[0], SEND 2F0>1, "
+                           "RECV 2F0<0, REDUCE 2 or REDUCE 0+3")
+    return instruction
+
+
+def _parse_message(text: str) -> Send | Recv | None:
+    message = _MESSAGE.fullmatch(text)
+    if message is None or (what := _parse_work(message["what"])) is None:
+        return None
+    end = Send if (message["verb"], message["arrow"]) == ("SEND", ">") else Recv
+    return end(what, int(message["peer"]))
+
+
+def _parse_reduce(text: str) -> Reduce | None:
+    match = _REDUCE.fullmatch(text)
+    stages = tuple(map(int, match["stages"].split("+"))) if match else ()
+    return Reduce(stages) if stages and all(one < other for one, other in pairwise(stages)) else None
+
+
+def _parse_work(text: str) -> Work | None:
+    if match := _STAGE_WORK.fullmatch(text):
+        return StageWork(int(match["stage"]), match["letter"], int(match["micro_batch"]))
+    if match := _BLOCK_WORK.fullmatch(text):
+        name = match["name"]
+        try:
+            return BlockWork(json.loads(name) if name.startswith('"') else name, int(match["micro_batch"]))
+        except json.JSONDecodeError:
+            return None
+    return None
+
+
+@dataclass(frozen=True)
+class Program:
+    """Per rank, its instructions in the order in which it runs them. Rank r is device r of the problem."""
+
+    ranks: tuple[tuple[Instruction, ...], ...]
+
+    @classmethod
+    def from_text(cls, rows: Iterable[Sequence[str]]) -> Program:
+        """The program of rows of instruction texts. Raises :class:`ProgramError` with the place of a bad one."""
+        ranks = []
+        for rank, row in enumerate(rows):
+            instructions = []
+            for step, text in enumerate(row):
+                try:
+                    instructions.append(parse_instruction(text))
+                except ProgramError as error:
+                    raise ProgramError(f"rank {rank}, step {step}: {error}") from None
+            ranks.append(tuple(instructions))
+        return cls(tuple(ranks))
+
+    def to_text(self) -> tuple[tuple[str, ...], ...]:
+        """The rows as texts; :meth:`from_text` gives the same program back."""
+        return tuple(tuple(str(instruction) for instruction in row) for row in self.ranks)
+
+    def works(self, rank: int) -> Iterator[Work]:
+        """What rank ``rank`` computes, in order, without its messages."""
+        for instruction in self.ranks[rank]:
+            if isinstance(instruction, (StageWork, BlockWork)):
+                yield instruction
+
+
+class Vocabulary:
+    """How a problem's blocks are called in its program: as stages if they are some, else by their names.
+
+    ``graph`` holds the stages; ``pipeline`` too where they are a chain with one device each.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.graph: StageGraph | None = None
+        try:
+            self.graph = StageGraph.of(problem)
+        except NotAStageGraph as reason:
+            self.why_no_stages = str(reason)
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """The chain that the problem is, if it is one."""
+        try:
+            return Pipeline.of(self.problem)
+        except NotAPipeline:
+            return None
+
+    def work(self, block: int, micro_batch: int) -> Work:
+        """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch``."""
+        if self.graph is None:
+            return BlockWork(self.problem.blocks[block].name, micro_batch)
+        return StageWork(*self.graph.places[block], micro_batch)
+
+    def block(self, work: Work) -> int | None:
+        """The block that ``work`` names, as an index into ``problem.blocks``; ``None`` if there is none."""
+        if isinstance(work, BlockWork):
+            return self.problem.index.get(work.block) if self.graph is None else None
+        if self.graph is None or work.stage >= len(self.graph.stages):
+            return None
+        return self.graph.stages[work.stage].blocks.get(work.letter)

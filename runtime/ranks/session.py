@@ -1,0 +1,263 @@
+"""This process as one rank among others: the process group, the clock all ranks share, the watchdog."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import time
+import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from weft.runtime.ranks.allocator import keep_freed_memory
+from weft.runtime.ranks.health import RunError
+from weft.runtime.ranks.joining import NotJoined, find_others
+from weft.runtime.ranks.watch import Activity, Watch
+
+__all__ = ["Session", "SessionError", "join"]
+
+PINGS = 20
+RESERVE = 1024**3  # bytes
+Value = TypeVar("Value")
+
+
+class SessionError(ValueError):
+    """A user's mistake found while the ranks are together: all of them end with its sentence and exit code 2."""
+
+
+@dataclass
+class Session:
+    """``rank`` of the ``world`` ranks of a plan; ``device`` holds the tensors; ``offset`` + ``time.perf_counter()`` is
+    the time on the first process's clock. ``transport`` carries messages (:mod:`weft.runtime.transports`); ``reserve``:
+    bytes of the device that a problem's capacities leave out, for messages that arrive early.
+
+    The plan runs in ``replicas`` copies, of which this is number ``replica``: the processes 0 to ``world`` - 1 are the
+    first copy, and so on. What is said about ranks is meant within the copy.
+    """
+
+    rank: int
+    world: int
+    device: torch.device
+    watch: Watch
+    offset: float
+    transport: str = "gloo"
+    reserve: int = RESERVE
+    replica: int = 0
+    replicas: int = 1
+    groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
+    _counterparts: dist.ProcessGroup | None = None
+
+    def now(self) -> float:
+        """Seconds on the clock that all ranks share."""
+        return time.perf_counter() + self.offset
+
+    @property
+    def processes(self) -> int:
+        """How many processes there are: all ranks of all replicas."""
+        return self.world * self.replicas
+
+    def process(self, rank: int) -> int:
+        """The number of the process that is ``rank`` of this copy of the plan."""
+        return self.replica * self.world + rank
+
+    def activity(self, text: str, waits_for: Iterable[int] = ()) -> Activity:
+        """What the watchdog is told when this rank does that; it cannot go on without the ranks ``waits_for``."""
+        copy = f" in replica {self.replica}" if self.replicas > 1 else ""
+        return Activity(text + copy, tuple(self.process(rank) for rank in waits_for if rank != self.rank))
+
+    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
+        """Say what this rank does from now on, and which ranks it cannot go on without."""
+        self.watch.at(self.activity(text, waits_for))
+
+    def barrier(self, text: str) -> None:
+        """Wait for all ranks of all replicas; ``text`` says at what."""
+        self.watch.doing(f"waiting for all ranks {text}", self._everyone)
+        _meet()
+
+    def common_start(self, delay: float = 0.005) -> float:
+        """A moment, ``delay`` seconds after the last rank asked, on the shared clock, at which all ranks begin."""
+        self.barrier("to begin")
+        moment = torch.tensor([self.now() + delay], dtype=torch.float64)
+        dist.broadcast(moment, 0)
+        self.watch.begin()
+        return float(moment)
+
+    def exchange(self, value: Value, text: str) -> list[Value]:
+        """The values of all ranks of this copy of the plan, on all of them; ``text`` says what for."""
+        return self._exchange(value, text)[self.process(0):self.process(self.world)]
+
+    def everywhere(self, value: Value, text: str) -> list[Value]:
+        """The values of all ranks of all replicas, on all of them; ``text`` says what for."""
+        return self._exchange(value, text)
+
+    def gather(self, value: Value) -> list[Value] | None:
+        """The values of all ranks of all replicas, on process 0; ``None`` elsewhere."""
+        self.watch.doing("handing the results to rank 0", self._everyone)
+        values = [value] * len(self._everyone) if self.process(self.rank) == 0 else None
+        dist.gather_object(value, values)
+        return values
+
+    def agree(self, what: str, value: object) -> None:
+        """Raise :class:`SessionError` unless all ranks of all replicas have the same ``value``; ``what`` names it."""
+        values = self._exchange(value, f"comparing {what} with the other ranks")
+        for process, other in enumerate(values):
+            if other != values[0]:
+                raise SessionError(f"{what} must be the same on all ranks, but it is {values[0]!r:.200} on rank 0 and "
+                                   f"{other!r:.200} on rank {process}")
+
+    def add_groups(self, groups: Iterable[Iterable[int]]) -> None:
+        """Make each of ``groups`` a :meth:`group`; all ranks of the session must do this, in the same order."""
+        for group in groups:
+            ranks = tuple(sorted(group))
+            if ranks in self.groups:
+                continue
+            for replica in range(self.replicas):
+                made = dist.new_group([replica * self.world + rank for rank in ranks])
+                if replica == self.replica and isinstance(made, dist.ProcessGroup):
+                    self.groups[ranks] = made
+            self.groups.setdefault(ranks, None)
+
+    def group(self, ranks: Iterable[int]) -> dist.ProcessGroup:
+        """The process group of ``ranks``, of which this is one, for collectives.
+
+        Raises :class:`SessionError` if there is none: those of a plan's blocks on several devices are made by
+        :meth:`add_groups`.
+        """
+        found = self.groups.get(tuple(sorted(ranks)))
+        if found is None:
+            raise SessionError(f"rank {self.rank} has no group with the ranks {sorted(ranks)}: there is one for each "
+                               "set of devices that a block of the plan runs on together")
+        return found
+
+    def counterparts(self) -> dist.ProcessGroup:
+        """The process group of this rank in all replicas. All ranks of the session must ask, at the same point."""
+        if self._counterparts is None:
+            for rank in range(self.world):
+                made = dist.new_group([replica * self.world + rank for replica in range(self.replicas)])
+                if rank == self.rank and isinstance(made, dist.ProcessGroup):
+                    self._counterparts = made
+        assert self._counterparts is not None
+        return self._counterparts
+
+    def meet(self, ranks: tuple[int, ...]) -> None:
+        """Wait for ``ranks``, of which this is one."""
+        _meet(self.group(ranks))
+
+    def _exchange(self, value: Value, text: str) -> list[Value]:
+        self.watch.doing(text, self._everyone)
+        values = [value] * len(self._everyone)
+        dist.all_gather_object(values, value)
+        return values
+
+    @property
+    def _everyone(self) -> range:
+        return range(self.processes)
+
+
+@contextlib.contextmanager
+def join(timeout: float, device: torch.device | None = None, transport: str | None = None,
+         reserve: int = RESERVE, replicas: int = 1) -> Iterator[Session]:
+    """Join the ranks that ``torchrun`` started (or whoever set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
+
+    Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
+    at once, they would share one stream. Where ranks share a GPU, which NCCL cannot, collectives are gloo's.
+    ``timeout`` is in seconds, for one instruction or one wait; past it the process ends
+      (:mod:`weft.runtime.ranks.watch`), as it does on any error inside. ``transport`` and ``reserve``: see
+      :class:`Session`; by default what suits the device. The ranks are those of ``replicas`` copies of a plan, of which
+      there must be as many in each. Raises :class:`SessionError` where rank 0 cannot be found.
+    """
+    device = device or torch.device("cpu")
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        store, watched, rank, world = find_others(timeout)
+    except NotJoined as error:
+        raise SessionError(str(error)) from None
+    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch:
+        try:
+            watch.doing("joining the other ranks", range(world))
+            # The watch ends a wait before the group's own timeout does, so that there is a sentence.
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
+                                    store=PrefixStore("weft", store), rank=rank, world_size=world,
+                                    timeout=datetime.timedelta(seconds=2 * timeout + 30))
+            if world % replicas:
+                raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
+            size = world // replicas
+            offset = _offset(rank, world)
+            watch.joined()
+            yield Session(rank % size, size, device, watch, offset,
+                          transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
+            watch.doing("waiting for all ranks to finish", range(world))
+            _meet()
+            watch.finish()
+            dist.destroy_process_group()
+        except ConnectionError as error:
+            watch.give_up(f"{error} while {watch.text}")
+        except SessionError as error:
+            watch.give_up(str(error), code=2)
+        except RunError as error:
+            watch.give_up(str(error))
+        except (Exception, SystemExit) as error:
+            message = (str(error) or "no message").splitlines()[0]
+            if _is_of_the_network(error) and (lost := watch.lost()) is not None:
+                watch.give_up(f"{lost} while {watch.text}")
+            traceback.print_exc()
+            watch.give_up(f"{type(error).__name__} while {watch.text}: {message}")
+
+
+def _is_of_the_network(error: BaseException) -> bool:
+    """Whether a collective says that a peer is gone: torch has types of its own for some of that only."""
+    said = str(error)
+    return isinstance(error, RuntimeError) and (isinstance(error, dist.DistError) or any(
+        sign in said for sign in ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")))
+
+
+def _share_gpus() -> bool:
+    """Whether this machine has fewer GPUs than ranks."""
+    return torch.cuda.device_count() < int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _meet(group: dist.ProcessGroup | None = None) -> None:
+    """A barrier in CPU memory, whatever else the group can do."""
+    dist.all_reduce(torch.zeros(1), group=group)
+
+
+def _offset(rank: int, world: int) -> float:
+    """What to add to this rank's clock to get rank 0's, in seconds.
+
+    One host has one clock. Otherwise each rank in turn asks rank 0 for its time; of several answers, the one with the
+    shortest round trip counts, and rank 0's time is taken to be that of its middle (Cristian 1989).
+    """
+    hosts: list[object] = [None] * world
+    dist.all_gather_object(hosts, _host())
+    if len(set(map(str, hosts))) == 1:
+        return 0.0
+    best = (float("inf"), 0.0)
+    answer = torch.zeros(1, dtype=torch.float64)
+    for other in range(1, world):
+        for _ in range(PINGS):
+            if rank == 0:
+                dist.recv(answer, other)
+                answer[0] = time.perf_counter()
+                dist.send(answer, other)
+            elif rank == other:
+                asked = time.perf_counter()
+                dist.send(answer, 0)
+                dist.recv(answer, 0)
+                back = time.perf_counter()
+                best = min(best, (back - asked, float(answer) - (asked + back) / 2))
+    return 0.0 if rank == 0 else best[1]
+
+
+def _host() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return boot.read_text().strip() if boot.exists() else f"{datetime.datetime.now()}"

@@ -1,0 +1,233 @@
+"""One rank of a plan on one device, without the others: real stages, real memory, messages made here.
+
+The rank's row runs as it does among its peers, through the same executor and with the same buffers, except that nothing
+is ever waited for: what a neighbour would have sent lies in its slot from the start, as random numbers of the right
+shape, and what is sent goes nowhere (but is kept as long as a transfer may take, so that memory is that of a run).
+Collectives of stages on several ranks, and sums of tied parameters, end at once and change nothing. So losses and
+weights mean nothing, times and memory do.
+
+A run is one step to warm up, ``repeats`` timed ones, and one whose memory is watched; each ends with the optimizer's
+update.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from weft.runtime.checkpoint.signature import SignatureError, require_signature
+from weft.runtime.execute.executor import Executor, Worker
+from weft.runtime.execute.transfers import rank_table
+from weft.runtime.interface.training import Training
+from weft.runtime.measure.measure import Timer, memory_of, single_threaded
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import Work
+from weft.runtime.plan.timeline import Measured
+from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.ranks.watch import Activity, Watch
+from weft.runtime.train.agreement import Allowed, require_agreement
+from weft.runtime.train.reduction import Reduction
+from weft.runtime.train.worker import Stages
+from weft.runtime.transports import Parcel, Transfer
+from weft.runtime.transports.memory import allocate, view
+
+__all__ = ["RankCost", "alone", "measure_rank"]
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class RankCost:
+    """What one rank's part of a step costs on its device.
+
+    ``durations``: per block, the median in seconds over all micro-batches of all timed steps. ``span``: the median time
+    from the start of the row's first block to the end of its last, with nothing to wait for; ``own``: what of it no
+    block accounts for, the executor's own. ``update``: seconds from the last block to the end of the optimizer's step.
+    Bytes: ``held`` between steps (weights, gradients, optimizer state, buffers for messages), ``peak`` the most at once
+    in the row, with what is held; ``peak_update`` the same after it, until the end of the step.
+    """
+
+    rank: int
+    durations: Mapping[str, float]
+    works: int
+    span: float
+    own: float
+    update: float
+    held: int
+    peak: int
+    peak_update: int
+
+
+class _Unwatched:
+    """There is nobody to wait for, so nobody needs to be told."""
+
+    text = ""
+
+    def at(self, activity: Activity) -> None:
+        self.text = activity.text
+
+    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
+        self.text = text
+
+    def begin(self) -> None:
+        pass
+
+
+class _Alone(Session):
+    """A rank whose peers agree to everything."""
+
+    def _exchange(self, value: Value, text: str) -> list[Value]:
+        return [value] * (self.world * self.replicas)
+
+    def gather(self, value: Value) -> list[Value] | None:
+        return self._exchange(value, "")
+
+
+@contextmanager
+def alone(plan: Plan, rank: int, device: torch.device) -> Iterator[Session]:
+    """The session of ``rank`` as the only process. Its process groups exist, and their collectives do nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    world = len(plan.program.ranks)
+    if not 0 <= rank < world:
+        raise SessionError(f"the plan has the ranks 0 to {world - 1}, there is no rank {rank}")
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+    try:
+        session = _Alone(rank, world, device, cast(Watch, _Unwatched()), 0.0)
+        session.add_groups(plan.groups)
+        with single_threaded():
+            yield session
+    finally:
+        dist.destroy_process_group()
+
+
+class _Over:
+    """A transfer that is over, but keeps what was sent until it is asked."""
+
+    def __init__(self, parcel: Parcel | None = None) -> None:
+        self._parcel = parcel
+
+    def wait(self) -> None:
+        self._parcel = None
+
+
+class _Neighbours:
+    """A transport whose slots are always full."""
+
+    def __init__(self, session: Session, tables: Sequence[BufferTable]) -> None:
+        table = tables[session.rank]
+        memory = allocate(table.slots, session.device)
+        self._slots = {landing: view(memory[landing.slot], landing.layout) for landing in table.receives}
+        for parcel in self._slots.values():
+            for tensor in parcel.values():
+                if tensor.is_floating_point():  # whole numbers stay 0, which is an index into anything
+                    tensor.normal_(0.0, 0.02)
+
+    def slot(self, landing: Landing) -> Parcel:
+        return self._slots[landing]
+
+    def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        return _Over
+
+    def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        return _Over
+
+    def close(self) -> None:
+        self._slots.clear()
+
+
+def _own_table(plan: Plan, session: Session, worker: Worker,
+               reads: Callable[[Work], Iterable[Work]]) -> Sequence[BufferTable]:
+    """This rank's table in everyone's place: nobody looks at the others."""
+    return [rank_table(plan, session.rank, worker, reads)] * session.world
+
+
+def measure_rank(plan: Plan, session: Session, training: Training, repeats: int = 3,
+                 allowed: Allowed | None = None) -> RankCost:
+    """Run the row of ``session.rank`` alone and measure it; ``session`` is that of :func:`alone`.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` if ``training`` does not fit the plan, and that is not
+    ``allowed``, or the device is too small.
+    """
+    try:
+        return _Run(plan, session, training, allowed or Allowed()).measured(repeats)
+    except torch.OutOfMemoryError as error:
+        raise SessionError(f"rank {session.rank} ran out of memory on {session.device} while {session.watch.text}: "
+                           f"{str(error).splitlines()[0]}") from None
+
+
+class _Run:
+    def __init__(self, plan: Plan, session: Session, training: Training, allowed: Allowed) -> None:
+        try:
+            require_signature(plan, training)
+        except SignatureError as error:
+            raise SessionError(str(error)) from None
+        self.session, self.training = session, training
+        self.worker = Stages(plan, session, training)
+        require_agreement(plan, session, training, allowed)
+        self.gradients = Reduction(plan, session, training, self.worker.folding)
+        self.executor = Executor(self.gradients.plan, session, self.worker, _Neighbours, _own_table,
+                                 self.gradients.start)
+
+    def measured(self, repeats: int) -> RankCost:
+        self._row(0)
+        self._update()
+        rows: list[list[Measured]] = []
+        updates = []
+        for step in range(1, repeats + 1):
+            rows.append(self._row(step))
+            updates.append(self._timed_update())
+        held = self._held()
+        _, row = memory_of(lambda: self._row(repeats + 1), self.session.device)
+        _, update = memory_of(self._update, self.session.device)
+        laps: dict[str, list[float]] = {}
+        for lap in (lap for each in rows for lap in each):
+            laps.setdefault(lap.block, []).append(lap.end - lap.start)
+        spans = [max(lap.end for lap in each) - min(lap.start for lap in each) for each in rows]
+        own = [span - sum(lap.end - lap.start for lap in each) for span, each in zip(spans, rows, strict=True)]
+        cost = RankCost(self.session.rank, {block: statistics.median(times) for block, times in laps.items()},
+                        len(rows[0]), statistics.median(spans), statistics.median(own), statistics.median(updates),
+                        held, held + row.peak, held + max(0, row.change) + update.peak)
+        self.executor.close()
+        self.worker.close()
+        return cost
+
+    def _row(self, step: int) -> list[Measured]:
+        self.worker.begin(step)
+        self.gradients.clear()
+        return self.executor.run()
+
+    def _update(self) -> None:
+        self.session.doing("updating the weights")
+        if self.worker.graph.has_backward:
+            self.gradients.finish()
+            self.gradients.clip()
+            self.gradients.step()
+
+    def _timed_update(self) -> float:
+        return Timer(self.session.device).lap(self._update)[1]
+
+    def _held(self) -> int:
+        """Bytes that are there between two steps."""
+        self.gradients.clear()
+        device = self.session.device
+        if device.type == "cuda":
+            return int(torch.cuda.memory_allocated(device))
+        found: list[Tensor] = [tensor for parcel in self.executor.slots.values() for tensor in parcel.values()]
+        found += self.gradients.kept
+        for module in self.training.stages.values():
+            found += [*module.parameters(), *module.buffers()]
+        if self.training.masters is not None:
+            found += self.training.masters.parameters()
+        if self.training.optimizer is not None:
+            states: Iterable[Mapping[str, Any]] = self.training.optimizer.state.values()
+            found += [value for state in states for value in state.values() if isinstance(value, Tensor)]
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in found}.values())

@@ -1,0 +1,132 @@
+"""When a gradient is complete: each is handed to :class:`~weft.runtime.interface.optim.AdamA` at that moment, and
+freed.
+
+AdamA squares a micro-batch's gradient, so it must have all its contributions before. Where they come from:
+
+- *A full backward* (B). Autograd adds up all uses of a parameter in the stage before it writes ``grad``, so what it
+  writes is complete, and is folded then and there, while the backward goes on below.
+- *A split backward* (I, W). So it is for a parameter that no deferred linear layer has: complete in I. One that such a
+  layer has is complete in W, with the last of the layer's uses; what I may have given it (an embedding whose table is
+  also the head's weight) waits until then, by micro-batch.
+- *A tied parameter*, one that stands in ``Training.ties`` or in several stages of a rank: a micro-batch's contributions
+  come far apart in time and on several ranks. Holding them by micro-batch would take as many gradients as there are
+  micro-batches under way, and a message each. Its gradient is accumulated over the batch instead, summed over the
+  tie and over replicas (:mod:`weft.runtime.train.reduction`), and folded once: for this parameter AdamA is Adam, and M
+  replicas of N micro-batches are one of M N still. What that costs is one gradient of the tied parameters, held through
+  the step.
+
+So beside those of tied parameters, the gradients that live at once are those that autograd has written in one
+parameter's turn, never more than the largest layer's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor, nn
+
+from weft.runtime.interface.optim import AdamA
+from weft.runtime.interface.training import Training
+from weft.runtime.ranks.session import SessionError
+from weft.runtime.train.stage import StageRunner
+
+__all__ = ["Folding", "tied_parameters"]
+
+
+def tied_parameters(training: Training) -> set[nn.Parameter]:
+    """The parameters of this rank whose gradients come from several stages: named in ties, or shared by stages."""
+    found = set[nn.Parameter]()
+    holders = Counter(parameter for module in training.stages.values() for parameter in set(module.parameters()))
+    found.update(parameter for parameter, count in holders.items() if count > 1)
+    for tie in training.ties:
+        for stage in set(tie) & set(training.stages):
+            named = dict(training.stages[stage].named_parameters(remove_duplicate=False))
+            found.update(named[name] for name in (tie[stage],) if name in named)
+    return found
+
+
+class Folding:
+    """Folds the gradients of one rank's stages, run by ``runners``, into the moments of ``training.optimizer``.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` for what AdamA cannot do.
+    """
+
+    def __init__(self, training: Training, runners: Mapping[int, StageRunner]) -> None:
+        assert isinstance(training.optimizer, AdamA)
+        if training.clip_norm is not None:
+            raise SessionError(f"clip_norm is {training.clip_norm}, but AdamA cannot clip: the norm is known when all "
+                               "micro-batches' gradients have been summed, and AdamA has folded each into its moments "
+                               "and freed it by then; give clip_norm=None, or torch.optim.Adam")
+        self.optimizer, self.masters = training.optimizer, training.masters
+        self.tied = tied_parameters(training)
+        self.deferred = {stage: {p for layer in runner.deferring for p in layer.parameters(recurse=False)} - self.tied
+                         for stage, runner in runners.items()}
+        self._waiting: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
+        self._now: tuple[int, int, str] = (-1, -1, "")
+        self._seen: set[Tensor] = set()  # what this pass has folded
+        for runner in runners.values():
+            runner.complete = self.complete
+        everything = dict.fromkeys(p for module in training.stages.values() for p in module.parameters())
+        self._hooks = [p.register_post_accumulate_grad_hook(self._written)  # type: ignore[no-untyped-call]
+                       for p in everything if p.requires_grad and p not in self.tied]
+
+    def enter(self, stage: int, letter: str, micro_batch: int) -> None:
+        """The pass of that letter begins."""
+        self._now = stage, micro_batch, letter
+        self._seen.clear()
+        if letter == "W":
+            for parameter, gradient in self._waiting.pop((stage, micro_batch), {}).items():
+                self.holder(parameter).grad = gradient
+
+    def leave(self) -> None:
+        """The pass is over."""
+        stage, _, letter = self._now
+        if letter == "W":  # those whose layers had no use in this micro-batch
+            for parameter in self.deferred[stage]:
+                if self.holder(parameter).grad is not None:
+                    self.complete(parameter)
+
+    def complete(self, parameter: Tensor) -> None:
+        """The gradient of ``parameter`` has all that this micro-batch contributes: fold it, and free it."""
+        if parameter in self.tied:
+            return
+        holder = self.holder(parameter)
+        gradient, holder.grad = holder.grad, None
+        if gradient is not None and self.optimizer.holds(holder):
+            if parameter in self._seen:
+                raise SessionError("a parameter's gradient came in two parts in one backward, as under "
+                                 "torch.utils.checkpoint with use_reentrant=True; AdamA must square their sum: use "
+                                   "use_reentrant=False, or let the plan recompute")
+            self._seen.add(parameter)
+            self.optimizer.fold(holder, gradient)
+
+    def fold_tied(self, parameters: Iterable[Tensor]) -> None:
+        """After the last backward of a batch that adds to ``parameters``, and after ties and replicas have been
+        summed."""
+        for parameter in parameters:
+            holder = self.holder(parameter)
+            if holder.grad is not None and self.optimizer.holds(holder):
+                self.optimizer.fold(holder, holder.grad, whole=True)
+            holder.grad = None
+
+    def holder(self, parameter: Tensor) -> Tensor:
+        """What holds the gradient of ``parameter``: itself, or its master."""
+        return parameter if self.masters is None else self.masters.of(parameter)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Leave gradients alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _written(self, parameter: Tensor) -> None:
+        """Autograd has written the gradient of ``parameter`` (and masters have taken it over)."""
+        stage, micro_batch, letter = self._now
+        holder = self.holder(parameter)
+        if letter != "B" and parameter in self.deferred[stage]:
+            waiting = self._waiting.setdefault((stage, micro_batch), {})
+            if holder.grad is not None:
+                waiting[parameter] = waiting[parameter] + holder.grad if parameter in waiting else holder.grad
+                holder.grad = None
+        else:
+            self.complete(parameter)

@@ -1,0 +1,289 @@
+"""What happens to gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
+
+Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
+nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer leaves it alone;
+among replicas it has zeros where it is not used, since another replica may use it.
+
+Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
+other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over
+the replicas of the plan, sums are started there, in place, and waited for at the end of the row: the gradients of a
+group lie in buckets, so that nothing is copied. The norm is that of the whole model's gradient: a parameter counts
+once, however many ranks hold it, and a sharded one with each of its shares.
+
+Under AdamA (:mod:`weft.runtime.interface.optim`) gradients are in the optimizer's moments by then, and the moments are
+summed over the replicas in their place, bucket by bucket; only gradients of tied parameters are still there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from weft.runtime.interface.training import Training
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import ProgramError, Reduce
+from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.train.parallel import is_sharded
+from weft.runtime.train.tied_parameters import Tie, Ties
+
+if TYPE_CHECKING:
+    from weft.runtime.train.accumulation import Folding
+
+__all__ = ["Reduction"]
+
+BUCKET = 25 * 2**20  # bytes that are summed over replicas at once
+AnyTensor = TypeVar("AnyTensor", bound=Tensor)
+TINY = 1e-6  # added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does
+
+
+class Reduction:
+    """The gradients of rank ``session.rank``'s part of ``plan``, as ``training`` has it.
+
+    ``plan`` is then the one to run: with a REDUCE for each group of parameters that there is, proven. All ranks of the
+    session build theirs at the same point. Raises :class:`~weft.runtime.ranks.session.SessionError` if they disagree,
+    or begin with different values of what is one parameter.
+    """
+
+    def __init__(self, plan: Plan, session: Session, training: Training, folding: Folding | None = None) -> None:
+        groups = plan.stage_groups
+        assert groups is not None
+        self.session, self.training, self.groups, self.folding = session, training, groups, folding
+        if folding is not None:
+            folding.optimizer.replicas = session.replicas
+        if training.clip_norm is not None and not training.clip_norm > 0:
+            raise SessionError(f"clip_norm is {training.clip_norm}, it must be greater than 0")
+        session.agree("steps, clip_norm and ties", (training.steps, training.clip_norm, list(map(dict, training.ties))))
+        self.parameters = list({id(p): p for module in training.stages.values() for p in module.parameters()
+                                if p.requires_grad}.values())
+        self._require_masters()
+        found = Ties(plan, session, training)
+        self.ties = found.ties
+        session.add_groups([range(session.world), *found.spans])
+        self.counterparts = session.counterparts() if session.replicas > 1 else None
+        self.plan = self._proven(plan, found)
+        self.members: defaultdict[tuple[int, ...], list[nn.Parameter]] = defaultdict(list)
+        for parameter, stages in found.groups.items():
+            self.members[stages].append(parameter)
+        self.counted = list(self._counted())
+        self._kept: dict[nn.Parameter, tuple[Tensor, int]] = {}  # by holder: the gradient, its version when cleared
+        self._flat: dict[tuple[int, ...], list[Tensor]] = {}  # by group: what replicas sum
+        if session.replicas > 1 and folding is None:
+            self._flat = {instruction.stages: list(self._lay_out(self.members[instruction.stages]))
+                          for instruction in self.plan.program.ranks[session.rank] if isinstance(instruction, Reduce)}
+        self._open: list[dist.Work] = []
+        self._require_equal_starts()
+
+    @property
+    def kept(self) -> list[Tensor]:
+        """The gradients that stay allocated between steps."""
+        return [gradient for gradient, _ in self._kept.values()]
+
+    def clear(self) -> None:
+        """Begin a batch: gradients that are there become zero (those that go into AdamA's moments are dropped)."""
+        for parameter in self.parameters:
+            holder = self._holder(parameter)
+            kept = self._kept[holder][0] if holder in self._kept else None
+            gradient = kept if holder.grad is None or self._flat else holder.grad
+            parameter.grad = holder.grad = None
+            if gradient is not None and self.folding is None:
+                holder.grad = gradient.zero_()
+                self._kept[holder] = gradient, gradient._version
+
+    def start(self, instruction: Reduce) -> None:
+        """Sum the gradients of the parameters that ``instruction`` names: over the ranks that hold them now, over the
+        replicas until :meth:`finish`."""
+        members = self.members.get(instruction.stages, [])
+        if not self._flat:
+            self._drop_unused(members)
+        for tie in self.ties:
+            if tie.stages == instruction.stages:
+                self._sum_tie(tie, instruction)
+        if self.session.replicas > 1:
+            self._wait_for_replicas(instruction)
+            if self.folding is None:
+                for parameter in members:
+                    self._gradient(parameter)
+                sums = (dist.all_reduce(flat, group=self.counterparts, async_op=True)
+                        for flat in self._flat[instruction.stages])
+                self._open += [work for work in sums if work is not None]
+            else:
+                self._sum_folded(members, self.folding)
+        if self.folding is not None:
+            self.folding.fold_tied([parameter for parameter in members if parameter in self.folding.tied])
+
+    def finish(self) -> None:
+        """Wait for the sums that have been started."""
+        if self._open:
+            self._wait_for_replicas("the gradients' sums")
+        for work in self._open:
+            work.wait()
+        self._open.clear()
+
+    def _drop_unused(self, members: Iterable[nn.Parameter]) -> None:
+        for parameter in members:
+            holder = self._holder(parameter)
+            if holder in self._kept:
+                gradient, version = self._kept[holder]
+                if holder.grad is gradient and gradient._version == version:  # nothing was added to it
+                    holder.grad = None
+
+    def _wait_for_replicas(self, what: object) -> None:
+        """Say that this rank cannot go on without its counterparts."""
+        self.session.watch.doing(f"summing gradients over the replicas ({what})", [
+            replica * self.session.world + self.session.rank for replica in range(self.session.replicas)])
+
+    def _sum_folded(self, members: Iterable[nn.Parameter], folding: Folding) -> None:
+        self._sum_over_replicas([self._gradient(parameter) for parameter in members if parameter in folding.tied])
+        held = [self._holder(parameter) for parameter in members if parameter not in folding.tied]
+        folding.optimizer.reduce([p for p in held if folding.optimizer.holds(p)], self._sum_over_replicas)
+
+    def _sum_over_replicas(self, tensors: Iterable[Tensor]) -> None:
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            dist.all_reduce(flat, group=self.counterparts)
+            for tensor in bucket:
+                tensor.copy_(flat[:tensor.numel()].view_as(tensor))
+                flat = flat[tensor.numel():]
+
+    def clip(self) -> float | None:
+        """Scale gradients so that their norm is at most ``clip_norm``; the norm that they had, on every rank."""
+        limit = self.training.clip_norm
+        if limit is None:
+            return None
+        self.session.doing("summing the gradients' norm", range(self.session.world))
+        squares = torch.zeros((), dtype=torch.float64, device=self.session.device)
+        for parameter in self.counted:
+            if (gradient := self._holder(parameter).grad) is not None:
+                squares += torch.linalg.vector_norm(gradient, dtype=_wide(gradient)).double() ** 2
+        dist.all_reduce(squares, group=self.session.group(range(self.session.world)))
+        norm = float(squares.sqrt())
+        if norm + TINY > limit:
+            for gradient in {id(g): g for p in self.parameters if (g := self._holder(p).grad) is not None}.values():
+                gradient *= limit / (norm + TINY)
+        return norm
+
+    def step(self) -> None:
+        """The optimizer's step, and the masters' rounding."""
+        if self.training.optimizer is not None:
+            self.training.optimizer.step()
+        if self.training.masters is not None:
+            self.training.masters.write_back()
+
+    # -- sums ----------------------------------------------------------------------------------------------------------
+
+    def _lay_out(self, members: Iterable[nn.Parameter]) -> Iterator[Tensor]:
+        """The buckets in which the gradients of ``members`` lie from now on."""
+        for bucket in _buckets(self._holder(parameter) for parameter in members):
+            flat = torch.zeros(sum(holder.numel() for holder in bucket), dtype=bucket[0].dtype, device=bucket[0].device)
+            begin = 0
+            for holder in bucket:
+                self._kept[holder] = flat[begin:begin + holder.numel()].view_as(holder), -1
+                begin += holder.numel()
+            yield flat
+
+    def _sum_tie(self, tie: Tie, instruction: Reduce) -> None:
+        total = torch.zeros_like(self._gradient(tie.parameters[0]))
+        for parameter in tie.added:
+            total += self._gradient(parameter)
+        if tie.ranks:
+            self.session.doing(f"summing the gradients of tied parameters ({instruction})", tie.ranks)
+            dist.all_reduce(total, group=self.session.group(tie.ranks))
+        for parameter in tie.parameters:
+            self._gradient(parameter).copy_(total)
+
+    def _holder(self, parameter: nn.Parameter) -> nn.Parameter:
+        """What holds the gradient of ``parameter``."""
+        return parameter if self.training.masters is None else self.training.masters.of(parameter)
+
+    def _gradient(self, parameter: nn.Parameter) -> Tensor:
+        holder = self._holder(parameter)
+        kept = self._kept[holder][0] if holder in self._kept else None
+        if holder.grad is None:
+            holder.grad = torch.zeros_like(holder) if kept is None else kept
+        elif self._flat and kept is not None and holder.grad is not kept:  # somebody put another one there
+            kept.copy_(holder.grad)
+            holder.grad = kept
+        return holder.grad
+
+    # -- what counts, and what must be equal ---------------------------------------------------------------------------
+
+    def _counted(self) -> Iterator[nn.Parameter]:
+        """The parameters whose gradients this rank adds to the norm."""
+        tied = {id(parameter) for tie in self.ties for parameter in tie.parameters}
+        for stage, module in sorted(self.training.stages.items()):
+            for parameter in module.parameters():
+                if parameter.requires_grad and id(parameter) not in tied:
+                    tied.add(id(parameter))  # once, also if stages of this rank share it
+                    if is_sharded(parameter) or self.groups[stage][0] == self.session.rank:
+                        yield parameter
+        for tie in self.ties:
+            if tie.counted:
+                yield tie.parameters[0]
+
+    def _proven(self, plan: Plan, ties: Ties) -> Plan:
+        """``plan`` with a REDUCE for each group of parameters; every parameter that is trained is in one of them."""
+        try:
+            plan = plan.sharing(ties.shared)
+        except ProgramError as error:
+            raise SessionError(str(error)) from None
+        self.session.agree("the reductions of the plan", [
+            [str(i) for i in row if isinstance(i, Reduce)] for row in plan.program.ranks])
+        return plan
+
+    def _require_masters(self) -> None:
+        if self.training.masters is None:
+            return
+        covered = {id(self.training.masters.of(p)) for p in self.parameters} & set(
+            map(id, self.training.masters.parameters()))
+        for stage, module in self.training.stages.items():
+            for name, parameter in module.named_parameters():
+                if parameter.requires_grad and id(self.training.masters.of(parameter)) not in covered:
+                    raise SessionError(f"masters has no copy of {name!r} of stage {stage}: build it from all "
+                                       "parameters of this rank")
+
+    def _require_equal_starts(self) -> None:
+        """Rank 0 compares a checksum of all that must begin equal: ties, replicas, what a stage's ranks all hold."""
+        sums: dict[str, tuple[float, float]] = {}
+        for stage, module in self.training.stages.items():
+            for name, parameter in module.named_parameters(remove_duplicate=False):
+                share = f" on rank {self.session.rank}" if is_sharded(parameter) else ""
+                sums[f"{name!r} of stage {stage}{share}"] = _checksum(parameter)
+        found = self.session.gather(sums)
+        if found is None:
+            return
+        known: dict[str, tuple[float, float]] = {}
+        for process, each in enumerate(found):
+            for name, value in each.items():
+                if known.setdefault(name, value) != value:
+                    raise SessionError(f"the parameter {name} begins with other values on process {process} than "
+                                       "on one before: give all the same, or mark it with "
+                                       "weft.runtime.train.parallel.sharded")
+        for tie in self.training.ties:
+            values = {known.get(f"{name!r} of stage {stage}") for stage, name in tie.items()} - {None}
+            if len(values) > 1:
+                raise SessionError(f"tied parameters begin with different values: {dict(tie)}")
+
+
+def _checksum(parameter: Tensor) -> tuple[float, float]:
+    wide = parameter.detach().double().reshape(-1)
+    return float(wide.sum()), float(torch.linalg.vector_norm(wide))
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _buckets(tensors: Iterable[AnyTensor]) -> Iterator[list[AnyTensor]]:
+    """Tensors of one type together, up to :data:`BUCKET` bytes."""
+    kinds: defaultdict[tuple[torch.dtype, torch.device], list[AnyTensor]] = defaultdict(list)
+    for tensor in {id(t): t for t in tensors}.values():
+        kind = kinds[tensor.dtype, tensor.device]
+        kind.append(tensor)
+        if sum(t.nbytes for t in kind) >= BUCKET:
+            yield kinds.pop((tensor.dtype, tensor.device))
+    yield from kinds.values()

@@ -1,0 +1,327 @@
+"""One stage of a model: its passes over one micro-batch at a time, while others are under way.
+
+The split backward is a weight-gradient store (the idea of zero-bubble pipelines: Qi et al., ICLR 2024, section 2): the
+input-gradient pass goes through the whole graph and frees it, but a linear layer only notes its input and its output's
+gradient there, and the weight-gradient pass multiplies them. PyTorch's own split keeps the graph until the
+weight-gradient pass, and more beside it. All parameters that are not a linear layer's get their gradients in the
+input-gradient pass: they cost little.
+
+A stage's graph begins in a function of ours (:class:`_Entrance`), and of its ends only the edges are kept, so that the
+runner keeps neither inputs nor outputs itself: what stays in memory is what the stage's operations saved, and no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import graph as autograd_graph
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
+
+from weft.runtime.train.offload import CopyEngine, Shelf
+
+__all__ = ["StageRunner", "add_gradient", "deferrable"]
+
+Gradients: TypeAlias = list[Tensor | None]
+
+
+def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
+    """Add ``gradient`` to that of ``parameter``."""
+    gradient = gradient.to(parameter.dtype)
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad += gradient
+
+
+def deferrable(module: nn.Module) -> list[nn.Linear]:
+    """The layers of ``module`` whose weight gradients a split backward can leave for later: plain linear ones of real
+    numbers. A subclass, or a layer with a parametrization, may compute something else."""
+    return [layer for layer in module.modules() if type(layer) is nn.Linear and not layer.weight.is_complex()]
+
+
+class _Kept(NamedTuple):
+    """What the weight gradient of one linear layer needs, after one micro-batch's input-gradient pass."""
+
+    layer: nn.Linear
+    x: Tensor
+    gradient: Tensor
+
+
+class _DeferredLinear(torch.autograd.Function):
+    """A linear layer whose backward gives the input gradient and keeps what its weight gradient needs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: nn.Linear,
+                kept: list[_Kept]) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.layer, ctx.kept = layer, kept
+        return nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        x, weight = ctx.saved_tensors
+        ctx.kept.append(_Kept(ctx.layer, x.detach(), gradient))
+        x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
+        return x_gradient, None, None, None, None
+
+
+class _Entrance(torch.autograd.Function):
+    """Where an input enters: the same tensor, whose gradient is put down in ``gradients[place]``."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: Tensor, x: Tensor, gradients: Gradients, place: int) -> Tensor:
+        ctx.gradients, ctx.place = gradients, place
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None]:
+        ctx.gradients[ctx.place] = gradient
+        return None, None, None, None
+
+
+class _Graph(NamedTuple):
+    """What a forward leaves for its backward: the edges where outputs leave, by their number, and where the inputs'
+    gradients are put down."""
+
+    ends: tuple[tuple[int, GradientEdge], ...]
+    inputs: Gradients
+
+
+class _Repeat(NamedTuple):
+    """What a forward leaves for its recomputation: its inputs, as the shelf or as tensors, and the random state."""
+
+    inputs: tuple[Any, ...]
+    random: Tensor
+    random_gpu: Tensor | None
+
+
+class StageRunner:
+    """Runs ``module`` on micro-batches that overlap in time: tensors in, a tensor or several out.
+
+    The inputs numbered in ``constant`` get no gradient, nor do those of whole numbers or truth values. ``function`` is
+    what a forward calls, the module itself unless given. With ``split``, the module's plain ``nn.Linear`` layers (of
+    real numbers) defer their weight gradients; they are changed in place, and given back by :meth:`close`. Hooks on
+    their weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
+    ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it again on the same random numbers
+    (running statistics, as of a batch norm, are then counted twice). With ``offload``, what a forward keeps can be
+    moved to the host by that engine: all of it, or what the operations of the submodules named in ``offloaded`` keep.
+    With ``beside``, copies begin where a forward ends and where :meth:`load` is called, and are waited for by
+    :meth:`offload` and :meth:`arrive`. ``complete``, if set, is called for a deferred parameter when a micro-batch has
+    given it all that its layers' uses contribute. Nothing but the engine is shared between runners.
+    """
+
+    def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
+                 function: Callable[..., Tensor | Sequence[Tensor]] | None = None, split: bool = False,
+                 recompute: bool = False, offload: CopyEngine | None = None, beside: bool = False,
+                 offloaded: Collection[str] | None = None,
+                 add: Callable[[Tensor, Tensor], None] = add_gradient) -> None:
+        self.module, self.constant, self.add = module, constant, add
+        self.complete: Callable[[Tensor], None] = lambda parameter: None
+        self._function = module if function is None else function
+        self._graphs: dict[int, _Graph] = {}
+        self._kept: dict[int, list[_Kept]] = {}
+        self._repeats: dict[int, _Repeat] | None = {} if recompute else None
+        self._shelves: dict[int, Shelf] | None = None if offload is None else {}
+        self._engine, self._beside = offload, beside
+        self._inside = 0 if offloaded is not None else 1  # how many of ``offloaded`` are running
+        self._hooks = [hook for part in offloaded or () for hook in self._watch(module.get_submodule(part))]
+        self._handle = torch.empty(0, requires_grad=True)
+        self._micro_batch = 0
+        self._split = deferrable(module) if split else []
+        for layer in self._split:
+            layer.__dict__["forward"] = self._deferring(layer)
+
+    def close(self) -> None:
+        """Give the module its own linear layers back."""
+        for layer in self._split:
+            layer.__dict__.pop("forward", None)
+        for hook in self._hooks:
+            hook.remove()
+
+    @property
+    def deferring(self) -> Sequence[nn.Linear]:
+        """The layers whose weight gradients wait."""
+        return self._split
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """How many micro-batches have a graph kept, and how many wait for their weight gradient only."""
+        return len(self._graphs), len(self._kept.keys() - self._graphs.keys())
+
+    def forward(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The stage's outputs for the inputs ``xs``, detached. What the backward needs is kept until then."""
+        if self._repeats is None:
+            return self._forward(micro_batch, xs)
+        shelf = self._shelf(micro_batch) if self._shelves is not None else None
+        put: Callable[[Tensor], Any] = Tensor.detach if shelf is None else shelf.put
+        on_gpu = next((x.device for x in xs if x.is_cuda), None)
+        self._repeats[micro_batch] = _Repeat(tuple(put(x) for x in xs), torch.get_rng_state(),
+                                             None if on_gpu is None else torch.cuda.get_rng_state(on_gpu))
+        if shelf is not None and self._beside:
+            shelf.begin_offload()
+        return self.infer(*xs)
+
+    def recompute(self, micro_batch: int) -> None:
+        """Run the forward again, now keeping what the backward needs."""
+        assert self._repeats is not None
+        self.arrive(micro_batch)
+        inputs, random, random_gpu = self._repeats.pop(micro_batch)
+        shelf = self._shelves.pop(micro_batch) if self._shelves is not None else None
+        xs = inputs if shelf is None else tuple(shelf.take(x) for x in inputs)
+        on_gpu = [x.device for x in xs if x.is_cuda][:1]
+        with torch.random.fork_rng(on_gpu):
+            torch.set_rng_state(random)
+            if random_gpu is not None:
+                torch.cuda.set_rng_state(random_gpu, on_gpu[0])
+            self._forward(micro_batch, xs, shelved=False)
+
+    def offload(self, micro_batch: int) -> None:
+        """What the forward kept is on the host from here on, and its memory is given back."""
+        assert self._shelves is not None
+        if not self._beside:
+            self._shelves[micro_batch].begin_offload()
+        self._shelves[micro_batch].arrive()
+
+    def load(self, micro_batch: int) -> None:
+        """Bring back what :meth:`offload` moved: its memory is taken here."""
+        assert self._shelves is not None
+        self._shelves[micro_batch].begin_load()
+        if not self._beside:
+            self._shelves[micro_batch].arrive()
+
+    def arrive(self, micro_batch: int) -> None:
+        """Wait for copies of this micro-batch that are under way, if there are any."""
+        if self._shelves is not None and micro_batch in self._shelves:
+            self._shelves[micro_batch].arrive()
+
+    def moving(self, micro_batch: int) -> int:
+        """Bytes that move to the host and back, of a forward that has run."""
+        assert self._shelves is not None
+        return self._shelves[micro_batch].size
+
+    def infer(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The stage's outputs for ``xs`` without keeping anything."""
+        with torch.no_grad():
+            return _several(self._function(*xs))
+
+    def backward(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Full backward from the ``gradients`` of the outputs (``None``: nothing depends on that output).
+
+        Adds to the parameters' gradients and returns the inputs' (``None`` for one that has none).
+        """
+        self._micro_batch = micro_batch  # for layers that are recomputed now
+        self.arrive(micro_batch)
+        graph = self._graphs.pop(micro_batch)
+        led = [(edge, gradient) for i, edge in graph.ends if (gradient := gradients[i]) is not None]
+        if led:
+            _run_backward(*zip(*led, strict=True))
+        if self._shelves is not None:
+            self._shelves.pop(micro_batch, None)
+        return tuple(graph.inputs)
+
+    def input_grad(self, micro_batch: int, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Backward without the linear layers' weight gradients, which :meth:`weight_grad` must follow with."""
+        self._kept.setdefault(micro_batch, [])
+        return self.backward(micro_batch, *gradients)
+
+    def weight_grad(self, micro_batch: int) -> None:
+        """Add the weight gradients that :meth:`input_grad` deferred, and free what it kept."""
+        kept = self._kept.pop(micro_batch)
+        uses = Counter(parameter for item in kept for parameter in item.layer.parameters(recurse=False))
+        with torch.no_grad():
+            for layer, x, gradient in _drain(kept):
+                rows = gradient.reshape(-1, gradient.shape[-1])
+                for parameter in layer.parameters(recurse=False):
+                    if parameter.requires_grad:
+                        self.add(parameter, rows.T @ x.reshape(-1, x.shape[-1]).to(rows.dtype)
+                                 if parameter is layer.weight else rows.sum(0))
+                    uses[parameter] -= 1
+                    if not uses[parameter]:
+                        self.complete(parameter)
+
+    def _forward(self, micro_batch: int, xs: Sequence[Tensor], shelved: bool = True) -> tuple[Tensor, ...]:
+        self._micro_batch = micro_batch
+        gradients: Gradients = [None] * len(xs)
+        kept: AbstractContextManager[object] = nullcontext()
+        shelf = self._shelf(micro_batch) if self._shelves is not None and shelved else None
+        if shelf is not None:
+            shelf.leave(xs)
+            kept = torch.autograd.graph.saved_tensors_hooks(shelf.put, shelf.take)
+        entered = [x.detach() if i in self.constant or not (x.is_floating_point() or x.is_complex())
+                   else _Entrance.apply(self._handle, x, gradients, i)  # type: ignore[no-untyped-call]
+                   for i, x in enumerate(xs)]
+        with kept:
+            ys = _several(self._function(*entered))
+        ends = tuple((i, _end(y)) for i, y in enumerate(ys) if y.requires_grad)
+        if not ends:
+            raise ValueError("none of the stage's outputs depends on a parameter or on an input that has a gradient, "
+                             "but the plan has a backward for it")
+        self._graphs[micro_batch] = _Graph(ends, gradients)
+        if shelf is not None and self._beside:
+            shelf.begin_offload()
+        return tuple(y.detach() for y in ys)
+
+    def _shelf(self, micro_batch: int) -> Shelf:
+        assert self._shelves is not None and self._engine is not None
+        if micro_batch not in self._shelves:
+            moves: Callable[[], bool] = (lambda: True) if self._repeats is not None else lambda: self._inside > 0
+            self._shelves[micro_batch] = Shelf(self._engine, [*self.module.parameters(), *self.module.buffers()], moves)
+        return self._shelves[micro_batch]
+
+    def _watch(self, part: nn.Module) -> Iterator[RemovableHandle]:
+        """Count when ``part`` is running."""
+        def enter(module: nn.Module, xs: Any) -> None:
+            self._inside += 1
+
+        def leave(module: nn.Module, xs: Any, ys: Any) -> None:
+            self._inside -= 1
+
+        yield part.register_forward_pre_hook(enter)
+        yield part.register_forward_hook(leave, always_call=True)
+
+    def _deferring(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            if not (torch.is_grad_enabled() and layer.weight.requires_grad):
+                return nn.Linear.forward(layer, x)
+            kept = self._kept.setdefault(self._micro_batch, [])
+            y: Tensor = _DeferredLinear.apply(x, layer.weight, layer.bias, layer, kept)  # type: ignore[no-untyped-call]
+            return y
+
+        return forward
+
+
+#: What ``torch.autograd.backward`` hands over to after its own checks in Python, which take as long as a small stage's
+#: backward, and which the engine makes again. It is private, but the same from torch 2.6 to 2.14; before 2.7 it is also
+#: the one way to go backward from an edge. A torch that has it no more has what is public.
+_ENGINE: Callable[..., object] | None = (
+    getattr(autograd_graph, "_engine_run_backward", None) if torch.__version__ < "2.15" else None)
+
+
+def _run_backward(ends: Sequence[GradientEdge], gradients: Sequence[Tensor]) -> None:
+    """``torch.autograd.backward``, without what takes time there."""
+    if _ENGINE is None:
+        torch.autograd.backward(ends, gradients)
+    else:
+        _ENGINE(tuple(ends), tuple(gradients), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def _end(y: Tensor) -> GradientEdge:
+    """The edge where ``y`` leaves, which holds the graph before it. The edge of a node in Python (a function of ours or
+    of a user) does so from torch 2.9 on only; so it is that of a view of ``y``, whose node is not."""
+    return get_gradient_edge(y.view_as(y) if isinstance(y.grad_fn, BackwardCFunction) else y)
+
+
+def _several(ys: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return (ys,) if isinstance(ys, Tensor) else tuple(ys)
+
+
+def _drain(kept: list[_Kept]) -> Iterator[_Kept]:
+    while kept:
+        yield kept.pop()  # each is freed as soon as it has been used

@@ -1,0 +1,151 @@
+"""Which parameters are one, although several stages hold them: tied ones, and objects that stages of a rank share.
+
+Every parameter belongs to one *group*: the set of stages that hold it. A plan has a REDUCE for each group, so the
+groups must be known before its program is proven; what modules share is known on their rank alone, so ranks tell each
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from weft.runtime.interface.training import Training
+from weft.runtime.plan.plan import Plan
+from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.train.parallel import is_sharded
+
+__all__ = ["Holding", "Tie", "Ties", "holding", "shared_stages"]
+
+
+class Holding(NamedTuple):
+    """What one rank knows of parameters that several stages hold: of each tie the stages, with those of this rank that
+    hold the same object; and the stages that hold an object which no tie names."""
+
+    ties: list[tuple[int, ...]]
+    objects: list[tuple[int, ...]]
+
+
+def holding(training: Training) -> Holding:
+    """That of the rank with ``training``. Raises :class:`~weft.runtime.ranks.session.SessionError` for a tie that names
+    what is not there."""
+    holders = _holders(training)
+    named = [set(_named(training, tie).values()) for tie in training.ties]
+    return Holding([tuple(sorted(set(tie).union(*(holders.get(p, ()) for p in found))))
+                    for tie, found in zip(training.ties, named, strict=True)],
+                   [tuple(sorted(stages)) for parameter, stages in holders.items()
+                    if len(stages) > 1 and not any(parameter in found for found in named)])
+
+
+def shared_stages(found: Iterable[Holding]) -> list[tuple[int, ...]]:
+    """The sets of stages that hold parameters together, from what all ranks know."""
+    every = list(found)
+    ties = [tuple(sorted({stage for stages in same for stage in stages}))
+            for same in zip(*(each.ties for each in every), strict=True)]
+    return sorted({*ties, *(stages for each in every for stages in each.objects)})
+
+
+def _holders(training: Training) -> dict[nn.Parameter, set[int]]:
+    """The stages that hold each parameter that is trained."""
+    found: dict[nn.Parameter, set[int]] = {}
+    for stage, module in training.stages.items():
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                found.setdefault(parameter, set()).add(stage)
+    return found
+
+
+def _named(training: Training, tie: Mapping[int, str]) -> dict[int, nn.Parameter]:
+    """The parameters of this rank that ``tie`` names, by stage."""
+    found = {}
+    for stage in sorted(set(tie) & set(training.stages)):
+        named = dict(training.stages[stage].named_parameters(remove_duplicate=False))
+        if tie[stage] not in named:
+            raise SessionError(f"ties name the parameter {tie[stage]!r} of stage {stage}, whose module has "
+                               f"{', '.join(named) or 'none'}")
+        found[stage] = named[tie[stage]]
+    return found
+
+
+class Tie(NamedTuple):
+    """The parameters of this rank that are one; which of their gradients are to be added up; the ranks over which
+    (none if each adds up its own); whether this rank counts it in the norm; and the stages that hold it."""
+
+    parameters: tuple[nn.Parameter, ...]
+    added: tuple[nn.Parameter, ...]
+    ranks: tuple[int, ...]
+    counted: bool
+    stages: tuple[int, ...]
+
+
+class Ties:
+    """What of rank ``session.rank``'s part of ``plan`` is one parameter, as ``training`` has it.
+
+    ``ties`` are those of :attr:`~weft.runtime.interface.training.Training.ties` with a parameter on this rank;
+      ``groups`` has, for each trainable parameter of this rank, the stages that hold it; ``shared`` are the groups of
+      several stages, on any rank; ``spans`` the sets of ranks whose gradients are summed. All ranks make theirs
+      together. Raises :class:`~weft.runtime.ranks.session.SessionError` for ties that mean nothing.
+    """
+
+    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+        self.ranks, self.rank, self.training = plan.stage_groups or (), session.rank, training
+        self._require_plain()
+        named = [_named(training, tie) for tie in training.ties]
+        self._require_one_tie_each(named)
+        everyone = session.exchange(holding(training), "comparing shared parameters")
+        self.shared = shared_stages(everyone)
+        held = [tuple(sorted({stage for each in everyone for stage in each.ties[i]}))
+                for i in range(len(training.ties))]
+        spans = [self._span(tie) for tie in training.ties]
+        self.spans = [ranks for ranks, split in spans if split]
+        self.ties = [self._tie(*facts) for facts in zip(training.ties, named, spans, held, strict=True) if facts[1]]
+        tied = {parameter: tie.stages for tie in self.ties for parameter in tie.parameters}
+        self.groups = {parameter: tied.get(parameter, tuple(sorted(stages)))
+                       for parameter, stages in _holders(training).items()}
+
+    def _require_plain(self) -> None:
+        seen: set[tuple[int, str]] = set()
+        for tie in self.training.ties:
+            if len(tie) < 2:
+                raise SessionError(f"the tie {dict(tie)} must name a parameter of at least two stages")
+            for stage, name in tie.items():
+                if not 0 <= stage < len(self.ranks):
+                    raise SessionError(f"ties name stage {stage}, but there are the stages 0 to {len(self.ranks) - 1}")
+                if (stage, name) in seen:
+                    raise SessionError(f"two ties name {name!r} of stage {stage}: make them one")
+                seen.add((stage, name))
+
+    def _require_one_tie_each(self, named: Sequence[Mapping[int, nn.Parameter]]) -> None:
+        first: dict[nn.Parameter, int] = {}
+        for number, found in enumerate(named):
+            for stage, parameter in found.items():
+                if first.setdefault(parameter, number) != number:
+                    raise SessionError(f"{dict(self.training.ties[first[parameter]])} and "
+                                       f"{dict(self.training.ties[number])} tie one parameter object, that of stage "
+                                       f"{stage}: make them one tie")
+
+    def _span(self, tie: Mapping[int, str]) -> tuple[tuple[int, ...], bool]:
+        """The ranks that hold the parameters of ``tie``, and whether they differ from stage to stage."""
+        ranks = {self.ranks[stage] for stage in tie}
+        return tuple(sorted({rank for group in ranks for rank in group})), len(ranks) > 1
+
+    def _tie(self, tie: Mapping[int, str], named: Mapping[int, nn.Parameter], span: tuple[tuple[int, ...], bool],
+             stages: tuple[int, ...]) -> Tie:
+        ranks, split = span
+        found = list(named.values())
+        groups: dict[nn.Parameter, tuple[int, ...]] = {}
+        for stage, parameter in named.items():
+            if split and is_sharded(parameter):
+                raise SessionError(f"ties name {tie[stage]!r} of stage {stage}, which is sharded: it can only be tied "
+                                   "to parameters on the same ranks, share by share")
+            if groups.setdefault(parameter, self.ranks[stage]) != self.ranks[stage]:
+                raise SessionError(f"{tie[stage]!r} of stage {stage} is the same parameter object in stages on "
+                                   "different ranks: give each stage its own, the tie keeps them equal")
+            if not torch.equal(found[0], parameter):
+                raise SessionError(f"tied parameters begin with different values: {dict(tie)}")
+        added = tuple(p for p, group in groups.items() if not split or group[0] == self.rank)
+        return Tie(tuple(groups), added, ranks if split else (),
+                   counted=self.rank == self.ranks[min(tie)][0] or (not split and is_sharded(found[0])), stages=stages)

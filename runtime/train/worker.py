@@ -1,0 +1,283 @@
+"""The executor's worker that trains (or infers): the stages of a model that live on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.runtime.execute.executor import Parcel, Task
+from weft.runtime.interface.optim import AdamA
+from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import StageWork, Work
+from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.train.accumulation import Folding
+from weft.runtime.train.agreement import wiring_of
+from weft.runtime.train.offload import CopyEngine
+from weft.runtime.train.stage import StageRunner, add_gradient
+from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
+
+__all__ = ["Stages"]
+
+#: What a message looks like that is only there to be waited for.
+TOKEN: Mapping[str, Boundary] = {"": Boundary((1,), torch.uint8)}
+#: What a pass gives that leaves all it computes in the stage.
+NOTHING: Parcel = {}
+
+
+class Stages:
+    """Rank ``session.rank``'s stages of ``plan``, as ``training`` hands them over.
+
+    Raises :class:`~weft.runtime.ranks.session.SessionError` if the problem has no stages or ``training`` does not fit
+    it.
+    """
+
+    def __init__(self, plan: Plan, session: Session, training: Training) -> None:
+        self.wiring = wiring_of(plan, session.rank, training)
+        graph = self.wiring.graph
+        self.graph, self.training, self.rank, self.device = graph, training, session.rank, session.device
+        self.micro_batches = plan.micro_batches
+        self.first_micro_batch = session.replica * plan.micro_batches
+        self.batch_size = session.replicas * plan.micro_batches
+        self._layouts: dict[tuple[int, str, int], Mapping[str, Boundary]] = {}  # the same for every micro-batch
+        self.step = 0
+        self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
+        self.losses: dict[tuple[int, str, int], Tensor] = {}  # (stage, value, micro-batch)
+        mine = {s for s, stage in enumerate(graph.stages) if session.rank in stage.ranks}
+        if self.wiring.is_chain and graph.has_backward and len(graph.stages) - 1 in mine and (
+                training.loss is None or training.targets is None):
+            raise SessionError("the plan has backward passes, so the rank of the last stage must hand over a loss and "
+                               "targets")
+        if training.masters is not None:
+            training.masters.move(self.device)
+        self.engine = CopyEngine(self.device)
+        self.runners = {s: self._runner(s) for s in mine}
+        self.folding = Folding(training, self.runners) if isinstance(training.optimizer, AdamA) else None
+
+    def begin(self, step: int) -> None:
+        """The micro-batches are those of batch ``step`` from now on."""
+        self.step = step
+        self.losses.clear()
+
+    def loss(self) -> float:
+        """What this rank adds to its replica's mean loss of the batch: a stage's loss counts on its first rank."""
+        counted = [loss for (stage, _, _), loss in self.losses.items()
+                   if self.graph.stages[stage].ranks[0] == self.rank]
+        return sum(float(loss) for loss in counted) / self.micro_batches
+
+    def close(self) -> None:
+        """Give the modules back as they came."""
+        for runner in self.runners.values():
+            runner.close()
+        self.engine.close()
+        if self.folding is not None:
+            self.folding.close()
+
+    # -- what the executor asks ----------------------------------------------------------------------------------------
+
+    def reads(self, work: Work) -> Sequence[Work]:
+        """Those that give what a forward takes, or the gradients of what it gave."""
+        return self.wiring.reads(_stage(work))
+
+    def keeps(self, work: Work) -> Work:
+        """A stage may look at its inputs, and at its outputs' gradients, until its last pass is done."""
+        stage, _, micro_batch = _stage(work)
+        return StageWork(stage, self.graph.places[self.graph.stages[stage].order[-1]][1], micro_batch)
+
+    def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
+        """The values, or their gradients, that stages on rank ``target`` read."""
+        stage, letter, _ = _stage(what)
+        if (key := (stage, letter, target)) not in self._layouts:
+            names = self.wiring.parcel(_stage(what), target)
+            self._layouts[key] = {name: self.wiring.boundaries[name] for name in names} or TOKEN
+        return self._layouts[key]
+
+    def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
+        """The same, as the boundaries say they look; the gradient of a value that was not used is zero."""
+        layout, is_gradient = self.layout(what, target), _stage(what).letter != "F"
+        if layout is TOKEN:
+            token = {"": self.token}
+            return lambda result: token
+        entries = list(layout.items())
+        return lambda result: {name: self._checked(what, name, boundary, result.get(name), is_gradient)
+                               for name, boundary in entries}
+
+    def prepare(self, work: Work) -> Callable[[Mapping[Work, Parcel]], None] | None:
+        """Wait for copies to or from the host, where they run beside the computation."""
+        stage, letter, micro_batch = _stage(work)
+        if letter not in "ORBIW" or not self.graph.copies_beside(stage):
+            return None
+        arrive = self.runners[stage].arrive
+        return lambda results: arrive(micro_batch)
+
+    def task(self, work: Work) -> Task:
+        """One pass of one stage."""
+        stage, letter, micro_batch = _stage(work)
+        task, folding = self._pass(stage, letter, micro_batch), self.folding
+        if folding is None or letter not in "BIW":
+            return task
+
+        def folded(results: Mapping[Work, Parcel]) -> Parcel:
+            folding.enter(stage, letter, micro_batch)
+            result = task(results)
+            folding.leave()
+            return result
+
+        return folded
+
+    # -- passes --------------------------------------------------------------------------------------------------------
+
+    def _pass(self, stage: int, letter: str, micro_batch: int) -> Task:
+        if letter == "F":
+            return self._forward(stage, micro_batch)
+        if letter == self.graph.stages[stage].backward:
+            return self._backward(stage, letter, micro_batch)
+        runner = self.runners[stage]
+        run = {"W": runner.weight_grad, "R": runner.recompute, "O": runner.offload, "L": runner.load}[letter]
+
+        def inner(results: Mapping[Work, Parcel]) -> Parcel:
+            run(micro_batch)
+            return NOTHING
+
+        return inner
+
+    def _forward(self, stage: int, micro_batch: int) -> Task:
+        runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
+        giver = {value: StageWork(self.wiring.giver[value], "F", micro_batch) for value in takes
+                 if value in self.wiring.giver}
+        ask, collect = self._data(stage, micro_batch), self._collect(stage, micro_batch)
+        run = partial(runner.forward, micro_batch) if self.graph.stages[stage].backward is not None else runner.infer
+        losses = [value for value in gives if value in self.wiring.losses]
+
+        def forward(results: Mapping[Work, Parcel]) -> Parcel:
+            data = ask()
+            ys = run(*[results[giver[value]][value] if value in giver else self._here(data[value])
+                       for value in takes])
+            if len(ys) != len(gives):
+                raise SessionError(f"stage {stage} gave {len(ys)} values, but its ports name {len(gives)}: "
+                                   f"{', '.join(gives)}")
+            given = dict(zip(gives, ys, strict=True))
+            for value in losses:
+                self.losses[stage, value, micro_batch] = self._scalar(stage, value, given.pop(value))
+            collect(given)
+            return given
+
+        return forward
+
+    def _backward(self, stage: int, letter: str, micro_batch: int) -> Task:
+        runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
+        run = runner.input_grad if letter == "I" else runner.backward
+        gradients = [self._gradient(stage, value, micro_batch) for value in gives]
+        owed = [(place, value) for place, value in enumerate(takes)
+                if letter != "W" and value in self.wiring.differentiated(stage)]
+
+        def backward(results: Mapping[Work, Parcel]) -> Parcel:
+            found = run(micro_batch, *[gradient(results) for gradient in gradients])
+            return {value: gradient for place, value in owed if (gradient := found[place]) is not None}
+
+        return backward
+
+    def _gradient(self, stage: int, value: str, micro_batch: int) -> Callable[[Mapping[Work, Parcel]], Tensor | None]:
+        """The gradient of what ``stage`` gave: of a loss, its share in the batch's mean; else the sum over takers."""
+        if value in self.wiring.losses:
+            return lambda results: torch.full_like(self.losses[stage, value, micro_batch], 1 / self.batch_size)
+        takers = []
+        for taker in self.wiring.gradients_from(value):
+            letter = self.graph.stages[taker].backward
+            assert letter is not None
+            takers.append(StageWork(taker, letter, micro_batch))
+
+        def total(results: Mapping[Work, Parcel]) -> Tensor | None:
+            found: Tensor | None = None
+            for taker in takers:
+                if (gradient := results[taker].get(value)) is not None:
+                    found = gradient if found is None else found + gradient
+            return found
+
+        return total
+
+    # -- modules, data, results ----------------------------------------------------------------------------------------
+
+    def _runner(self, stage: int) -> StageRunner:
+        wiring, passes, training = self.wiring, self.graph.stages[stage].blocks, self.training
+        owed = wiring.differentiated(stage) if self.graph.stages[stage].gives_gradient else ()
+        module = training.stages[stage].to(self.device)
+        for name in training.offloaded.get(stage, ()):
+            if name not in dict(module.named_modules()):
+                raise SessionError(f"offloaded names {name!r}, which is no part of stage {stage}'s module")
+        function: Callable[..., Any] = module
+        if wiring.is_chain and TARGET in wiring.ports[stage].takes:
+            loss = training.loss
+            assert loss is not None
+
+            def function(x: Tensor, target: Tensor) -> Tensor:
+                return loss(module(x), target)
+
+        return StageRunner(module, function=function, split="I" in passes, recompute="R" in passes,
+                           offload=self.engine if "O" in passes else None, beside=self.graph.copies_beside(stage),
+                           offloaded=training.offloaded.get(stage),
+                           constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
+                           add=add_gradient if training.masters is None else training.masters.add)
+
+    def _data(self, stage: int, micro_batch: int) -> Callable[[], Mapping[str, Tensor]]:
+        """What asks for all that ``stage`` takes and no stage gives."""
+        wanted = [value for value in self.wiring.ports[stage].takes if value not in self.wiring.giver]
+        number, training = self.first_micro_batch + micro_batch, self.training
+        if not wanted:
+            return dict
+        if self.wiring.is_chain:
+            sources = {INPUT: training.inputs, TARGET: training.targets}
+            return lambda: {value: ask(self.step, number) for value in wanted if (ask := sources[value]) is not None}
+
+        def ask_by_name() -> Mapping[str, Tensor]:
+            data = training.inputs(self.step, number)
+            missing = [value for value in wanted if value not in data] if isinstance(data, Mapping) else wanted
+            if missing:
+                raise SessionError(f"stage {stage} takes {missing[0]!r}, which no stage gives and inputs({self.step}, "
+                                   f"{number}) does not hold by that name")
+            return dict(data)
+
+        return ask_by_name
+
+    def _collect(self, stage: int, micro_batch: int) -> Callable[[Mapping[str, Tensor]], None]:
+        """What hands over those of the values given that leave the model at ``stage``."""
+        values, collect = self.wiring.results(stage), self.training.collect
+        if not values or collect is None or self.graph.stages[stage].ranks[0] != self.rank:
+            return lambda given: None
+        number, whole = self.first_micro_batch + micro_batch, self.wiring.is_chain
+        return lambda given: collect(self.step, number,
+                                     given[OUTPUT] if whole else {value: given[value] for value in values})
+
+    def _here(self, data: Tensor) -> Tensor:
+        """``data`` on the device. A GPU copies from page-locked memory without making the host wait for all kernels
+        before; so ordinary memory is copied to such first (torch keeps that until it has been read). Data that is
+        page-locked already is waited for: its owner may want to write to it."""
+        if self.device.type == "cuda" and data.device.type == "cpu" and not data.is_pinned():
+            return data.pin_memory().to(self.device, non_blocking=True)
+        return data.to(self.device)
+
+    def _checked(self, what: Work, name: str, boundary: Boundary, found: Tensor | None, is_gradient: bool) -> Tensor:
+        shape, dtype = boundary
+        if found is not None and found.shape == shape and found.dtype == dtype:
+            return found
+        if found is None and is_gradient:
+            return torch.zeros(shape, dtype=dtype, device=self.device)
+        seen = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
+        entry = name if self.wiring.is_chain else f"boundaries[{name!r}]"
+        raise SessionError(f"{what} gives {seen}, but {entry} says {tuple(shape)} of {dtype}")
+
+    @staticmethod
+    def _scalar(stage: int, value: str, loss: Tensor) -> Tensor:
+        if loss.numel() != 1:
+            raise SessionError(f"stage {stage} gives the loss {value!r} in the shape {tuple(loss.shape)}, it must be "
+                               "one number, the mean over the micro-batch")
+        return loss
+
+
+def _stage(work: Work) -> StageWork:
+    assert isinstance(work, StageWork)  # a program of stages has no other words
+    return work

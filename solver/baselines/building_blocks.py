@@ -1,0 +1,260 @@
+"""A search over building blocks for any memory cap, with the problem's own durations.
+
+Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: enumerate the building block's
+offsets, uniform along each way down or up the devices, repeat, squeeze and reorder each, keep the best that fits. The
+paper counts in slots of equal length on a V; here an offset is that, or the duration and the transfer before it, plus
+slack. The number of stages on a device is any, and so is the interval: where no block that keeps the devices busy
+fits, longer intervals hold fewer micro-batches at once. What fits is tried by
+:mod:`weft.solver.baselines.lib.building_block`, a spread of all of them first, then the neighbours of the best. With
+equal durations, split backwards and a V it finds what ZB-V does at its memory, and below that what lies between V-Min,
+V-Half and ZB-V.
+
+The work is limited by a number of operations, never by time: the same problem gives the same schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.building_block import BuildingBlock, Flow, Pass
+from weft.solver.baselines.lib.extend import ENOUGH, extended
+from weft.solver.clock import checked
+from weft.solver.pipeline import Pipeline
+from weft.solver.problem import Problem
+
+__all__ = ["orders"]
+
+#: Operations that the passes of one search may run in all, and how many passes that may be.
+WORK, PASSES = 150_000, 200
+#: Slots of slack between neighbouring stages on the same way, and between the last forward and the first gradient.
+_SLACKS, _GAPS = (0.0, 1.0, 2.0), (0.0, 1.0, 2.0, 3.0)
+#: Lengths of the interval, in times of the busiest device's work.
+_STRETCHES = (1.0, 1.05, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 36.0)
+_NEVER = float("inf")
+#: Ways to run a block, in turns: lead, patience, and whether all durations count as one slot.
+_MANNERS = ((1.0, 0.0, False), (_NEVER, 0.0, True), (1.0, 1.0, False), (_NEVER, 0.0, False), (1.0, 0.0, True),
+            (_NEVER, 1.0, False))
+#: How many of the blocks that fit are tried before the neighbours of the best, as a share of the work.
+_SPREAD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A building block: ``slack`` along even and odd ways of the forwards and of the gradients, in slots, the ``gap``
+    between forwards and gradients, the interval's ``stretch``; ``even`` where all durations count as one slot; ``lead``
+    and ``patience`` as in the block, the former in intervals."""
+
+    slack: tuple[float, float, float, float]
+    gap: float
+    stretch: float
+    lead: float = 1.0
+    patience: float = 0.0
+    even: bool = False
+
+
+def orders(problem: Problem, micro_batches: int) -> list[Row]:
+    """Per-device orders. Any training pipeline; the devices' capacities are respected.
+
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else, or if no building block fits.
+    """
+    pipeline = require_pipeline(problem)
+    require_backward(pipeline)
+    search = _Search(pipeline, micro_batches)
+    ranked = search.ranked()
+    search.spare_memory(ranked)
+    for choice in ranked:
+        def make(n: int, choice: _Choice = choice) -> list[Row] | None:
+            made = search.run(choice, n)
+            return None if made is None else made.rows
+
+        rows = extended(problem, micro_batches, make)
+        if rows is not None:
+            return rows
+    raise NotApplicable("no building block that was tried fits the devices' memory")
+
+
+class _Search:
+    """The building blocks of one pipeline, tried on a few of its micro-batches."""
+
+    def __init__(self, pipeline: Pipeline, micro_batches: int) -> None:
+        self.pipeline = pipeline
+        self.flow = flow = Flow.of(pipeline)
+        self.mine = [[i for i, device in enumerate(flow.device) if device == d] for d in range(len(flow.room))]
+        self.micro_batches = micro_batches
+        self.trial = min(micro_batches, 2 * len(flow.room) + 4)
+        self.left = min(WORK, PASSES * self.trial * len(pipeline.problem.blocks))
+        self.work = max(sum(flow.duration[i] + flow.filler_duration[i] for i in mine) for mine in self.mine)
+        self.slot = self.work / max(sum(1 + (flow.filler[i] >= 0) for i in mine) for mine in self.mine)
+        self.earliest = np.cumsum([0.0, *(flow.duration[i] + flow.lag[i + 1] for i in range(len(flow.steps) - 1))])
+        self.shares = np.cumsum(_shares(pipeline), axis=0) * self.slot
+        self.room = self._room()
+        self.floor = self._floor() * (1 + 1e-9)
+        self.tried: dict[_Choice, float] = {}
+
+    def _room(self) -> list[int]:
+        """What the devices have, but no more than twice as many micro-batches as devices take: more buys nothing."""
+        flow, room = self.flow, []
+        for mine, limit in zip(self.mine, flow.room, strict=True):
+            enough = 2 * len(flow.room) * sum(max(flow.change[i], 0) for i in mine) + max(
+                max(flow.take[i], flow.filler_take[i]) for i in mine) if mine else 0
+            room.append(enough if limit is None else min(limit, enough))
+        return room
+
+    def _floor(self) -> float:
+        """A makespan that no order can beat: each device's work between its earliest start and its last gradient's way
+        to the end (weight gradients may come last of all)."""
+        flow, end, floor = self.flow, self.earliest[-1] + self.flow.duration[-1], 0.0
+        for mine in filter(None, self.mine):
+            last = max(mine)
+            after = 0.0 if flow.filler[last] >= 0 else end - self.earliest[last] - flow.duration[last]
+            work = sum(flow.duration[i] + flow.filler_duration[i] for i in mine)
+            floor = max(floor, self.earliest[min(mine)] + self.micro_batches * work + after)
+        return floor
+
+    def run(self, choice: _Choice, micro_batches: int) -> Pass | None:
+        """A pass of ``choice``."""
+        params = np.array([*choice.slack, choice.gap])
+        earliest = np.arange(len(self.flow.steps)) * self.slot if choice.even else self.earliest
+        offsets = tuple(float(x) for x in earliest + self.shares @ params)
+        block = BuildingBlock(offsets, choice.stretch * self.work, choice.lead * choice.stretch * self.work,
+                              choice.patience)
+        return self.flow.run(block, micro_batches, self.room)
+
+    def ranked(self) -> list[_Choice]:
+        """What fits, the best first, after as many trials as the work allows."""
+        fitting = self._fitting()
+        count = min(len(fitting), max(1, int(_SPREAD * self.left / (self.trial * len(self.pipeline.problem.blocks)))))
+        for k in range(count):
+            lead, patience, even = _MANNERS[k % len(_MANNERS)]
+            choice = replace(fitting[int(len(fitting) * (k / count) ** 2)], lead=lead, patience=patience, even=even)
+            if self._score(choice) <= self.floor:
+                break
+        self._climb()
+        ranked = sorted((choice for choice, score in self.tried.items() if score < _NEVER),
+                        key=lambda choice: self.tried[choice])
+        if self.trial == self.micro_batches:
+            return ranked
+        full = min(self.micro_batches, ENOUGH)
+        finalists = {choice: made.makespan for choice in ranked[:3] if (made := self.run(choice, full)) is not None}
+        return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked[3:]]
+
+    def spare_memory(self, ranked: list[_Choice]) -> None:
+        """Of memory without a limit take no more than the best needs for its makespan."""
+        unlimited = [limit is None for limit in self.flow.room]
+        if not ranked or not any(unlimited):
+            return
+        count = min(self.micro_batches, ENOUGH)
+        best, whole = self.run(ranked[0], count), self.room
+        for share in (0.75, 0.5, 0.4):
+            before = self.room
+            self.room = [int(amount * share) if free else amount for amount, free in zip(whole, unlimited, strict=True)]
+            made = self.run(ranked[0], count)
+            if best is None or made is None or made.makespan > best.makespan:
+                self.room = before
+                return
+
+    def _climb(self) -> None:
+        """Try the neighbours of the best, then those of the first that is better, and so on while work is left."""
+        looked_at: set[_Choice] = set()
+        while others := [choice for choice, score in self.tried.items() if score < _NEVER and choice not in looked_at]:
+            best = min(others, key=lambda choice: self.tried[choice])
+            goal = min(self.tried.values())
+            for neighbour in _neighbours(best):
+                if self.left <= 0 or goal <= self.floor:
+                    return
+                if self._score(neighbour) < goal:
+                    break
+            else:
+                looked_at.add(best)
+
+    def _score(self, choice: _Choice) -> float:
+        """The makespan of all micro-batches, by a pass of a few and the pace of its second half."""
+        if choice in self.tried:
+            return self.tried[choice]
+        made = self.run(choice, self.trial)
+        self.left -= self.trial * len(self.pipeline.problem.blocks)
+        score = _NEVER
+        if made is not None:
+            score = made.makespan + (self.micro_batches - self.trial) * max(self.work, made.pace)
+        self.tried[choice] = score
+        return score
+
+    def _fitting(self) -> list[_Choice]:
+        """The choices whose repeated block fits, shorter intervals first; of one interval, those that hold most."""
+        bends = len(set(_ways(self.pipeline))) > 1
+        grid = [(slack, gap) for slack in product(_SLACKS, repeat=4) for gap in _GAPS
+                if bends or (slack[1], slack[3]) == (0.0, 0.0)]
+        offsets = self.earliest + np.array([[*slack, gap] for slack, gap in grid]) @ self.shares.T
+        found: list[_Choice] = []
+        for stretch in _STRETCHES:
+            held = self._held(offsets, stretch * self.work)
+            fitting = [k for k in np.argsort(-held, kind="stable") if held[k] >= 0]
+            found += [_Choice(grid[k][0], grid[k][1], stretch) for k in fitting]
+            if len(found) >= len(grid):
+                break
+        return found
+
+    def _held(self, offsets: npt.NDArray[np.float64], interval: float) -> npt.NDArray[np.float64]:
+        """Per row of ``offsets``, what the block holds when repeated for ever, as a share of the room summed over the
+        devices; minus infinity if it does not fit."""
+        flow, total = self.flow, np.zeros(len(offsets))
+        for mine, room in zip(checked(self.mine), self.room, strict=True):
+            own = offsets[:, mine]
+            change = np.array([flow.change[i] + (flow.filler_change[i] if flow.filler[i] >= 0 else 0) for i in mine],
+                              dtype=np.float64)  # amounts may be too large for whole numbers
+            started = np.floor((own[:, :, None] - own[:, None, :]) / interval + 1e-9) + 1  # of the last axis, by then
+            level = started @ change
+            need = level - change + np.array([max(flow.take[i], flow.change[i] + flow.filler_take[i]) for i in mine],
+                                            dtype=np.float64)
+            peak = need.max(axis=1, initial=0)
+            total += peak / max(room, 1)
+            total[peak > room] = -np.inf
+        return total
+
+
+def _ways(pipeline: Pipeline) -> list[int]:
+    """Per stage, the number of the way along the devices on which it lies, a new one where a device comes again."""
+    ways, way, met = [], 0, set[int]()
+    for stage in pipeline.stages:
+        if stage.device in met:
+            way, met = way + 1, set()
+        met.add(stage.device)
+        ways.append(way)
+    return ways
+
+
+def _shares(pipeline: Pipeline) -> npt.NDArray[np.float64]:
+    """Per step, which of a choice's slacks and gap lies before it."""
+    ways = _ways(pipeline)
+    count = len(ways)
+    shares = np.zeros((2 * count, 5))
+    for s in range(1, count):
+        if ways[s] == ways[s - 1]:
+            shares[s, ways[s] % 2] = 1
+            shares[2 * count - s, 2 + ways[s] % 2] = 1  # from the gradient of stage s to that of stage s - 1
+    shares[count, 4] = 1
+    return shares
+
+
+def _neighbours(choice: _Choice) -> Iterator[_Choice]:
+    """Choices a step away."""
+    for step in (0.5, -0.5, 1.0, -1.0):
+        if choice.gap + step >= 0:
+            yield replace(choice, gap=choice.gap + step)
+        for k in range(4):
+            if choice.slack[k] + step >= 0:
+                yield replace(choice, slack=(*choice.slack[:k], choice.slack[k] + step, *choice.slack[k + 1:]))  # type: ignore[arg-type]
+    for factor in (0.97, 1.03, 0.9, 1.1):
+        if choice.stretch * factor >= 0.9:
+            yield replace(choice, stretch=choice.stretch * factor)
+    for lead in (1.0, _NEVER, 0.0):
+        yield replace(choice, lead=lead)
+    for patience in (0.0, 1.0, 0.5):
+        yield replace(choice, patience=patience)
+    yield replace(choice, even=not choice.even)

@@ -1,0 +1,53 @@
+"""Memory of a problem's blocks as whole numbers, so that sums are exact and fast."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+from weft.solver.problem import Number, Problem
+
+__all__ = ["Amounts"]
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Per device and block: what the block takes at its start and how much more is held after its end than before.
+
+    All in units of 1/``scale`` of the problem's memory unit, so that decimal fractions add up exactly. ``room`` is the
+    device's capacity, ``None`` where it is unlimited. A device runs one block at a time, so the order of its blocks
+    says all about its memory: a block fits if ``level + take <= room`` before it, and ``level + change`` is left after.
+    """
+
+    room: tuple[int | None, ...]
+    take: tuple[dict[int, int], ...]
+    change: tuple[dict[int, int], ...]
+    scale: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> Amounts:
+        """The amounts of ``problem``."""
+        capacities = [None if device.memory is None else _decimal(device.memory) for device in problem.devices]
+        memory = [[_decimal(amount) for amount in block.memory] for block in problem.blocks]
+        workspace = [[_decimal(amount) for amount in block.workspace] for block in problem.blocks]
+        every = [amount for amounts in (*memory, *workspace) for amount in amounts]
+        scale = math.lcm(*(amount.denominator for amount in (*every, *capacities) if amount is not None))
+        take: tuple[dict[int, int], ...] = tuple({} for _ in problem.devices)
+        change: tuple[dict[int, int], ...] = tuple({} for _ in problem.devices)
+        for i, block in enumerate(problem.blocks):
+            for place, device in enumerate(block.devices):
+                amount = memory[i][place]
+                take[device][i] = int((max(amount, Fraction(0)) + workspace[i][place]) * scale)
+                change[device][i] = int(amount * scale)
+        room = tuple(None if capacity is None else int(capacity * scale) for capacity in capacities)
+        return cls(room, take, change, scale)
+
+    def amount(self, scaled: int, unit: str) -> str:
+        """``scaled`` in the problem's memory unit, as text for people."""
+        return f"{float(Fraction(scaled, self.scale)):.12g} {unit}"
+
+
+def _decimal(value: Number) -> Fraction:
+    return Fraction(value) if isinstance(value, int) else Fraction(Decimal(repr(float(value))))

@@ -1,0 +1,51 @@
+"""What a baseline is, and what all of those for pipelines share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weft.solver.pipeline import NotAPipeline, Pipeline
+from weft.solver.problem import Problem
+from weft.solver.timing import Orders
+
+__all__ = ["Baseline", "NotApplicable", "Row", "require_backward", "require_pipeline"]
+
+#: One device's ``(block, micro_batch)``, in order.
+Row: TypeAlias = list[tuple[int, int]]
+
+
+class NotApplicable(ValueError):
+    """This baseline cannot run this problem with this many micro-batches; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A published schedule, or a simple one to be held against.
+
+    ``orders(problem, micro_batches)`` gives per-device orders, or raises :class:`NotApplicable`. ``source`` cites where
+    the schedule was published; ``needs`` says in a few words which problems it applies to.
+    """
+
+    name: str
+    title: str
+    source: str
+    needs: str
+    orders: Callable[[Problem, int], Orders]
+
+
+def require_pipeline(problem: Problem) -> Pipeline:
+    """``problem`` as a pipeline. Raises :class:`NotApplicable` with the reason if it is none."""
+    try:
+        return Pipeline.of(problem)
+    except NotAPipeline as error:
+        raise NotApplicable(f"it needs a pipeline, but {error}") from None
+
+
+def require_backward(pipeline: Pipeline, *, split: bool = False) -> None:
+    """Raise :class:`NotApplicable` for a pipeline without a backward, or (``split``) whose backward is not split."""
+    if not pipeline.has_backward:
+        raise NotApplicable("it alternates forwards and backwards, but this pipeline has no backward")
+    if split and not pipeline.is_split:
+        raise NotApplicable("it needs backwards split into input_grad and weight_grad blocks")

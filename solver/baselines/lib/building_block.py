@@ -1,0 +1,249 @@
+"""From a building block to a schedule: repeat it, squeeze it and reorder it under a memory cap, in one pass.
+
+A *building block* (Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 3) says when one
+micro-batch runs each forward and each gradient, counted from its first; it is repeated once an *interval*. The times
+are only an order of preference here: operation (block, m) has the key ``offset + m * interval``, and a device that is
+free runs, of what it can run, the operation with the least key. That is the paper's squeezing (nobody waits for a slot)
+and reordering (warm-up and cool-down use slots that the block leaves open) at once, with the problem's own durations.
+Weight gradients, which nobody waits for, fill what would be idle and make room when memory is short.
+
+An operation may overtake another of a smaller key only if the device's memory then still takes all that it has
+overtaken, in the order of their keys and with each weight gradient right behind its input gradient. So a building block
+that fits when it is run that way never gets stuck.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from weft.solver.baselines.lib.amounts import Amounts
+from weft.solver.baselines.lib.base import Row
+from weft.solver.clock import checkpoint
+from weft.solver.pipeline import Pipeline
+
+__all__ = ["BuildingBlock", "Flow", "Pass"]
+
+
+@dataclass(frozen=True, slots=True)
+class BuildingBlock:
+    """When one micro-batch runs each step of a :class:`Flow`, and how far apart micro-batches are; in any unit.
+
+    ``offsets`` rise from each step to the next. ``lead`` is by how much an operation's key may exceed the least key
+    still to be run on its device: 0 runs the operations in the order of their keys. ``patience`` is how long a device
+    waits for an operation that is about to become ready rather than run a weight gradient, in lengths of the latter.
+    """
+
+    offsets: tuple[float, ...]
+    interval: float
+    lead: float = float("inf")
+    patience: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass through time makes: per-device orders, their makespan (links taken as free at all times) and their
+    pace, the time between micro-batches in the second half."""
+
+    rows: list[Row]
+    makespan: float
+    pace: float
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A training pipeline as the pass sees it.
+
+    *Steps* are the blocks that others wait for, forwards and then gradients, each after the one before; ``steps`` are
+    indices into ``problem.blocks``. ``filler`` is the weight gradient behind a step, or -1. ``lag`` is the time
+    from the end of the step before. Times are in the problem's unit; ``take`` and ``change`` are those of
+    :class:`~weft.solver.baselines.lib.amounts.Amounts` for each step, ``filler_take`` and ``filler_change`` for its
+    filler.
+    ``room`` is each device's memory, ``None`` where it is unlimited.
+    """
+
+    steps: tuple[int, ...]
+    filler: tuple[int, ...]
+    device: tuple[int, ...]
+    duration: tuple[float, ...]
+    filler_duration: tuple[float, ...]
+    lag: tuple[float, ...]
+    take: tuple[int, ...]
+    change: tuple[int, ...]
+    filler_take: tuple[int, ...]
+    filler_change: tuple[int, ...]
+    room: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Flow:
+        """The flow of a training ``pipeline``, with its own durations, transfers and memory."""
+        problem = pipeline.problem
+        steps, filler = _steps(pipeline)
+        device = tuple(problem.blocks[i].devices[0] for i in steps)
+        amounts = Amounts.of(problem)
+        lag = [0.0]
+        for before, step in pairwise(steps):
+            name = problem.blocks[before].name
+            lag.append(max(item.lag for item in problem.blocks[step].after if item.block == name and not item.distance))
+        return cls(tuple(steps), tuple(filler), device,
+                   tuple(float(problem.blocks[i].duration) for i in steps),
+                   tuple(float(problem.blocks[i].duration) if i >= 0 else 0.0 for i in filler),
+                   tuple(lag),
+                   tuple(amounts.take[d][i] for d, i in zip(device, steps, strict=True)),
+                   tuple(amounts.change[d][i] for d, i in zip(device, steps, strict=True)),
+                   tuple(amounts.take[d][i] if i >= 0 else 0 for d, i in zip(device, filler, strict=True)),
+                   tuple(amounts.change[d][i] if i >= 0 else 0 for d, i in zip(device, filler, strict=True)),
+                   amounts.room)
+
+    @classmethod
+    def uniform(cls, pipeline: Pipeline, *, whole: bool = False) -> Flow:
+        """The flow as published schedules assume it: a forward, an input and a weight gradient take 1 each (a full
+        backward 2), a stage's activation is 1, and there are neither transfers nor limits to memory.
+
+        ``whole`` takes split backwards for full ones and leaves their weight gradients out.
+        """
+        steps, filler = _steps(pipeline)
+        if whole:
+            filler = [-1] * len(steps)
+        stages = len(pipeline.stages)
+        full = [i >= stages and filler[i] < 0 for i in range(len(steps))]
+        return cls(tuple(steps), tuple(filler), tuple(pipeline.problem.blocks[i].devices[0] for i in steps),
+                   duration=tuple(2.0 if both else 1.0 for both in full), filler_duration=(1.0,) * len(steps),
+                   lag=(0.0,) * len(steps),
+                   take=tuple(int(i < stages) for i in range(len(steps))),
+                   change=tuple(1 if i < stages else -int(full[i]) for i in range(len(steps))),
+                   filler_take=(0,) * len(steps), filler_change=(-1,) * len(steps),
+                   room=(None,) * len(pipeline.problem.devices))
+
+    def run(self, block: BuildingBlock, micro_batches: int, room: Sequence[int | None] | None = None) -> Pass | None:
+        """``micro_batches`` of ``block``, or ``None`` where it gets stuck for memory (``room`` instead of its own)."""
+        return _Run(self, block, micro_batches, self.room if room is None else room).run()
+
+
+def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:
+    """The blocks in a chain, as a micro-batch runs them, and the weight gradient behind each, or -1.
+
+    A stage 0 with a weight gradient alone ends the chain with it.
+    """
+    steps, filler = [stage.forward for stage in pipeline.stages], [-1] * len(pipeline.stages)
+    for stage in reversed(pipeline.stages):
+        steps.append((*stage.gradient, *stage.weights)[0])
+        filler.append(stage.weights[0] if stage.gradient and stage.weights else -1)
+    return steps, filler
+
+
+class _Run:
+    """One pass through time; see the module."""
+
+    def __init__(self, flow: Flow, block: BuildingBlock, micro_batches: int, room: Sequence[int | None]) -> None:
+        self.flow, self.block, self.n = flow, block, micro_batches
+        devices = len(flow.room)
+        self.room = [float("inf") if amount is None else amount for amount in room]
+        self.mine = [[i for i in range(len(flow.steps)) if flow.device[i] == d] for d in range(devices)]
+        self.following = [0] * len(flow.steps)  # each step's next micro-batch
+        self.arrival: list[list[float]] = [[] for _ in flow.steps]  # of those that are on their way, by micro-batch
+        self.arrival[0] = [0.0] * micro_batches
+        self.level = [0] * devices
+        self.waiting: list[list[tuple[int, int]]] = [[] for _ in range(devices)]  # weight gradients: step, micro-batch
+        self.first_waiting = [0] * devices
+        self.waiting_change = [0] * devices
+        self.free = [0.0] * devices
+        self.rows: list[Row] = [[] for _ in range(devices)]
+        self.events = [(0.0, d) for d in range(devices)]
+        self.makespan = 0.0
+
+    def run(self) -> Pass | None:
+        while self.events:
+            checkpoint()
+            now, d = heapq.heappop(self.events)
+            while self.events and self.events[0] == (now, d):
+                heapq.heappop(self.events)
+            if self.free[d] <= now:
+                self._decide(d, now)
+        if any(m < self.n for m in self.following) or any(
+                first < len(queue) for first, queue in zip(self.first_waiting, self.waiting, strict=True)):
+            return None
+        middle = self.arrival[len(self.arrival) // 2]
+        half = self.n // 2
+        pace = (middle[-1] - middle[half]) / (self.n - 1 - half) if self.n - 1 > half else 0.0
+        return Pass(self.rows, self.makespan, pace)
+
+    def _decide(self, d: int, now: float) -> None:
+        """Start on device ``d``, which is free, what is best now, if anything."""
+        flow, block, following = self.flow, self.block, self.following
+        least, soonest = float("inf"), float("inf")
+        ready: list[tuple[float, int]] = []
+        for i in self.mine[d]:
+            m = following[i]
+            if m == self.n:
+                continue
+            key = block.offsets[i] + m * block.interval
+            least = min(least, key)
+            if m < len(self.arrival[i]):
+                if self.arrival[i][m] <= now:
+                    ready.append((key, i))
+                else:
+                    soonest = min(soonest, self.arrival[i][m])
+        ready.sort()
+        for key, i in ready:
+            if key > least + block.lead:
+                break
+            if self.level[d] + flow.take[i] <= self.room[d] and (key == least or self._may_overtake(d, i, key)):
+                self._start(d, i, now)
+                return
+        if self.first_waiting[d] == len(self.waiting[d]):
+            return
+        i, m = self.waiting[d][self.first_waiting[d]]
+        length = flow.filler_duration[i]
+        if not ready and soonest - now < block.patience * length:
+            return  # what is about to arrive would be delayed
+        if self.level[d] + flow.filler_take[i] <= self.room[d]:
+            self.first_waiting[d] += 1
+            self.level[d] += flow.filler_change[i]
+            self.waiting_change[d] -= flow.filler_change[i]
+            self._occupy(d, flow.filler[i], m, now + length)
+
+    def _start(self, d: int, i: int, now: float) -> None:
+        flow, m = self.flow, self.following[i]
+        self.following[i] += 1
+        self.level[d] += flow.change[i]
+        end = now + flow.duration[i]
+        if flow.filler[i] >= 0:
+            self.waiting[d].append((i, m))
+            self.waiting_change[d] += flow.filler_change[i]
+        self._occupy(d, flow.steps[i], m, end)
+        if i + 1 < len(flow.steps):
+            arrival = end + flow.lag[i + 1]
+            self.arrival[i + 1].append(arrival)
+            heapq.heappush(self.events, (arrival, flow.device[i + 1]))
+
+    def _occupy(self, d: int, block: int, m: int, end: float) -> None:
+        self.rows[d].append((block, m))
+        self.free[d] = end
+        self.makespan = max(self.makespan, end)
+        heapq.heappush(self.events, (end, d))
+
+    def _may_overtake(self, d: int, i: int, key: float) -> bool:
+        """Whether what step ``i`` overtakes still fits after it, each weight gradient right behind its gradient."""
+        flow, block, room = self.flow, self.block, self.room[d]
+        level = self.level[d] + self.waiting_change[d] + flow.change[i]
+        if flow.filler[i] >= 0:
+            level += flow.filler_change[i]
+        if level <= self.level[d] + self.waiting_change[d]:
+            return True
+        overtaken: list[tuple[float, int]] = []
+        for j in self.mine[d]:
+            m = self.following[j]
+            other = block.offsets[j] + m * block.interval
+            while m < self.n and other < key and j != i:
+                overtaken.append((other, j))
+                other += block.interval
+                m += 1
+        overtaken.sort()
+        for _, j in overtaken:
+            if level + flow.take[j] > room:
+                return False
+            level += flow.change[j] + (flow.filler_change[j] if flow.filler[j] >= 0 else 0)
+        return True

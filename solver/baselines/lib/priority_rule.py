@@ -1,0 +1,152 @@
+"""List scheduling by keys: operation (block, m) is the more urgent the less ``offset + m * interval`` is.
+
+It is what :mod:`weft.solver.baselines.lib.building_block` does for pipelines, for any block graph: a device that is
+free runs the most urgent operation that it can run, weight gradients only where there is nothing else; an operation may
+overtake more urgent ones only if each of its devices' memory then still takes those, in the order of their keys. So
+whatever fits when it runs in the order of the keys never gets stuck.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from weft.solver.baselines.lib.amounts import Amounts
+from weft.solver.baselines.lib.base import Row
+from weft.solver.clock import checked, checkpoint
+from weft.solver.problem import BlockKind, Problem
+
+__all__ = ["fits_in_order", "keyed_schedule"]
+
+
+def fits_in_order(problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float,
+                  amounts: Amounts) -> bool:
+    """Whether the operations fit the devices' memory in the order of their keys."""
+    levels = [0] * len(problem.devices)
+    keys = sorted((offset + m * interval, i) for m in range(micro_batches) for i, offset in enumerate(offsets))
+    for _, i in checked(keys, 1024):
+        for d in problem.blocks[i].devices:
+            room = amounts.room[d]
+            if room is not None and levels[d] + amounts.take[d][i] > room:
+                return False
+            levels[d] += amounts.change[d][i]
+    return True
+
+
+def keyed_schedule(problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float, lead: float,
+                   amounts: Amounts, *, reserve: bool = True) -> tuple[float, list[Row]] | None:
+    """Makespan and per-device orders, or ``None`` where memory leaves it stuck.
+
+    ``offsets`` (per block) and ``interval`` are in the problem's time unit; ``offsets`` rise along dependencies. An
+    operation's key may exceed the least one still to be run on its devices by no more than ``lead``. With ``reserve`` a
+    block on several devices that waits for the last of them keeps the others free.
+    """
+    run = _Run(problem, micro_batches, offsets, interval, lead, amounts, reserve)
+    return (max(run.free), run.rows) if run.finish() else None
+
+
+class _Run:
+    """One pass through time."""
+
+    def __init__(self, problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float, lead: float,
+                 amounts: Amounts, reserve: bool) -> None:
+        self.problem, self.n, self.amounts = problem, micro_batches, amounts
+        self.offsets, self.interval, self.lead, self.reserve = offsets, interval, lead, reserve
+        self.filler = [block.kind == BlockKind.WEIGHT_GRAD for block in problem.blocks]
+        self.waits = [[0] * micro_batches for _ in problem.blocks]
+        self.arrival = [[0.0] * micro_batches for _ in problem.blocks]
+        self.consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in problem.blocks]
+        for producer, consumer, dependency in problem.dependencies():
+            self.consumers[producer].append((consumer, dependency.lag, dependency.link, dependency.distance))
+            for m in range(dependency.distance, micro_batches):
+                self.waits[consumer][m] += 1
+        self.following = [0] * len(problem.blocks)  # each block's next micro-batch
+        self.open = {i for i, waits in enumerate(self.waits) if not waits[0]}  # blocks whose next has all it waits for
+        self.levels = [0] * len(problem.devices)
+        self.free = [0.0] * len(problem.devices)
+        self.link_free = dict.fromkeys(problem.links_by_name, 0.0)
+        self.rows: list[Row] = [[] for _ in problem.devices]
+        self.times = [0.0]
+
+    def finish(self) -> bool:
+        """Run to the end; whether everything has run."""
+        while self.times:
+            checkpoint()
+            now = heapq.heappop(self.times)
+            while self.times and self.times[0] == now:
+                heapq.heappop(self.times)
+            self._start_what_can(now)
+        return all(m == self.n for m in self.following)
+
+    def _start_what_can(self, now: float) -> None:
+        ready = []
+        for i in self.open:
+            m, devices = self.following[i], self.problem.blocks[i].devices
+            if self.arrival[i][m] <= now and (self.free[devices[0]] <= now or (self.reserve and len(devices) > 1)):
+                ready.append((self.filler[i], self.offsets[i] + m * self.interval, i))
+        ready.sort()
+        kept: set[int] = set()  # devices kept free for a more urgent block on several
+        for _, key, i in ready:
+            devices = self.problem.blocks[i].devices
+            idle = all(self.free[d] <= now for d in devices)
+            if not (idle or (self.reserve and len(devices) > 1)) or any(d in kept for d in devices):
+                continue
+            if not self._fits(i, key):
+                continue
+            if idle:
+                self._start(i, now)
+            else:
+                kept.update(devices)
+
+    def _fits(self, i: int, key: float) -> bool:
+        """Whether block ``i`` fits now, and so does after it all that it overtakes."""
+        for d in self.problem.blocks[i].devices:
+            room = self.amounts.room[d]
+            change, take = self.amounts.change[d], self.amounts.take[d]
+            level = self.levels[d]
+            if room is not None and level + take[i] > room:
+                return False
+            more_urgent: list[tuple[float, int]] = []
+            for j in self.problem.blocks_on[d]:
+                m = self.following[j]
+                other = self.offsets[j] + m * self.interval
+                while other < key and m < self.n:
+                    more_urgent.append((other, j))
+                    m, other = m + 1, other + self.interval
+            if not more_urgent:
+                continue
+            more_urgent.sort()
+            if key > more_urgent[0][0] + self.lead and not self.filler[i]:
+                return False
+            if room is None or change[i] <= 0:
+                continue
+            level += change[i]
+            for _, j in more_urgent:
+                if level + take[j] > room:
+                    return False
+                level += change[j]
+        return True
+
+    def _start(self, i: int, now: float) -> None:
+        block, m = self.problem.blocks[i], self.following[i]
+        self.following[i] = m + 1
+        if m + 1 == self.n or self.waits[i][m + 1]:
+            self.open.remove(i)
+        end = now + block.duration
+        heapq.heappush(self.times, end)
+        for d in block.devices:
+            self.rows[d].append((i, m))
+            self.free[d] = end
+            self.levels[d] += self.amounts.change[d][i]  # nothing else starts there before this block has ended
+        for consumer, lag, link, distance in self.consumers[i]:
+            if m + distance >= self.n:
+                continue
+            begin = end if link is None else max(end, self.link_free[link])
+            if link is not None:
+                self.link_free[link] = begin + lag
+            self.waits[consumer][m + distance] -= 1
+            if not self.waits[consumer][m + distance] and self.following[consumer] == m + distance:
+                self.open.add(consumer)
+            self.arrival[consumer][m + distance] = max(self.arrival[consumer][m + distance], begin + lag)
+            if begin + lag > end:
+                heapq.heappush(self.times, begin + lag)

@@ -1,0 +1,175 @@
+"""One micro-batch after the other: the schedule that needs least memory, and so the last resort of the others."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from weft.solver.baselines.lib.amounts import Amounts
+from weft.solver.baselines.lib.base import NotApplicable, Row
+from weft.solver.clock import checkpoint
+from weft.solver.problem import Problem
+
+__all__ = ["block_order", "in_sequence", "orders"]
+
+#: How many sets of finished blocks the search for a block order looks at before it settles for the best it met.
+SEARCH_LIMIT = 10_000
+
+
+def orders(problem: Problem, micro_batches: int) -> list[Row]:
+    """Per-device orders of one micro-batch at a time, for any problem.
+
+    The blocks run in the same topological order each time, one that fits if there is one (:func:`block_order`).
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable`, naming device and amounts, if not even this fits.
+    """
+    return _repeated(problem, block_order(problem, micro_batches), micro_batches)
+
+
+def in_sequence(problem: Problem, micro_batches: int) -> list[Row] | None:
+    """The same found without search, in about n log n steps for n operations, or None where that meets a dead end."""
+    amounts = Amounts.of(problem)
+    order = _straight_order(problem, amounts, _room_per_micro_batch(problem, amounts, micro_batches))
+    return None if order is None else _repeated(problem, order, micro_batches)
+
+
+def _repeated(problem: Problem, order: Sequence[int], micro_batches: int) -> list[Row]:
+    rows: list[list[int]] = [[] for _ in problem.devices]
+    for block in order:
+        for device in problem.blocks[block].devices:
+            rows[device].append(block)
+    repeated = {row: [(block, m) for m in range(micro_batches) for block in row] for row in set(map(tuple, rows))}
+    return [repeated[tuple(row)] for row in rows]
+
+
+def _straight_order(problem: Problem, amounts: Amounts, room: Sequence[int | None]) -> tuple[int, ...] | None:
+    """The order that always takes the most preferred block that can come next and fits; None at a dead end."""
+    waits = [0] * len(problem.blocks)
+    consumers: list[list[int]] = [[] for _ in problem.blocks]
+    for producer, consumer, dependency in problem.dependencies():
+        if dependency.distance == 0:
+            consumers[producer].append(consumer)
+            waits[consumer] += 1
+    place = {block: place for place, block in enumerate(_preference(problem, amounts))}
+    ready = [(place[i], i) for i, count in enumerate(waits) if not count]
+    heapq.heapify(ready)
+    levels = [0] * len(problem.devices)
+    blocked: list[list[tuple[int, int]]] = [[] for _ in problem.devices]  # by the device that has too little room
+    order: list[int] = []
+    while ready:
+        entry = heapq.heappop(ready)
+        i = entry[1]
+        devices = problem.blocks[i].devices
+        full = next((d for d in devices if (limit := room[d]) is not None and levels[d] + amounts.take[d][i] > limit),
+                    None)
+        if full is not None:
+            blocked[full].append(entry)
+            continue
+        order.append(i)
+        for d in devices:
+            levels[d] += amounts.change[d][i]
+            if blocked[d] and amounts.change[d][i] < 0:
+                for waiting in blocked[d]:
+                    heapq.heappush(ready, waiting)
+                blocked[d] = []
+        for consumer in consumers[i]:
+            waits[consumer] -= 1
+            if not waits[consumer]:
+                heapq.heappush(ready, (place[consumer], consumer))
+    return tuple(order) if len(order) == len(waits) else None
+
+
+def _preference(problem: Problem, amounts: Amounts) -> list[int]:
+    """All blocks, those first that give memory back, else in topological order."""
+    gain = [sum(amounts.change[device][i] for device in block.devices) for i, block in enumerate(problem.blocks)]
+    rank = {block: place for place, block in enumerate(problem.topological_order)}
+    return sorted(rank, key=lambda i: (gain[i] > 0, rank[i]))
+
+
+def block_order(problem: Problem, micro_batches: int) -> tuple[int, ...]:
+    """A topological order of the blocks with which ``micro_batches`` fit one at a time.
+
+    What a device holds depends on the *set* of blocks done, not on their order, so a depth-first search that never
+    enters a set twice settles the question: if it ends without an order, none fits. It tries what frees memory first
+    and is cut off after :data:`SEARCH_LIMIT` sets, which takes wide graphs of dozens of blocks.
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if it found none.
+    """
+    amounts = Amounts.of(problem)
+    room = _room_per_micro_batch(problem, amounts, micro_batches)
+    straight = _straight_order(problem, amounts, room)
+    if straight is not None:  # what the search below finds too where it never has to turn back
+        return straight
+    waits: list[int] = [0] * len(problem.blocks)  # bit sets of blocks
+    for producer, consumer, dependency in problem.dependencies():
+        if dependency.distance == 0:
+            waits[consumer] |= 1 << producer
+    preference = _preference(problem, amounts)
+    everything = (1 << len(problem.blocks)) - 1
+    seen: set[int] = {0}
+    path: list[int] = []
+    levels = [0] * len(problem.devices)
+    closest: tuple[int, int, int, int] | None = None  # least excess met: (excess, device, needed, room)
+
+    def steps(done: int) -> list[int]:
+        """The blocks that can come next and fit, the least preferred first."""
+        nonlocal closest
+        fitting = []
+        for i in reversed(preference):
+            if done >> i & 1 or waits[i] & ~done:
+                continue
+            excess, device = max(((levels[d] + amounts.take[d][i] - limit, d) for d in problem.blocks[i].devices
+                                  if (limit := room[d]) is not None), default=(0, -1))
+            if excess <= 0:
+                fitting.append(i)
+            elif closest is None or excess < closest[0]:
+                limit = room[device]
+                assert limit is not None
+                closest = (excess, device, limit + excess, limit)
+        return fitting
+
+    done = 0
+    stack = [steps(0)]
+    while stack and done != everything and len(seen) <= SEARCH_LIMIT + len(problem.blocks):
+        checkpoint()
+        if not stack[-1]:
+            stack.pop()
+            if path:
+                done = _undo(problem, amounts, levels, path, done)
+            continue
+        i = stack[-1].pop()
+        if done | 1 << i in seen:
+            continue
+        done |= 1 << i
+        seen.add(done)
+        path.append(i)
+        for device in problem.blocks[i].devices:
+            levels[device] += amounts.change[device][i]
+        stack.append(steps(done))
+    if done == everything:
+        return tuple(path)
+    assert closest is not None
+    _, device, needed, limit = closest
+    # The limit leaves out what earlier micro-batches keep; a person compares against the device's capacity.
+    capacity = amounts.room[device]
+    assert capacity is not None
+    kept = capacity - limit
+    verdict = "no order of the blocks was found in which one micro-batch at a time fits" if stack else \
+        "even one micro-batch at a time does not fit"
+    raise NotApplicable(
+        f"{verdict}: device {problem.devices[device].name!r} would hold "
+        f"{amounts.amount(needed + kept, problem.memory_unit)} of its {amounts.amount(capacity, problem.memory_unit)}")
+
+
+def _undo(problem: Problem, amounts: Amounts, levels: list[int], path: list[int], done: int) -> int:
+    i = path.pop()
+    for device in problem.blocks[i].devices:
+        levels[device] -= amounts.change[device][i]
+    return done & ~(1 << i)
+
+
+def _room_per_micro_batch(problem: Problem, amounts: Amounts, micro_batches: int) -> list[int | None]:
+    """Each device's room for the worst of the micro-batches, which is the last where they leave something behind."""
+    room: list[int | None] = []
+    for device, capacity in enumerate(amounts.room):
+        left = sum(amounts.change[device][i] for i in problem.blocks_on[device])
+        room.append(None if capacity is None else capacity - max(0, left) * (micro_batches - 1))
+    return room

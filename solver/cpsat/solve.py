@@ -1,0 +1,246 @@
+"""Running CP-SAT under one budget of time, stoppable by Ctrl-C at any moment without losing what was found."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from weft.solver.clock import OutOfTime, is_over, watching
+from weft.solver.stopping import STOP, shielded
+
+__all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
+
+#: Seconds of wall time that a solve may take, and more for each deterministic second that it may. Where domains are
+#: wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a solve, of
+#: three blocks whose times have 15 digits, did not end in minutes. Any other takes a second or two for each.
+_LEAST_WALL, _WALL = 5.0, 30.0
+#: Seconds between looks for a stop while one model is solved.
+_LOOK = 0.1
+#: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
+_ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
+#: Seconds that a solve which was told to stop gets to do so, before it is left behind.
+_GRACE = 0.5
+
+
+@dataclass
+class Budget:
+    """How long a search may go on. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent
+    measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other stop that somebody asks for
+    (:mod:`weft.solver.stopping`); whoever sees :attr:`spent` returns the best so far.
+
+    ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
+    that are kept free for what follows the search, such as writing what it found.
+    """
+
+    seconds: float = float("inf")
+    deterministic: float | None = None
+    seed: int = 0
+    workers: int = 1
+    interrupted: bool = False
+    started: float = math.nan
+    deterministic_used: float = 0.0
+    reserve: float = 0.0
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.started):
+            self.started = self.now()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the budget's start."""
+        return self.now() - self.started
+
+    @property
+    def left(self) -> float:
+        """Seconds of wall time left, 0 or more; none once a stop was asked for."""
+        self._look()
+        return 0.0 if self.interrupted else max(0.0, self.seconds - self.reserve - self.elapsed)
+
+    @property
+    def deterministic_left(self) -> float:
+        """Deterministic time left, 0 or more."""
+        return float("inf") if self.deterministic is None else max(0.0, self.deterministic - self.deterministic_used)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the search must stop now."""
+        return self.left <= 0 or self.deterministic_left <= 0
+
+    def _look(self) -> None:
+        self.interrupted = self.interrupted or STOP.requested
+
+    def suffices(self, pairs: int) -> bool:
+        """Whether a model that orders so many ``pairs`` of blocks can be built in half of the time left."""
+        return pairs <= _MOST_ORDERED and 2 * _ORDERED * pairs <= self.left
+
+    @contextlib.contextmanager
+    def limited(self, seconds: float = math.inf) -> Iterator[None]:
+        """Work inside stops at its next checkpoint once the wall time is over or the search is interrupted; what comes
+        after the block goes on. ``seconds``: at most so many of what is left; they do not count where deterministic
+        time does, as runs would not repeat then.
+        """
+        until = self.now() + seconds if self.deterministic is None else math.inf
+        with contextlib.suppress(OutOfTime), watching(lambda: self.left <= 0 or self.now() >= until):
+            yield
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What CP-SAT said: a solution (``values``), a proof (``optimal`` or ``infeasible``), a bound, or none of these."""
+
+    solver: cp_model.CpSolver
+    status: cp_model.CpSolverStatus
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a solution to read from ``solver``."""
+        return self.status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the solution is proven optimal (for a problem without objective: found)."""
+        return bool(self.status == cp_model.OPTIMAL)
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that there is no solution."""
+        return bool(self.status == cp_model.INFEASIBLE)
+
+
+def run(
+    model: cp_model.CpModel,
+    budget: Budget,
+    *,
+    deterministic: float = float("inf"),
+    workers: int | None = None,
+    presolve: bool = False,
+    relaxation: bool = True,
+) -> Outcome:
+    """Solve ``model`` within what is left of ``budget``, and at most ``deterministic`` of its deterministic time.
+
+    On Ctrl-C the solve is stopped, ``budget.interrupted`` set, and the incumbent returned. Presolve is off by default:
+    on the models of finite schedules it costs more than it saves. Without ``relaxation`` no linear relaxation is kept,
+    which pays where there is no objective.
+    """
+    attempt = Attempt(model, deterministic, presolve, relaxation)
+    return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
+
+
+def proven(model: cp_model.CpModel, budget: Budget, *, deterministic: float = float("inf")) -> Outcome:
+    """As :func:`run`; where there is no solution, two configurations agree on it."""
+    outcome = run(model, budget, deterministic=deterministic, presolve=True)
+    if not outcome.infeasible:
+        return outcome
+    # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
+    used = outcome.solver.response_proto.deterministic_time
+    second = run(model, budget, workers=1, deterministic=used + 0.05, relaxation=False)
+    return second if second.found else outcome
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A model and how to solve it, as :func:`run` takes it; ``disjunctive`` propagates precedences among the blocks of
+    a device more strongly."""
+
+    model: cp_model.CpModel
+    deterministic: float = float("inf")
+    presolve: bool = False
+    relaxation: bool = True
+    disjunctive: bool = False
+
+
+def race(attempts: Sequence[Attempt], budget: Budget,
+         decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
+    """All attempts at the same time, a worker each; the others are stopped as soon as one outcome is ``decided``.
+
+    The outcomes come in the order of ``attempts``. Which of several wins may differ from run to run.
+    """
+    return _finish([_Solve(attempt, budget, 1) for attempt in attempts], budget, decided)
+
+
+class _Solve:
+    """A solve under way, in a thread of its own: Python delivers Ctrl-C to the main thread only between bytecodes, and
+    a solve is one long native call."""
+
+    def __init__(self, attempt: Attempt, budget: Budget, workers: int) -> None:
+        self.left_behind = False
+        self.solver = cp_model.CpSolver()
+        parameters = self.solver.parameters
+        parameters.random_seed = budget.seed
+        parameters.num_workers = workers
+        parameters.cp_model_presolve = attempt.presolve
+        parameters.cp_model_probing_level = 0
+        if not attempt.relaxation:
+            parameters.linearization_level = 0
+        if attempt.disjunctive:
+            parameters.use_strong_propagation_in_disjunctive = True
+            parameters.use_dynamic_precedence_in_disjunctive = True
+        parameters.catch_sigint_signal = False
+        limit = min(attempt.deterministic, budget.deterministic_left)
+        if limit < float("inf"):
+            parameters.max_deterministic_time = limit
+        wall = min(budget.left, _LEAST_WALL + _WALL * limit)
+        if wall < float("inf"):
+            parameters.max_time_in_seconds = wall
+        self.done = threading.Event()
+        self._model = attempt.model
+        self._result: cp_model.CpSolverStatus | BaseException | None = None
+        threading.Thread(target=self._solve, daemon=True).start()
+
+    def _solve(self) -> None:
+        try:
+            self._result = self.solver.solve(self._model)
+        except BaseException as error:  # handed to the waiting thread, which raises it
+            self._result = error
+        finally:
+            self.done.set()
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the finished solve said."""
+        if self.left_behind:
+            return Outcome(self.solver, cp_model.UNKNOWN)
+        if isinstance(self._result, BaseException):
+            raise self._result
+        if self._result is None or self._result == cp_model.MODEL_INVALID:
+            raise AssertionError(f"CP-SAT refuses the model: {self._model.validate()}")
+        return Outcome(self.solver, self._result)
+
+
+def _finish(solves: Sequence[_Solve], budget: Budget,
+            decided: Callable[[Outcome], bool] = lambda _: False) -> list[Outcome]:
+    """Wait for ``solves``, or stop what is left of them once one is ``decided``, time is over or Ctrl-C comes.
+
+    What does not stop in time (a large model that is still being loaded) is left behind, its outcome unknown.
+    """
+    running, stopped = list(solves), False
+    over: float | None = None  # since when time is
+    with shielded():  # a stop raised between two solves' ends would leave one running
+        while running:
+            try:
+                running[0].done.wait(_LOOK if len(running) == 1 else 0.005)
+            except KeyboardInterrupt:
+                budget.interrupted = True
+            budget.interrupted = budget.interrupted or STOP.hear()
+            if over is None and (budget.left <= 0 or is_over()):
+                over, stopped = time.monotonic(), True
+            if over is not None and time.monotonic() - over > _GRACE:
+                for solve in running:
+                    solve.left_behind = not solve.done.is_set()
+            ended = [solve for solve in running if solve.done.is_set() or solve.left_behind]
+            running = [solve for solve in running if solve not in ended]
+            stopped = stopped or budget.interrupted or any(decided(solve.outcome) for solve in ended)
+            if stopped:  # again and again: one that has not begun yet does not hear it
+                for solve in running:
+                    solve.solver.stop_search()
+    outcomes = [solve.outcome for solve in solves]
+    budget.deterministic_used += sum(solve.solver.response_proto.deterministic_time for solve in solves
+                                     if not solve.left_behind)
+    return outcomes

@@ -1,0 +1,175 @@
+"""The critical cycle of a schedule's steady state: which loop of waits sets its period.
+
+In the steady state the orders of devices and links and the dependencies are difference constraints between
+operations of one period: t_j >= t_i + weight - height x period, where the height says how many periods later
+the instance of j is. The period is the largest weight / height over all cycles (Hanen and Munier, "Cyclic scheduling on
+parallel processors"). It is found exactly by raising the period to the ratio of a violated cycle until none is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from weft.solver.diagnose.critical_path import Levels, Reason
+from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.step.stretch import ends_of_repeats
+from weft.solver.ticks import Instance
+
+__all__ = ["CriticalCycle", "Turn", "critical_cycle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One wait of the cycle: ``target`` starts at least ``weight`` (problem's time unit) after ``source``, whose
+    instance is ``height`` periods earlier.
+
+    Both are block indices. The reason is ``dependency``, ``link`` (the order of transfers), ``device`` or ``memory``
+    (the order on ``device``; see :mod:`weft.solver.diagnose.critical_path`).
+    """
+
+    source: int
+    target: int
+    weight: float
+    height: int
+    reason: Reason
+    device: int | None = None
+
+
+@dataclass(frozen=True)
+class CriticalCycle:
+    """``turns`` in order, the last one leading back to the first. ``weight`` over ``height`` is the length of a period,
+    in the problem's time unit, which advances ``micro_batches`` micro-batches.
+
+    ``device`` is set where the cycle is no more than one device's work: it is busy all the time.
+    """
+
+    turns: tuple[Turn, ...]
+    weight: float
+    height: int
+    micro_batches: int
+    device: int | None = None
+
+    @property
+    def period(self) -> float:
+        """Time per micro-batch that the cycle enforces."""
+        return self.weight / self.height / self.micro_batches
+
+
+def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
+    """The cycle that sets the period of a valid ``schedule``; None where it has no steady state of two periods or more.
+
+    Of several, one device's whole work comes first: nothing but less work there shortens that period.
+    """
+    repetend = schedule.repetend
+    if repetend is None or repetend.count < 2:
+        return None
+    graph = _Graph(schedule, repetend.micro_batches, repetend.count)
+    least, cycle = graph.heaviest()
+    while (longer := graph.violated(least)) is not None:
+        least, cycle = ratio(longer), longer
+    weight = float(sum(edge.weight for edge in cycle) * graph.instance.tick)
+    turns = tuple(graph.turn(edge) for edge in cycle)
+    devices = {turn.device for turn in turns}
+    whole = next(iter(devices)) if len(devices) == 1 else None
+    return CriticalCycle(turns, weight, sum(edge.height for edge in cycle), repetend.micro_batches, whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    source: int
+    target: int
+    weight: int
+    height: int
+    reason: Reason
+    device: int | None = None
+
+
+
+class _Graph:
+    """The constraints of one period. Nodes: block x residue of the micro-batch, then transfers on links likewise."""
+
+    def __init__(self, schedule: Schedule, step: int, count: int) -> None:
+        self.instance = Instance.of(schedule.problem)
+        self.step = step
+        self.levels = Levels(schedule)
+        self.edges: list[_Edge] = []
+        self._blocks = len(self.instance.durations)
+        linked = [number for number, arc in enumerate(self.instance.arcs) if arc.link is not None]
+        self._transfer = {number: self._blocks + place for place, number in enumerate(linked)}
+        self._carries = {node: number for number, node in self._transfer.items()}
+        self.nodes = (self._blocks + len(linked)) * step
+        self._rings: list[list[_Edge]] = []
+        for device, row in enumerate(schedule.device_orders):
+            length = len(schedule.problem.blocks_on[device]) * step
+            if length:
+                ends = ends_of_repeats([(o.block, o.micro_batch) for o in row], length, count, step)
+                first = ends[-1] - count * length
+                self._order_device(device, row[first:first + length + 1])
+        self._depend()
+
+    def _node(self, what: int, micro_batch: int) -> int:
+        return what * self.step + micro_batch % self.step
+
+    def _edge(self, source: tuple[int, int], target: tuple[int, int], weight: int, reason: Reason,
+              device: int | None = None) -> _Edge:
+        """Between two instances, each (block or transfer, micro-batch)."""
+        return _Edge(self._node(*source), self._node(*target), weight,
+                     target[1] // self.step - source[1] // self.step, reason, device)
+
+    def _order_device(self, device: int, row: Sequence[Operation]) -> None:
+        """``row`` is one period of the device's operations, and the first of the next."""
+        durations = self.instance.durations
+        ring = [self._edge((a.block, a.micro_batch), (b.block, b.micro_batch), durations[a.block],
+                           "memory" if self._forced(device, a, b) else "device", device) for a, b in pairwise(row)]
+        self._rings.append(ring)
+        self.edges += ring
+        for link, ends in enumerate(self.instance.problem.links):
+            if ends.source != device:
+                continue
+            queue = [(number, o.micro_batch) for o in row[:-1] for number, arc in enumerate(self.instance.arcs)
+                     if arc.link == link and arc.source == o.block]
+            if not queue:
+                continue
+            queue.append((queue[0][0], queue[0][1] + self.step))
+            ring = [self._edge((self._transfer[a], m), (self._transfer[b], k), self.instance.arcs[a].lag, "link")
+                    for (a, m), (b, k) in pairwise(queue)]
+            self._rings.append(ring)
+            self.edges += ring
+
+    def _forced(self, device: int, earlier: Operation, later: Operation) -> bool:
+        """Whether ``later`` needs what ``earlier`` gives back."""
+        return self.instance.change[device][earlier.block] < 0 and self.levels.exchange_breaks(earlier, later)
+
+    def _depend(self) -> None:
+        durations = self.instance.durations
+        for number, arc in enumerate(self.instance.arcs):
+            for m in range(self.step):
+                source, target = (arc.source, m), (arc.target, m + arc.distance)
+                if arc.link is None:
+                    self.edges.append(self._edge(source, target, durations[arc.source] + arc.lag, "dependency"))
+                    continue
+                carried = (self._transfer[number], m)
+                self.edges.append(self._edge(source, carried, durations[arc.source], "dependency"))
+                self.edges.append(self._edge(carried, target, arc.lag, "dependency"))
+
+    def heaviest(self) -> tuple[Fraction, list[_Edge]]:
+        """The device or link with the most work in a period: no period is shorter."""
+        ring = max(self._rings, key=ratio)
+        return ratio(ring), ring
+
+    def violated(self, period: Fraction) -> list[_Edge] | None:
+        """A cycle too long for ``period``, if there is one."""
+        return longest_paths_or_cycle(self.nodes, self.edges, period)[1]
+
+    def turn(self, edge: _Edge) -> Turn:
+        """``edge`` in the problem's words; a transfer goes by its producer."""
+        return Turn(self._block(edge.source), self._block(edge.target), self.instance.time(edge.weight), edge.height,
+                    edge.reason, edge.device)
+
+    def _block(self, node: int) -> int:
+        what = node // self.step
+        return what if what < self._blocks else self.instance.arcs[self._carries[what]].source

@@ -1,0 +1,234 @@
+"""What a schedule's length hangs on: the critical path of its makespan and the critical cycle of its period.
+
+*Critical path.* Walking back from the last operation, each thing that starts is held by something that ends just then:
+the operation before it on a device, a producer's transfer, or the transfer before it on a link. The walk covers all
+the time from 0 to the makespan, so nothing in this order ends sooner unless something on the path gets shorter.
+
+*Critical cycle.* In the steady state the order of every device and link and the dependencies are difference
+constraints between instances: t_j >= t_i + weight - height x period. The period is the largest weight / height of any
+cycle (:mod:`weft.solver.period.periodic` finds it for one micro-batch per period; here it is read off the rows of a
+schedule, for any number).
+
+A device's order is called a *memory* wait where it had to be: the later operation was ready when the earlier one
+started, but before it, it would not have fitted into the device's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from weft.solver.problem import Dependency, Problem
+from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
+from weft.solver.ticks import Instance
+
+__all__ = ["CriticalPath", "Levels", "Reason", "Step", "Waits", "critical_path"]
+
+#: Why something starts no earlier: the first of all; a producer; the transfer before it on its link; the operation
+#: before it on its device, and whether memory forces that order; nothing (it could start earlier).
+Reason: TypeAlias = Literal["start", "dependency", "link", "device", "memory", "none"]
+
+#: (block, micro-batch)
+Op: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch of the critical path, in the problem's time unit.
+
+    ``operation`` is what runs, what a transfer carries the result of, or what waits for nothing. ``device`` is where
+    the order holds it (reasons ``device`` and ``memory``). ``link`` is the link a transfer occupies.
+    """
+
+    kind: Literal["operation", "transfer", "wait"]
+    start: float
+    end: float
+    operation: Operation
+    reason: Reason
+    device: int | None = None
+    link: str | None = None
+
+    @property
+    def length(self) -> float:
+        """How long it takes."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """``steps`` from time 0 to the makespan, each beginning where the one before ends."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def length(self) -> float:
+        """The sum of the steps: the makespan."""
+        return sum(step.length for step in self.steps)
+
+    @cached_property
+    def operations(self) -> frozenset[Op]:
+        """The ``(block, micro_batch)`` that run on the path."""
+        return frozenset((step.operation.block, step.operation.micro_batch) for step in self.steps
+                         if step.kind == "operation")
+
+
+def critical_path(schedule: Schedule) -> CriticalPath:
+    """The critical path of a valid ``schedule``. Among several it keeps to one device as long as it can."""
+    waits = Waits(schedule)
+    levels = Levels(schedule)
+    tolerance = waits.tolerance
+    steps: list[Step] = []
+    operation = max(schedule.operations, key=lambda o: o.end)
+    while True:
+        held = waits.held_by(operation)
+        at, reason, device, source = max(held, key=lambda entry: entry[0], default=(0.0, "start", None, None))
+        on_device = next((entry for entry in held if entry[1] == "device" and entry[0] >= at - tolerance), None)
+        if on_device is not None:
+            at, reason, device, source = on_device
+        if at < operation.start - tolerance:
+            steps.append(Step("operation", operation.start, operation.end, operation, "none"))
+            steps.append(Step("wait", at, operation.start, operation, reason))
+        elif isinstance(source, Operation) and device is not None:
+            forced = waits.ready(operation) <= source.start + tolerance and levels.exchange_breaks(source, operation)
+            steps.append(Step("operation", operation.start, operation.end, operation,
+                              "memory" if forced else "device", device))
+        else:
+            steps.append(Step("operation", operation.start, operation.end, operation, reason))
+        if isinstance(source, Operation):
+            operation = source
+        elif source is not None:
+            operation = _through_transfers(source, waits, steps)
+        else:
+            return CriticalPath(tuple(reversed(steps)))
+
+
+def _through_transfers(transfer: Transfer, waits: Waits, steps: list[Step]) -> Operation:
+    """Add the transfers that led to the end of ``transfer``, latest first; the producer of the first of them."""
+    while True:
+        producer, before = transfer.producer, transfer.before
+        queued = before is not None and transfer.begin > producer.end + waits.tolerance
+        if transfer.end > transfer.begin:
+            steps.append(Step("transfer", transfer.begin, transfer.end, producer, "link" if queued else "dependency",
+                              link=transfer.link))
+        if not queued or before is None:
+            return producer
+        transfer = before
+
+
+# -- what operations wait for ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """From ``producer``'s end, or when the transfer ``before`` it has left the link, to the arrival at ``end``."""
+
+    producer: Operation
+    begin: float
+    end: float
+    link: str | None
+    before: Transfer | None
+
+
+#: Until when something holds an operation, why, on which device, and what it is.
+Held: TypeAlias = tuple[float, Reason, "int | None", "Operation | Transfer | None"]
+
+
+class Waits:
+    """What every operation of a valid schedule waits for, and until when."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        problem = schedule.problem
+        self.tolerance = RELATIVE_TOLERANCE * schedule.makespan
+        self.at: dict[Op, Operation] = {(o.block, o.micro_batch): o for o in schedule.operations}
+        self._before: dict[Op, list[tuple[int, Operation]]] = {}
+        for device, row in enumerate(schedule.device_orders):
+            for earlier, later in pairwise(row):
+                self._before.setdefault((later.block, later.micro_batch), []).append((device, earlier))
+        self._sources: list[list[tuple[int, int, Dependency]]] = [[] for _ in problem.blocks]
+        for number, (producer, consumer, dependency) in enumerate(problem.dependencies()):
+            self._sources[consumer].append((number, producer, dependency))
+        self._carried = self._on_links(schedule)
+
+    def _on_links(self, schedule: Schedule) -> dict[tuple[int, int], Transfer]:
+        """Transfers on links by (dependency number, producer's micro-batch)."""
+        carried: dict[tuple[int, int], Transfer] = {}
+        outgoing: dict[int, list[tuple[int, Dependency]]] = {}
+        for number, (producer, _, dependency) in enumerate(schedule.problem.dependencies()):
+            if dependency.link is not None:
+                outgoing.setdefault(producer, []).append((number, dependency))
+        last: dict[str, Transfer] = {}
+        for operation in schedule.operations if outgoing else ():  # by start: a link follows its source device's order
+            for number, dependency in outgoing.get(operation.block, ()):
+                link = dependency.link
+                if link is None or operation.micro_batch + dependency.distance >= schedule.micro_batches:
+                    continue
+                before = last.get(link)
+                begin = operation.end if before is None else max(operation.end, before.end)
+                last[link] = carried[number, operation.micro_batch] = Transfer(
+                    operation, begin, begin + dependency.lag, link, before)
+        return carried
+
+    def transfers(self, operation: Operation) -> Iterator[Transfer]:
+        """What ``operation`` needs from its producers, each with when it is there."""
+        for number, producer, dependency in self._sources[operation.block]:
+            m = operation.micro_batch - dependency.distance
+            if m < 0:
+                continue
+            if dependency.link is not None:
+                yield self._carried[number, m]
+            else:
+                source = self.at[producer, m]
+                yield Transfer(source, source.end, source.end + dependency.lag, None, None)
+
+    def ready(self, operation: Operation) -> float:
+        """When all that ``operation`` needs from its producers is there."""
+        return max((transfer.end for transfer in self.transfers(operation)), default=0.0)
+
+    def held_by(self, operation: Operation) -> list[Held]:
+        """All that ``operation`` waits for."""
+        held: list[Held] = [(earlier.end, "device", device, earlier)
+                            for device, earlier in self._before.get((operation.block, operation.micro_batch), ())]
+        held += [(transfer.end, "dependency", None, transfer) for transfer in self.transfers(operation)]
+        return held
+
+
+class Levels:
+    """Memory levels along every device's row, in exact units, and what a change of its order would do to them."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.problem: Problem = schedule.problem
+        self.instance = Instance.of(schedule.problem)
+        self.rows: Sequence[Sequence[Operation]] = schedule.device_orders
+        self._place: list[dict[Op, int]] = []
+        self._level: list[list[int]] = []  # before each operation of the row
+        for device, row in enumerate(self.rows):
+            self._place.append({(o.block, o.micro_batch): place for place, o in enumerate(row)})
+            levels, change = [0], self.instance.change[device]
+            for operation in row:
+                levels.append(levels[-1] + change[operation.block])
+            self._level.append(levels)
+
+    def place(self, device: int, operation: Operation) -> int:
+        """Where in the device's row ``operation`` stands."""
+        return self._place[device][operation.block, operation.micro_batch]
+
+    def exchange_breaks(self, earlier: Operation, later: Operation) -> bool:
+        """Whether ``later``, run just before ``earlier``, would break the memory of a device they share."""
+        shared = set(self.problem.blocks[earlier.block].devices) & set(self.problem.blocks[later.block].devices)
+        return any(self.moving_breaks(device, later, self.place(device, earlier)) for device in shared)
+
+    def moving_breaks(self, device: int, operation: Operation, to: int) -> bool:
+        """Whether the device's memory would be exceeded if ``operation`` ran at place ``to`` of its row, the others
+        moving back by one."""
+        capacity = self.instance.capacity[device]
+        if capacity is None:
+            return False
+        take, change, level = self.instance.take[device], self.instance.change[device], self._level[device]
+        if level[to] + take[operation.block] > capacity:
+            return True
+        row, added = self.rows[device], change[operation.block]
+        return added > 0 and any(level[k] + added + take[row[k].block] > capacity
+                                 for k in range(to, self.place(device, operation)))

@@ -1,0 +1,271 @@
+"""An order of all operations that fits the devices' memory, or a proof that there is none.
+
+A device runs one block at a time, so what it holds depends on which operations have run, not on when: a problem has a
+schedule exactly if all operations can be put one after the other, each where dependencies and memory allow it.
+
+* *States.* As a block's micro-batches run in order, what has run is a number for each block. A depth-first search over
+  these states enters none twice; if it ends without an order, there is none. An operation that fits and after which no
+  device holds more than before is run at once: from any order that continues without it, take it out and put it first;
+  then it fits, and whatever ran before it finds no less room.
+* *Model.* Where the states are too many, CP-SAT is asked for places of the operations (:class:`OrderModel`). Its proofs
+  count if a second configuration does not object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from weft.solver.cpsat.solve import Budget, proven, run
+from weft.solver.relations.fixed_order import Op
+from weft.solver.ticks import Instance
+
+__all__ = ["Excess", "OrderModel", "Room", "device_rows", "find_room"]
+
+#: Looks at a block in a state that count as a second of deterministic time.
+_SECOND = 1e6
+#: Looks that searches over states may take: with each preference at first, and to their end.
+_FEW_LOOKS, _MOST_LOOKS = 20_000, 20_000_000
+#: Up to so many operations a model is built: it has a Boolean for most pairs of a device.
+_MOST_OPERATIONS = 300
+
+
+@dataclass(frozen=True)
+class Room:
+    """``order``: all operations in an order that fits, where one is found. ``impossible``: it is proven that none does.
+    Neither: not decided."""
+
+    order: tuple[Op, ...] | None = None
+    impossible: bool = False
+
+    @property
+    def decided(self) -> bool:
+        """Whether there is an answer."""
+        return self.impossible or self.order is not None
+
+
+def find_room(instance: Instance, micro_batches: int, budget: Budget, deterministic: float = float("inf")) -> Room:
+    """Whether ``micro_batches`` micro-batches fit the memory at all, in any order.
+
+    Within ``budget`` and about ``deterministic`` seconds of it.
+    """
+    until = budget.deterministic_used + deterministic
+    for looks, oldest_first in ((_FEW_LOOKS, True), (_FEW_LOOKS, False), (_MOST_LOOKS, False)):
+        left = min(until - budget.deterministic_used, budget.deterministic_left)
+        states = _States(instance, micro_batches, oldest_first)
+        found = states.search(budget, int(min(looks, left / 2 * _SECOND)))
+        budget.deterministic_used += states.looks / _SECOND
+        if found.decided:
+            return found
+    left = until - budget.deterministic_used
+    if budget.spent or left <= 0 or micro_batches * len(instance.durations) > _MOST_OPERATIONS:
+        return Room()
+    model = OrderModel(instance, micro_batches)
+    outcome = proven(model.model, budget, deterministic=left)
+    if outcome.found:
+        return Room(model.read(outcome.solver))
+    return Room(impossible=outcome.infeasible)
+
+
+def device_rows(instance: Instance, order: Sequence[Op]) -> list[list[Op]]:
+    """What each device runs if all operations run in ``order``."""
+    rows: list[list[Op]] = [[] for _ in instance.capacity]
+    for op in order:
+        for device in instance.problem.blocks[op[0]].devices:
+            rows[device].append(op)
+    return rows
+
+
+class _States:
+    """The search over what has run. ``oldest_first`` prefers old micro-batches, else what needs most while it runs."""
+
+    def __init__(self, instance: Instance, micro_batches: int, oldest_first: bool) -> None:
+        self.micro_batches = micro_batches
+        self.looks = 0
+        self._oldest_first = oldest_first
+        self._waits: list[list[tuple[int, int]]] = [[] for _ in instance.blocks]
+        self._next: list[set[int]] = [{i} for i in instance.blocks]  # what running a block may make possible
+        for arc in instance.arcs:
+            self._waits[arc.target].append((arc.source, arc.distance))
+            self._next[arc.source].add(arc.target)
+        self._rank = {i: place for place, i in enumerate(instance.problem.topological_order)}
+        self._needs: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]  # (device, take, change)
+        self._room = [0] * len(instance.capacity)
+        for device, capacity in enumerate(instance.capacity):
+            if capacity is not None and instance.limited(device):
+                self._room[device] = capacity
+                for i, take in instance.take[device].items():
+                    self._needs[i].append((device, take, instance.change[device][i]))
+        for i, needs in enumerate(self._needs):  # what gives makes room for all that takes there
+            self._next[i].update(*(instance.take[device] for device, _, change in needs if change < 0))
+        self._safe = [all(change <= 0 for _, _, change in needs) for needs in self._needs]
+        #: What a block needs on top of what it keeps.
+        self._hump = [sum(take - change for _, take, change in needs) for needs in self._needs]
+        self.counts = [0] * len(self._needs)
+        self.ran: list[int] = []
+
+    def search(self, budget: Budget, most_looks: int) -> Room:
+        """An order or a proof, after at most about so many looks at blocks."""
+        blocks = range(len(self.counts))
+        seen: set[tuple[int, ...]] = set()
+        self._run_safe(set(blocks))
+        stack: list[tuple[int, list[int]]] = [(len(self.ran), self._choices())]
+        while len(self.ran) < self.micro_batches * len(self.counts):
+            if self.looks > most_looks or budget.spent:
+                return Room()
+            begin, choices = stack[-1]
+            while len(self.ran) > begin:
+                self._undo()
+            if not choices:
+                stack.pop()
+                if not stack:
+                    return Room(impossible=True)
+                continue
+            block = choices.pop()
+            self._run(block)
+            self._run_safe(self._next[block])
+            state = tuple(self.counts)
+            if state not in seen:
+                seen.add(state)
+                stack.append((len(self.ran), self._choices()))
+        counted = [0] * len(self.counts)
+        order = []
+        for block in self.ran:
+            order.append((block, counted[block]))
+            counted[block] += 1
+        return Room(tuple(order))
+
+    def _choices(self) -> list[int]:
+        """What can run, the most preferred last."""
+        possible = [i for i in range(len(self.counts)) if self._can_run(i)]
+        if self._oldest_first:
+            return sorted(possible, key=lambda i: (self.counts[i], self._rank[i]), reverse=True)
+        return sorted(possible, key=lambda i: (self._hump[i], -self.counts[i], -self._rank[i]))
+
+    def _can_run(self, block: int) -> bool:
+        self.looks += 1
+        m = self.counts[block]
+        return (m < self.micro_batches
+                and all(self.counts[before] > m - distance for before, distance in self._waits[block])
+                and all(take <= self._room[device] for device, take, _ in self._needs[block]))
+
+    def _run_safe(self, possible: set[int]) -> None:
+        """Run all that leaves no device with more."""
+        waiting = sorted(possible, key=self._rank.__getitem__, reverse=True)
+        while waiting:
+            block = waiting.pop()
+            if self._safe[block] and self._can_run(block):
+                self._run(block)
+                waiting += sorted(self._next[block], key=self._rank.__getitem__, reverse=True)
+
+    def _run(self, block: int) -> None:
+        self.counts[block] += 1
+        self.ran.append(block)
+        for device, _, change in self._needs[block]:
+            self._room[device] -= change
+
+    def _undo(self) -> None:
+        block = self.ran.pop()
+        self.counts[block] -= 1
+        for device, _, change in self._needs[block]:
+            self._room[device] += change
+
+
+@dataclass(frozen=True)
+class Excess:
+    """How much more memory, by device, makes all operations fit in ``order``. ``least``: no less in total does."""
+
+    missing: dict[int, int]
+    order: tuple[Op, ...]
+    least: bool
+
+
+class OrderModel:
+    """Places of all operations in one sequence that keeps dependencies and memory.
+
+    ``more``: devices may have more memory, which :meth:`least_excess` keeps small. ``kept`` is what other micro-batches
+    hold on a device all the while.
+    """
+
+    def __init__(self, instance: Instance, micro_batches: int, *, more: bool = False,
+                 kept: Mapping[int, int] | None = None) -> None:
+        self.instance = instance
+        rank = {i: place for place, i in enumerate(instance.problem.topological_order)}
+        self.operations = sorted(((i, m) for i in instance.blocks for m in range(micro_batches)),
+                                 key=lambda op: (op[1], rank[op[0]]))  # such that dependencies go forward
+        self.number = {op: n for n, op in enumerate(self.operations)}
+        self.model = cp_model.CpModel()
+        last = len(self.operations) - 1
+        self.place = [self.model.new_int_var(0, last, f"place {block} {m}") for block, m in self.operations]
+        self._after = [0] * len(self.operations)  # bit j of after[i]: i precedes j
+        self._precede(micro_batches)
+        self._order: dict[tuple[int, int], cp_model.IntVar] = {}
+        self._excess: dict[int, cp_model.IntVar] = {}
+        for device, capacity in enumerate(instance.capacity):
+            if capacity is not None and instance.limited(device):
+                level: cp_model.LinearExpr | int = capacity - (kept or {}).get(device, 0)
+                if more:
+                    most = micro_batches * sum(instance.take[device].values()) + (kept or {}).get(device, 0)
+                    self._excess[device] = self.model.new_int_var(0, most, f"excess {device}")
+                    level = level + self._excess[device]
+                self._limit_memory(device, level)
+
+    def least_excess(self, budget: Budget, deterministic: float) -> Excess | None:
+        """The least memory in addition, over all devices, with which everything fits; None where nothing is found."""
+        if not self._excess:
+            return Excess({}, tuple(self.operations), True)
+        self.model.minimize(cp_model.LinearExpr.sum(list(self._excess.values())))
+        outcome = run(self.model, budget, deterministic=deterministic, workers=1)
+        if not outcome.found:
+            return None
+        missing = {device: value for device, variable in self._excess.items()
+                   if (value := outcome.solver.value(variable))}
+        return Excess(missing, self.read(outcome.solver), outcome.optimal)
+
+    def read(self, solver: cp_model.CpSolver) -> tuple[Op, ...]:
+        """The operations in the order of their places."""
+        ranked = sorted(range(len(self.operations)), key=lambda n: (solver.value(self.place[n]), n))
+        return tuple(self.operations[n] for n in ranked)
+
+    def _precede(self, micro_batches: int) -> None:
+        edges = {(self.number[block, m], self.number[block, m + 1])
+                 for block in self.instance.blocks for m in range(micro_batches - 1)}
+        edges |= {(self.number[arc.source, m], self.number[arc.target, m + arc.distance])
+                  for arc in self.instance.arcs for m in range(micro_batches - arc.distance)}
+        for i, j in sorted(edges, reverse=True):
+            self._after[i] |= self._after[j] | 1 << j
+            self.model.add(self.place[j] >= self.place[i] + 1)
+
+    def _is_before(self, i: int, j: int) -> cp_model.IntVar | bool:
+        if self._after[i] >> j & 1:
+            return True
+        if self._after[j] >> i & 1:
+            return False
+        pair = (min(i, j), max(i, j))
+        if pair not in self._order:
+            first, second = (self.place[n] for n in pair)
+            self._order[pair] = literal = self.model.new_bool_var(f"order {pair[0]} {pair[1]}")
+            self.model.add(second >= first + 1).only_enforce_if(literal)
+            self.model.add(first >= second + 1).only_enforce_if(~literal)
+        return self._order[pair] if i < j else self._order[pair].negated()  # type: ignore[return-value]
+
+    def _limit_memory(self, device: int, room: cp_model.LinearExpr | int) -> None:
+        """Whatever takes memory on the device finds ``room`` for it, on top of what is held."""
+        take, change = self.instance.take[device], self.instance.change[device]
+        changing = [n for n, (block, _) in enumerate(self.operations) if change.get(block)]
+        for j, (block, _) in enumerate(self.operations):
+            if take.get(block, 0) <= 0:
+                continue
+            needed = take[block]
+            literals: list[cp_model.IntVar] = []
+            weights: list[int] = []
+            for i in changing:
+                before = self._is_before(i, j) if i != j else False
+                if before is True:
+                    needed += change[self.operations[i][0]]
+                elif before is not False:
+                    literals.append(before)
+                    weights.append(change[self.operations[i][0]])
+            self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) + needed <= room)

@@ -1,0 +1,99 @@
+"""The JSON Schemas of ``weft.problem/1`` and ``weft.schedule/1``.
+
+They say what can be said of a file field by field. What no schema can say is left to the readers
+(:mod:`weft.solver.io.files`): that names are there once and known where they are used, that lists fit the devices, that
+dependencies make no circle, that whole numbers are written without a point, and what weft's own entries of ``solver``
+look like.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.solver.io.files import PROBLEM_FORMAT, SCHEDULE_FORMAT
+from weft.solver.problem import LARGEST, LARGEST_AMOUNT, MOST_NAME, BlockKind
+
+__all__ = ["problem_schema", "schedule_schema"]
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NAME = {"type": "string", "maxLength": MOST_NAME,
+         "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f\\ufdd0-\\ufdef\\ufffe\\uffff]*$"}
+_NUMBER = {"type": "number", "minimum": -LARGEST, "maximum": LARGEST}
+_AMOUNT = {"type": "number", "minimum": -LARGEST_AMOUNT, "maximum": LARGEST_AMOUNT}
+_FROM_0 = {"type": "number", "minimum": 0, "maximum": LARGEST_AMOUNT}
+
+
+def problem_schema() -> dict[str, Any]:
+    """The JSON Schema of a block problem."""
+    return {"$schema": _DIALECT, "title": PROBLEM_FORMAT, **_problem()}
+
+
+def schedule_schema() -> dict[str, Any]:
+    """The JSON Schema of a schedule."""
+    operation = _object({"block": _NAME, "micro_batch": _whole(0), "start": _NUMBER, "end": _NUMBER})
+    repetend = _object({"first": _whole(0), "count": _whole(1), "micro_batches": _whole(1)})
+    return {"$schema": _DIALECT, "title": SCHEDULE_FORMAT, **_object({
+        "format": {"const": SCHEDULE_FORMAT},
+        "problem": _problem(),
+        "micro_batches": _whole(1),
+        "operations": _list(operation),
+        "makespan": _NUMBER,
+        "makespan_bound": _NUMBER,
+        "period": _or_null({"type": "number", "exclusiveMinimum": 0, "maximum": LARGEST}),
+        "period_bound": _or_null(_NUMBER),
+        "repetend": _or_null(repetend),
+        "peak_memory": _list(_NUMBER),
+        "status": {"type": "string", "description": "optimal (makespan = makespan_bound) or feasible"},
+        "solver": {"type": "object", "description": "who made it, and what else helps to reproduce it"},
+    })}
+
+
+def _problem() -> dict[str, Any]:
+    wait = _object({"block": _NAME, "lag": _FROM_0, "link": _or_null(_NAME), "distance": _whole(0)}, "block")
+    block = _object({
+        "name": _NAME,
+        "kind": {"enum": [str(kind) for kind in BlockKind]},
+        "devices": _list(_whole(0), minItems=1, uniqueItems=True, description="indices into devices, all held at once"),
+        "duration": {"type": "number", "exclusiveMinimum": 0, "maximum": LARGEST_AMOUNT},
+        "memory": {"anyOf": [_AMOUNT, _list(_AMOUNT)],
+                   "description": "more than 0 is taken at the start, less is given back at the end"},
+        "workspace": {"anyOf": [_FROM_0, _list(_FROM_0)]},
+        "after": _list({"anyOf": [_NAME, wait]}),
+    }, "name", "kind", "devices", "duration", "memory", "after")
+    device = _object({"name": _NAME, "memory": _or_null(_FROM_0), "static": _FROM_0}, "name", "memory")
+    return _object({
+        "format": {"const": PROBLEM_FORMAT},
+        "name": _NAME, "time_unit": _NAME, "memory_unit": _NAME,
+        "devices": _list(device, minItems=1),
+        "links": _list(_object({"name": _NAME, "source": _NAME, "target": _NAME})),
+        "blocks": _list(block, minItems=1),
+        "model": _model(),
+    }, "format", "name", "time_unit", "memory_unit", "devices", "blocks")
+
+
+def _model() -> dict[str, Any]:
+    """What is known of the stages' modules (:mod:`weft.solver.io.model_files`)."""
+    count, texts = _whole(0), _list({"type": "string"})
+    stage = _object({"forward": _NAME, "layers": texts, "parameters": count, "parameter_bytes": count,
+                     "output_bytes": count, "deferred": count}, "forward")
+    tie = _object({"parameter": {"type": "string"}, "stages": _list(_NAME)})
+    return _object({"stages": _list(stage), "ties": _list(tie),
+                    "tolerance": {"type": "number", "minimum": 0, "exclusiveMaximum": 1}}, "stages")
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """With these fields and no others; all of them, or those that are named, must be there."""
+    return {"type": "object", "properties": properties, "required": list(required or properties),
+            "additionalProperties": False}
+
+
+def _list(items: dict[str, Any], **further: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items, **further}
+
+
+def _whole(least: int) -> dict[str, Any]:
+    return {"type": "integer", "minimum": least}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}

@@ -1,0 +1,117 @@
+"""Files that are written: whole or not at all, where a link points to, and straight into what is no regular file."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+from weft.solver.stopping import STOP
+
+__all__ = ["discard_partial", "is_replaced", "write_atomically"]
+
+#: Files being written now, to be removed should the process end at once.
+_partial: set[str] = set()
+#: Seconds between looks for a reader of a pipe.
+_LOOK = 0.05
+
+
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write ``content`` to ``path`` whole or not at all.
+
+    A symbolic link stays and what it points to is written; an existing file keeps its permissions. A device, a pipe or
+    a socket is written to as it is. Raises ``OSError`` with the file's name (folder missing or unwritable, file
+    read-only, disk full); the old file, if any, is then untouched and no temporary file stays behind.
+    """
+    name = os.fspath(path)
+    try:
+        data = content.encode("utf-8") if isinstance(content, str) else content
+    except UnicodeEncodeError:
+        raise ValueError(f"{name}: cannot be written, some name in it is no text (half a surrogate pair)") from None
+    try:
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:
+            mode = None
+        if is_replaced(path):
+            _replace(Path(os.path.realpath(path)), data, mode)
+        else:
+            assert mode is not None
+            _write_straight(path, data, mode)
+    except OSError as error:  # names the file that was asked for, not the temporary one
+        raise OSError(error.errno, error.strerror or str(error), name) from None
+    except ValueError:  # a NUL in the name
+        raise OSError(errno.EINVAL, "cannot be a file's name", name) from None
+
+
+def is_replaced(path: str | os.PathLike[str]) -> bool:
+    """Whether what is written to ``path`` takes the place of a file, or makes one: not for a device, a pipe, a folder
+    or a file that this process has open already (``/dev/stdout``)."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return True
+    folder = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    opened = folder.startswith("/proc/") or (os.path.islink(path) and os.readlink(path).startswith("/proc/"))
+    return stat.S_ISREG(mode) and not opened
+
+
+def discard_partial() -> None:
+    """Remove what is being written. For a process that ends without unwinding."""
+    for name in list(_partial):
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def _replace(target: Path, data: bytes, mode: int | None) -> None:
+    if mode is not None and not os.access(target, os.W_OK):
+        raise OSError(errno.EACCES, "is read-only")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".weft-", suffix=".part")
+    _partial.add(temporary)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if mode is None:
+            umask = os.umask(0)
+            os.umask(umask)
+            mode = 0o666 & ~umask
+        os.chmod(temporary, stat.S_IMODE(mode))
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    finally:
+        _partial.discard(temporary)
+
+
+def _write_straight(target: str | os.PathLike[str], data: bytes, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, "is a folder, name a file in it")
+    handle = _open_pipe(target) if stat.S_ISFIFO(mode) else os.open(target, os.O_WRONLY | os.O_NOCTTY | os.O_APPEND)
+    with os.fdopen(handle, "wb", buffering=0) as stream:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[stream.write(rest) or 0:]
+
+
+def _open_pipe(target: str | os.PathLike[str]) -> int:
+    """A named pipe, once somebody reads it: opening it in one call would wait even where the user wants to stop."""
+    while True:
+        try:
+            handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if STOP.requested:
+                raise OSError(errno.EINTR, "is a pipe that nobody reads") from None
+            time.sleep(_LOOK)
+        else:
+            os.set_blocking(handle, True)
+            return handle

@@ -1,0 +1,191 @@
+"""Every number that a schedule file states: verified, false, or not checked. A part of the judge.
+
+``makespan``, ``peak_memory`` and ``status`` follow from the operations and the bounds; bounds, period and repetend are
+for :mod:`weft.solver.judge.statements`. Of the ``solver`` object what can be derived is (how long a micro-batch takes
+from its first start to its last end), and what stands there twice must agree; the rest says how the schedule came
+about, which nothing in the file can show: it is listed, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.solver.judge.statements import Verdict
+from weft.solver.problem import Number
+from weft.solver.schedule import Schedule
+from weft.solver.validate import peaks, statements
+
+__all__ = ["judge_claims"]
+
+_TOLERANCE = 1e-9
+#: What is called proven is within this share of its bound.
+_PROVEN = 1e-6
+
+#: Entries of ``solver`` that have a reason of their own to be open; of others it is :data:`_HOW`.
+_OPEN: Mapping[str, str] = {
+    "steady_bound": "nothing here proves that no steady state is shorter",
+    "repetend_period": "the repetend that the search found is another one",
+    "repetend_period_bound": "nothing here proves that no repetend is shorter",
+    "repetend_proven": "it is whether the two above are equal, and these are not checked",
+    "bound_over_placements": "the other placements are not in the file",
+    "bound_over_any_placement": "the other placements are not in the file",
+    "placements": "the other placements are not in the file",
+    "alternatives": "the other placements are not in the file",
+    "covered": "the other placements are not in the file",
+    "latency_bound": "nothing here proves that no latency is shorter",
+    "latency_period": "it is what was asked for",
+}
+_HOW = "it says how the schedule came about"
+
+
+def judge_claims(value: Mapping[str, Any], schedule: Schedule) -> Verdict:
+    """The verdict on all that ``value``, the ``weft.schedule/1`` object that ``schedule`` was read from, states beside
+    its operations. What is said of a schedule that breaks other rules (:mod:`weft.solver.validate`) means little."""
+    verdict = statements(schedule)
+    _derived(value, schedule, verdict)
+    _Solver(schedule, verdict).judge()
+    return verdict
+
+
+def _derived(value: Mapping[str, Any], schedule: Schedule, verdict: Verdict) -> None:
+    makespan = max((operation.end for operation in schedule.operations), default=0.0)
+    false = len(verdict.false)
+    if not _equal(value["makespan"], makespan):
+        verdict.false.append(f"makespan is stated as {value['makespan']}, but the last operation ends at {makespan}")
+    else:
+        verdict.verified.append("makespan")
+    for device, (stated, actual) in enumerate(zip(value["peak_memory"], peaks(schedule), strict=True)):
+        if not _equal(stated, float(actual), slack=1e-9 * _largest_amount(schedule, device)):
+            verdict.false.append(f"peak_memory[{device}] is stated as {stated}, but the operations there reach "
+                                 f"{float(actual):.12g}")
+    is_met = makespan <= schedule.makespan_bound * (1 + _TOLERANCE)
+    status = "optimal" if is_met else "feasible"
+    if value["status"] != status:
+        verdict.false.append(f"status is stated as {value['status']!r}, but makespan and makespan_bound make it "
+                             f"{status!r}")
+    if len(verdict.false) == false:
+        verdict.verified += ["peak_memory", "status"]
+
+
+def _largest_amount(schedule: Schedule, device: int) -> float:
+    return float(max((abs(amount) for block in schedule.problem.blocks if device in block.devices
+                      for amount in (block.memory[block.devices.index(device)],
+                                     block.workspace[block.devices.index(device)])), default=0))
+
+
+def _equal(one: Number, other: Number, slack: float = 0.0) -> bool:
+    return math.isclose(one, other, rel_tol=_TOLERANCE, abs_tol=slack)
+
+
+class _Solver:
+    """The entries of ``schedule.solver``, each of which is verified, open, or false."""
+
+    def __init__(self, schedule: Schedule, verdict: Verdict) -> None:
+        self.schedule, self.verdict = schedule, verdict
+        self.stated = schedule.solver
+        self.makespan = max((operation.end for operation in schedule.operations), default=0.0)
+        self.verified: set[str] = set()
+        self.false: set[str] = set()
+
+    def judge(self) -> None:
+        for key in ("bound_over_placements", "bound_over_any_placement"):
+            self._at_most(key, "the makespan", self.makespan)
+        for key in ("steady_bound", "repetend_period_bound", "latency_bound"):
+            than = {"steady_bound": "period", "repetend_period_bound": "repetend_period"}.get(key, "latency")
+            self._at_most(key, than, self.schedule.period if than == "period" else self.stated.get(than))
+        self._at_most_own("period", self.schedule.period, "latency_period")
+        self._loads()
+        self._proven()
+        self._latency()
+        self._memory()
+        self._placements()
+        for key in self.stated:
+            if key in self.verified:
+                self.verdict.verified.append(f"solver.{key}")
+            elif key not in self.false:
+                self.verdict.open[f"solver.{key}"] = _OPEN.get(key, _HOW)
+
+    def _refuse(self, key: str, why: str) -> None:
+        self.false.add(key)
+        self.verdict.false.append(f"solver: {key} is {why}")
+
+    def _time(self, value: float) -> str:
+        return f"{value:.12g} {self.schedule.problem.time_unit}"
+
+    def _at_most(self, key: str, what: str, most: float | None) -> None:
+        value = self.stated.get(key)
+        if value is not None and most is not None and value > most * (1 + _PROVEN):
+            self._refuse(key, f"{self._time(value)}, above {what} of {self._time(most)}, so it is no lower bound")
+
+    def _at_most_own(self, what: str, value: float | None, key: str) -> None:
+        most = self.stated.get(key)
+        if value is not None and most is not None and value > most * (1 + _PROVEN):
+            self._refuse(key, f"{self._time(most)}, and the {what} of {self._time(value)} is longer")
+
+    def _loads(self) -> None:
+        """No repetend is shorter than a device's work, and no bound on all of them needs to be."""
+        problem = self.schedule.problem
+        work = max(math.fsum(block.duration for block in problem.blocks if device in block.devices)
+                   for device in range(len(problem.devices)))
+        found = self.stated.get("repetend_period")
+        if found is not None and found < work * (1 - _TOLERANCE):
+            self._refuse("repetend_period", f"{self._time(found)}, and the busiest device works {self._time(work)} "
+                                            "for each micro-batch")
+
+    def _proven(self) -> None:
+        proven, found = self.stated.get("repetend_proven"), self.stated.get("repetend_period")
+        bound = self.stated.get("repetend_period_bound")
+        if proven and found is not None and bound is not None and bound < found * (1 - 10 * _PROVEN):
+            self._refuse("repetend_proven", "true, but repetend_period_bound is below repetend_period")
+
+    def _latency(self) -> None:
+        stated = self.stated.get("latency")
+        if stated is None:
+            return
+        spans: dict[int, tuple[float, float]] = {}
+        for o in self.schedule.operations:
+            first, last = spans.get(o.micro_batch, (math.inf, -math.inf))
+            spans[o.micro_batch] = min(first, o.start), max(last, o.end)
+        longest = max((last - first for first, last in spans.values()), default=0.0)
+        if abs(stated - longest) > _PROVEN * longest:
+            self._refuse("latency", f"{self._time(stated)}, but the longest micro-batch takes {self._time(longest)}")
+        else:
+            self.verified.add("latency")
+
+    def _memory(self) -> None:
+        """What a device always holds and what it has for blocks are what the GPU has."""
+        static, total = self.stated.get("static_memory"), self.stated.get("gpu_memory")
+        if not isinstance(static, list) or not isinstance(total, list):
+            return
+        rows: Sequence[tuple[Number, Number | None, Number | None]] = [
+            (base, has, device.memory)
+            for base, has, device in zip(static, total, self.schedule.problem.devices, strict=True)]
+        for device, (base, has, room) in enumerate(rows):
+            if (has is None) != (room is None) or (has is not None and room is not None
+                                                   and not _equal(base + room, has)):
+                self._refuse("static_memory", f"{base} on device {device}, gpu_memory {has} and what the problem's "
+                                              f"device has for blocks {room}: the first and the last must add up to "
+                                              "the second")
+                self.false.add("gpu_memory")
+                return
+        self.verified |= {"static_memory", "gpu_memory"}
+
+    def _placements(self) -> None:
+        """The list of alternatives holds as many placements as are stated, one of them chosen, and it is this one."""
+        entries, number = self.stated.get("alternatives"), self.stated.get("placements")
+        if not isinstance(entries, list):
+            return
+        searched = sum(entry["verdict"] != "none" for entry in entries)
+        if number is not None and number != searched:
+            self._refuse("placements", f"{number}, but alternatives lists {searched}")
+        elif number is not None:
+            self.verified.add("placements")
+        chosen = [entry for entry in entries if entry["verdict"] == "chosen"]
+        if len(chosen) != 1 or chosen[0]["placement"] != self.stated.get("placement"):
+            self._refuse("alternatives", "a list of placements of which the chosen one is not this placement")
+        elif chosen[0]["makespan"] is not None and not _equal(chosen[0]["makespan"], self.makespan):
+            self._refuse("alternatives", f"a list in which the chosen placement takes "
+                                         f"{self._time(chosen[0]['makespan'])}, but this schedule takes "
+                                         f"{self._time(self.makespan)}")

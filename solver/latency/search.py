@@ -1,0 +1,186 @@
+"""The least latency of one micro-batch among periodic schedules that are fast enough.
+
+Latency is the time from a micro-batch's first start to its last end; fast enough means one micro-batch per period of at
+most a given length. It is not monotone in the period itself: the order on the devices that is best for one period may
+need a longer one, or a shorter one. So the period is a variable of the model
+(:mod:`weft.solver.latency.free_period_model`), whose optimum is a bound, and for the order that was found the best
+times and period are computed exactly (:mod:`weft.solver.latency.retime`). Where fractions of a tick leave a gap between
+the two, the ticks are made finer.
+
+*Exactness.* The best t and P of an order are a corner of two paths or cycles of constraints, L = w + h P and
+L = v + g P (or P at its limit), so the denominators of P and L are at most |h - g|. A path's weight w is at most W, the
+sum of all durations and transfers, and 0 <= w + h P <= L, so -W / P <= h <= L / P: denominators are at most
+D = (L + W) / P for the least P. No latency lies closer below a / b than 1 / (b D); a bound that does is raised to it.
+
+*Windows.* The least latency is mostly near the critical path. Small limits on it come first: they leave few orders, and
+a limit that is refuted is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from ortools.sat.python import cp_model
+
+from weft.solver.cpsat.solve import Budget, Outcome, proven
+from weft.solver.latency.free_period_model import TurnModel, heads_and_tails, lags_within
+from weft.solver.latency.retime import TurnOrder
+from weft.solver.period.periodic import Periodic
+from weft.solver.ticks import Instance
+
+__all__ = ["LatencySearch", "critical_path", "least_latency", "slowest_useful_period"]
+
+#: A latency is called proven when it is within this share of its bound: finer than any measured duration.
+PROOF_TOLERANCE = Fraction(1, 10**6)
+
+#: First limits on the latency, as shares of the bound above it.
+_EXCESS = (Fraction(0), Fraction(1, 16), Fraction(1, 4), Fraction(1))
+#: How much finer the ticks become where fractions leave a gap, and how often.
+_FINER, _MOST_FINER = 32, 3
+#: No finer than that many ticks in a latency: CP-SAT adds up such numbers.
+_MOST_TICKS = 2**44
+
+
+@dataclass
+class LatencySearch:
+    """What is known of the least latency: ``bound`` (ticks) is proven, ``best`` found."""
+
+    bound: Fraction
+    best: Periodic
+
+    @property
+    def proven(self) -> bool:
+        """Whether no fast enough schedule has less latency than ``best`` (by more than :data:`PROOF_TOLERANCE`)."""
+        return self.best.latency <= self.bound * (1 + PROOF_TOLERANCE)
+
+
+def slowest_useful_period(instance: Instance) -> int:
+    """Ticks of a period at which any schedule of one micro-batch can be repeated: no longer one allows less latency.
+
+    An earliest-start schedule of one micro-batch lasts no longer than all its work and transfers one after another; the
+    next one then begins after it and after what it still sends.
+    """
+    return sum(instance.durations) + 2 * sum(arc.lag for arc in instance.arcs)
+
+
+def critical_path(instance: Instance, limit: Fraction | int) -> int | None:
+    """Ticks of the longest chain of dependencies within one micro-batch, at any period of at most ``limit``; ``None``
+    where the dependencies alone rule such periods out."""
+    lags = lags_within(instance, limit)
+    return None if lags is None else max(heads_and_tails(instance, lags)[1])
+
+
+def least_latency(
+    instance: Instance,
+    limit: Fraction,
+    start: Periodic,
+    budget: Budget,
+    *,
+    least_period: Fraction | None = None,
+    deterministic: float = float("inf"),
+    on_change: Callable[[LatencySearch], None] = lambda _: None,
+) -> LatencySearch:
+    """The least latency of one micro-batch at one micro-batch per period of at most ``limit`` ticks, with its bound.
+
+    ``start`` is any such schedule, ``least_period`` a proven bound on the period of all. The instance's micro-batches
+    must give back what they take, and take it first (:func:`weft.solver.relations.min_dist.takes_before_giving`).
+    Within ``budget`` and about ``deterministic`` seconds of it; what is open then stays a gap.
+
+    Raises ``ValueError`` for a ``start`` that is slower than ``limit``.
+    """
+    if start.period > limit:
+        raise ValueError(f"the schedule to start from has a period of {start.period} ticks, more than {limit}")
+    limit = min(limit, max(start.period, Fraction(slowest_useful_period(instance))))
+    least = max(Fraction(instance.heaviest_load), least_period or Fraction(0))
+    search = LatencySearch(Fraction(critical_path(instance, instance.loosened(limit)) or 0), start)
+    on_change(search)
+    until = budget.deterministic_used + deterministic
+    ticks = limit.denominator if limit.denominator <= _FINER else 1
+    for _ in range(_MOST_FINER + 1):
+        decided = _Round(instance, limit, least, ticks, budget, until, on_change).close(search)
+        ticks *= _FINER
+        if search.proven or not decided or ticks * search.best.latency > _MOST_TICKS:
+            break
+    return search
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The search in ticks ``ticks`` times finer."""
+
+    instance: Instance
+    limit: Fraction
+    least: Fraction
+    ticks: int
+    budget: Budget
+    until: float
+    on_change: Callable[[LatencySearch], None]
+
+    @property
+    def _left(self) -> float:
+        return 0.0 if self.budget.spent else max(0.0, self.until - self.budget.deterministic_used)
+
+    def close(self, search: LatencySearch) -> bool:
+        """Close the gap of ``search``; whether all was decided that can be in these ticks."""
+        decided = True
+        for excess in (*_EXCESS, None):
+            if search.proven:
+                return True
+            last = math.ceil(self.ticks * search.best.latency) - 1  # the image of what is better than the best
+            top = last if excess is None else min(last, math.floor(self.ticks * search.bound * (1 + excess)))
+            left = self._left
+            if left <= 0:
+                return False
+            decided = self._within(search, top, left if top == last else left / 4)
+            if decided and search.bound * self.ticks <= top:
+                return True  # the optimum is within the limit
+        return decided
+
+    def _within(self, search: LatencySearch, top: int, deterministic: float) -> bool:
+        """Search among latencies up to ``top``; whether the least of them is found, or all are refuted."""
+        model = self._model(search, top)
+        outcome = proven(model.model, self.budget, deterministic=deterministic)
+        if outcome.infeasible:
+            # Whatever is better than the best has an image up to ceil(best) - 1.
+            self._raise(search, min(Fraction(top + 1, self.ticks), search.best.latency))
+            return True
+        if outcome.status != cp_model.UNKNOWN:
+            # The objective is twice the latency, and one more where the period is a fraction.
+            self._raise(search, min(Fraction(round(outcome.solver.best_objective_bound) // 2, self.ticks),
+                                    search.best.latency))
+        if outcome.found and not self._keep(search, model, outcome) and self._left > 0:
+            model = self._model(search, top)
+            model.only_whole_periods()
+            whole = proven(model.model, self.budget, deterministic=deterministic)
+            if whole.found:
+                self._keep(search, model, whole)
+        return outcome.optimal
+
+    def _model(self, search: LatencySearch, top: int) -> TurnModel:
+        return TurnModel(self.instance, self.ticks, self.least, self.limit, math.floor(search.bound * self.ticks), top)
+
+    def _keep(self, search: LatencySearch, model: TurnModel, outcome: Outcome) -> bool:
+        """The exact schedule of what was found, kept if it is better; whether there is one."""
+        turns = {pair: model.chosen(pair, outcome.solver) for pair in model.turns}
+        found = TurnOrder(self.instance, turns).best(self.least, self.limit)
+        if found is not None and found.latency < search.best.latency:
+            search.best = found
+            self._raise(search, search.bound)
+            self.on_change(search)
+        return found is not None
+
+    def _raise(self, search: LatencySearch, bound: Fraction) -> None:
+        """Learn a bound, and raise it to the best where there is nothing in between ("Exactness")."""
+        if search.best.latency - bound < 1 / (search.best.latency.denominator * self._largest_denominator(search)):
+            bound = search.best.latency
+        if bound > search.bound:
+            search.bound = bound
+            self.on_change(search)
+
+    def _largest_denominator(self, search: LatencySearch) -> Fraction:
+        work = sum(self.instance.durations) + sum(arc.lag for arc in self.instance.arcs)
+        loose, least = self.instance.loosened(self.limit), self.least
+        return max((search.best.latency + work) / least, Fraction(max(loose.denominator, least.denominator)))

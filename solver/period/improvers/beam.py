@@ -1,0 +1,244 @@
+"""Steady states of a given period, built device after device by beam search, guided by the closure.
+
+A partial schedule has absolute starts for the blocks of some devices. The closure D of the period turns each of them
+into a window for every other block b, from t_i + D[i, b] to t_i - D[b, i]: dependencies, no-overlap and memory as far
+as the closure knows them. Pipelines are narrow, a device's blocks touch the rest through few others: all that counts of
+a partial schedule is how long the blocks to come can still wait, and at which offsets of the period they arrive. So the
+beam keeps, of every pattern of offsets, the schedules whose blocks to come can wait longest (Ow and Morton, "Filtered
+beam search in scheduling", IJPR 1988; one list for each pattern, as niches keep a population diverse).
+
+Where closure and optimum lie close together this finds in seconds what whole models of a thousand blocks do not; it
+proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.improvers.beam_expansion import EARLY, FREE, LATE, Starts, fits, place
+from weft.solver.period.periodic import Periodic, retime
+from weft.solver.period.structure.device_order import both_ways
+from weft.solver.relations.min_dist import Lags, closure
+from weft.solver.ticks import Instance
+
+__all__ = ["AtPeriod", "Beam", "improve_by_beam", "suits_beam"]
+
+#: Candidates for the next device, for each partial schedule; and if some of their blocks stray.
+_BRANCHES, _STRAYING = 30, 100
+#: Waits longer than so many periods are as good as these.
+_LONG = 10
+#: Offsets are different patterns if they lie in different ones of so many parts of the period.
+_PARTS = 16
+#: Candidates are compared by what about so many of the blocks to come can wait.
+_SAMPLE = 32
+#: No lag says anything that is further below zero, in ticks: windows are sums of them.
+_FAR = 2**60
+#: Blocks of a device from which on its candidates would take too long.
+_CROWDED = 16
+
+#: Where between bound and best a period is looked for at first, as a share of the gap; and how close to the best, as a
+#: share of the period, it is not worth another attempt.
+_FIRST_SHARE, _NEAR = Fraction(1, 8), Fraction(1, 2000)
+#: How often beams fail at a period before a longer one is tried: other random choices often reach it.
+_TRIES = 2
+#: How often a beam starts at the end from which the best was not found.
+_OTHER_END = 0.3
+#: Schedules times blocks, over all devices, that count as a second of deterministic time.
+_SECOND = 25e6
+
+
+def suits_beam(instance: Instance) -> bool:
+    """Whether beams find schedules well: few blocks a device, each on one, and no links, whose order is not looked at.
+
+    A block on several devices holds them together: those placed first know little of what the others will ask of it.
+    """
+    return (max(map(len, instance.blocks_on)) < _CROWDED and all(arc.link is None for arc in instance.arcs)
+            and all(len(block.devices) == 1 for block in instance.problem.blocks))
+
+
+def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callable[[Periodic], None],
+                    draw: np.random.Generator, *, deterministic: float, width: int, stray: bool = False) -> None:
+    """Look for periods from ``low`` ticks to that of ``start``, and say so to ``on_better`` whenever one is found.
+
+    Beams of ``width`` partial schedules run from both ends of the pipeline, mostly from the one that was better last,
+    ``budget.workers`` at a time. A period that none of them reaches is followed by a longer one, until that is close to
+    the best; within ``budget`` and about ``deterministic`` seconds of it. With ``stray``, blocks stray when a period is
+    tried again.
+    """
+    instance, best = start.instance, start
+    ends = both_ways(instance)
+    until = budget.deterministic_used + deterministic
+    share, failed = _FIRST_SHARE, 0
+    better_end: Sequence[int] | None = None
+    while not budget.spent and budget.deterministic_used < until:
+        target = min(max(low, int(low + (best.period - low) * share)), ceil(best.period) - 1)
+        lags = closure(instance, target) if target >= low else None
+        if lags is None:
+            return
+        at = AtPeriod.of(instance, target, lags)
+        tries = [Beam(at, end, width, generator, stray=stray and failed > 0) for end, generator in zip(
+            ends if better_end is None or draw.random() < _OTHER_END else [better_end] * len(ends),
+            draw.spawn(len(ends)), strict=True)]
+        found = _run(tries, budget)
+        if found is not None:
+            shortest, better_end = found
+            best, share, failed = replace(shortest, copies=start.copies), max(_FIRST_SHARE, share / 2), 0
+            on_better(best)
+            continue
+        failed += 1
+        if failed < _TRIES:
+            continue
+        failed = 0
+        if best.period - target > best.period * _NEAR and target < ceil(best.period) - 1:
+            share = min(2 * share, (1 + share) / 2)
+        else:
+            return
+
+
+def _run(beams: Sequence[Beam], budget: Budget) -> tuple[Periodic, Sequence[int]] | None:
+    """The shortest period that ``beams`` find, and the order of the devices of the one that found it."""
+    with ThreadPoolExecutor(budget.workers) as threads:
+        try:
+            found = list(threads.map(lambda beam: beam.run(budget), beams))
+        except KeyboardInterrupt:
+            budget.interrupted = True
+            return None
+    budget.deterministic_used += sum(beam.work for beam in beams) / _SECOND
+    return min(((one, beam.devices) for one, beam in zip(found, beams, strict=True) if one is not None),
+               key=lambda one: one[0].period, default=None)
+
+
+@dataclass(frozen=True)
+class AtPeriod:
+    """What all beams at a period of ``ticks`` ask for: lags (blocks x blocks) to and ``back`` from each block, and the
+    blocks that each waits for and that wait for it."""
+
+    instance: Instance
+    ticks: int
+    lags: Lags
+    back: Lags
+    before: list[list[int]]
+    after: list[list[int]]
+
+    @classmethod
+    def of(cls, instance: Instance, ticks: int, lags: Lags) -> AtPeriod:
+        """``lags`` is the closure at ``ticks``."""
+        before: list[list[int]] = [[] for _ in instance.blocks]
+        after: list[list[int]] = [[] for _ in instance.blocks]
+        for arc in instance.arcs:
+            before[arc.target].append(arc.source)
+            after[arc.source].append(arc.target)
+        return cls(instance, ticks, lags, np.ascontiguousarray(lags.T), before, after)
+
+
+class Beam:
+    """Builds a steady state in the order of ``devices``, from ``width`` partial schedules at a time.
+
+    These have placed the same blocks: ``starts`` (schedules x blocks), and windows of the rest. With ``stray``, some
+    blocks are further than they need be from where they would like to be. ``work`` counts schedules x blocks, over all
+    devices, more if there are more candidates.
+    """
+
+    def __init__(self, at: AtPeriod, devices: Sequence[int], width: int, draw: np.random.Generator, *,
+                 stray: bool = False) -> None:
+        count = len(at.instance.durations)
+        self.at, self.devices, self.width, self.draw = at, devices, width, draw
+        self.work = 0
+        self._stray, self._branches = stray, _STRAYING if stray else _BRANCHES
+        self.placed = np.zeros(count, dtype=np.bool_)
+        self.starts = np.zeros((1, count), dtype=np.int64)
+        self.earliest = np.full((1, count), -_FAR)
+        self.latest = np.full((1, count), _FAR)
+
+    def run(self, budget: Budget) -> Periodic | None:
+        """Place all blocks; ``None`` if no schedule has room for those of some device, or if ``budget`` is spent."""
+        for device in self.devices:
+            if budget.spent or not self._add(device):
+                return None
+            self.work += self.width * len(self.placed) * self._branches // _BRANCHES
+        return retime(self.at.instance, self.at.ticks, self.starts[0].tolist())
+
+    def _add(self, device: int) -> bool:
+        """Place the blocks of ``device``; False if no schedule has room for them."""
+        blocks = list(self.at.instance.blocks_on[device])
+        if self.placed[blocks].all():
+            return True
+        if not self.placed.any():  # a steady state has no begin: some block may start at 0
+            self.earliest = np.maximum(self.earliest, self.at.lags[blocks[0]])
+            self.latest = np.minimum(self.latest, -self.at.back[blocks[0]])
+        parents = np.resize(np.arange(len(self.starts)), self.width * self._branches)
+        windows = np.ix_(parents, np.array(blocks))
+        rows, starts = place(self.at.instance, self.at.ticks, self.at.lags, blocks, [self._wish(i) for i in blocks],
+                             self.earliest[windows], self.latest[windows], self.draw, stray=self._stray)
+        held = fits(self.at.instance, self.at.ticks, device, blocks, starts)
+        parents, starts = parents[rows[held]], starts[held]
+        _, different = np.unique(np.column_stack([parents, starts]), axis=0, return_index=True)
+        parents, starts = parents[different], starts[different]
+        self.placed[blocks] = True
+        chosen = self._niches(blocks, starts, self._longest_waits(blocks, parents, starts))[:2 * self.width]
+        self._keep(blocks, parents[chosen], starts[chosen])
+        return len(self.starts) > 0
+
+    def _wish(self, i: int) -> int:
+        if self.placed[i] or self.placed[self.at.before[i]].any():
+            return EARLY
+        return LATE if self.placed[self.at.after[i]].any() else FREE
+
+    def _longest_waits(self, blocks: Sequence[int], parents: npt.NDArray[np.intp],
+                       starts: Starts) -> npt.NDArray[np.intp]:
+        """Candidates with room for a sample of the blocks to come, those first that leave them long waits.
+
+        The root of each wait counts: what is short matters most. Blocks for which nothing waits can wait anyway.
+        """
+        to_come = np.array([i for i in np.flatnonzero(~self.placed) if self.at.after[i]], dtype=np.intp)
+        sample = to_come[np.linspace(0, len(to_come) - 1, min(len(to_come), _SAMPLE)).astype(np.intp)]
+        waits = self._latest(blocks, parents, starts, sample) - self._earliest(blocks, parents, starts, sample)
+        alive = np.flatnonzero((waits >= 0).all(axis=1))
+        score = np.sqrt(np.minimum(waits[alive], _LONG * self.at.ticks)).sum(axis=1)
+        return alive[np.argsort(-score, kind="stable")]
+
+    def _niches(self, blocks: Sequence[int], starts: Starts,
+                ranked: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """The ``ranked`` candidates anew: the best of each pattern of offsets, then the second of each, and so on."""
+        chained = [place for place, i in enumerate(blocks) if self.at.after[i]]
+        if len(chained) < 2:
+            return ranked
+        offsets = (starts[ranked][:, chained[1:]] - starts[ranked, chained[0], None]) % self.at.ticks
+        _, pattern = np.unique(offsets * _PARTS // self.at.ticks, axis=0, return_inverse=True)
+        by_pattern = np.argsort(pattern, kind="stable")
+        begins = np.searchsorted(pattern[by_pattern], pattern[by_pattern])
+        rank = np.empty(len(ranked), dtype=np.intp)
+        rank[by_pattern] = np.arange(len(ranked)) - begins
+        return ranked[np.argsort(rank, kind="stable")]
+
+    def _keep(self, blocks: Sequence[int], parents: npt.NDArray[np.intp], starts: Starts) -> None:
+        every = np.arange(len(self.placed))
+        earliest = self._earliest(blocks, parents, starts, every)
+        latest = self._latest(blocks, parents, starts, every)
+        alive = np.flatnonzero((earliest <= latest).all(axis=1))[:self.width]
+        self.earliest, self.latest = earliest[alive], latest[alive]
+        self.starts = self.starts[parents[alive]]
+        self.starts[:, blocks] = starts[alive]
+
+    def _earliest(self, blocks: Sequence[int], parents: npt.NDArray[np.intp], starts: Starts,
+                  columns: npt.NDArray[np.intp]) -> Starts:
+        """The begin of the windows of the blocks ``columns`` once ``blocks`` start at ``starts``."""
+        earliest = self.earliest[np.ix_(parents, columns)]
+        for i, start in zip(blocks, starts.T, strict=True):
+            np.maximum(earliest, start[:, None] + self.at.lags[i, columns], out=earliest)
+        return earliest
+
+    def _latest(self, blocks: Sequence[int], parents: npt.NDArray[np.intp], starts: Starts,
+                columns: npt.NDArray[np.intp]) -> Starts:
+        latest = self.latest[np.ix_(parents, columns)]
+        for i, start in zip(blocks, starts.T, strict=True):
+            np.minimum(latest, start[:, None] - self.at.back[i, columns], out=latest)
+        return latest

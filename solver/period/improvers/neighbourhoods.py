@@ -1,0 +1,121 @@
+"""Large neighbourhood search over steady states, for problems of which CP-SAT finds no whole one in reasonable time.
+
+Some devices keep what they run in which order. The others, among them those where the period's critical cycle waits for
+a device, are ordered anew by the model of :mod:`weft.solver.period.modulo_model`, at a period that is a little shorter.
+What the first do is in the lags between the free blocks, all of it: whatever the model finds is a steady state with
+their order, and memory on them depends on their order alone. What every schedule of the period keeps, its closure, is
+in those lags too. (Shaw, "Using constraint programming and local search methods", CP 1998; freeing what is critical is
+how job shops are
+searched: Nowicki and Smutnicki, Management Science 1996.)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+
+from weft.solver.cpsat.solve import Attempt, Budget, race
+from weft.solver.period.modulo_model import ModuloModel
+from weft.solver.period.periodic import Periodic, Rings, critical_blocks, in_order, lags_between
+from weft.solver.relations.min_dist import Lags, close_paths, closure
+
+__all__ = ["improve_nearby"]
+
+#: How much shorter a period is asked for, as a share: at first, at most, and at least.
+_FIRST_STEP, _MOST_STEP, _LAST_STEP = 0.01, 0.04, 0.001
+#: Deterministic seconds for one neighbourhood.
+_EACH = 0.2
+#: So many neighbourhoods in a row that are neither improved nor refuted end the search.
+_PATIENCE = 8
+
+
+def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callable[[Periodic], None] = lambda _: None,
+                   *, deterministic: float) -> Periodic:
+    """The shortest period found by neighbourhoods of ``start``; none below ``low`` is looked for.
+
+    Takes about ``deterministic`` seconds of ``budget``, less where nothing is found for long. A neighbourhood that is
+    refuted is followed by a larger one, one that stays open by a smaller one; with success the steps grow.
+    """
+    devices = len(start.instance.capacity)
+    draw = random.Random(budget.seed)
+    until = budget.deterministic_used + deterministic
+    least = min(2, devices)
+    best, size, step, open_ones = start, max(least, devices // 4), _FIRST_STEP, 0
+    target, lags = 0, None
+    while best.period > low and open_ones < _PATIENCE and not budget.spent and budget.deterministic_used < until:
+        wanted = max(low, min(int(best.period * Fraction(1 - step)), ceil(best.period) - 1))
+        if wanted != target:
+            target, lags = wanted, closure(best.instance, wanted)
+        if lags is None:
+            low = target + 1
+            continue
+        found, refuted = _reorder(best, target, lags, [_neighbourhood(best, size, draw) for _ in range(budget.workers)],
+                                  budget)
+        if found is not None:
+            best, step, open_ones = found, min(2 * step, _MOST_STEP), 0
+            on_better(best)
+            continue
+        step = max(step * 0.7, _LAST_STEP)
+        if not refuted:
+            open_ones += 1
+            size = max(least, size - max(1, size // 8))
+        elif size < devices:
+            size = min(devices, size + max(1, size // 8))
+        else:
+            low = target + 1
+    return best
+
+
+def _neighbourhood(found: Periodic, size: int, draw: random.Random) -> list[int]:
+    """``size`` devices: where the critical cycle runs, their neighbours, and some by chance."""
+    devices = len(found.instance.capacity)
+    on_cycle = set(critical_blocks(found))
+    free = {device for device, on in enumerate(found.instance.blocks_on) if len(on_cycle.intersection(on)) > 1}
+    free = set(draw.sample(sorted(free), min(len(free), size)))
+    while len(free) < size:
+        near = draw.choice(sorted(free)) + draw.choice((-1, 1)) if free else -1
+        free.add(near if draw.random() < 2 / 3 and 0 <= near < devices else draw.randrange(devices))
+    return sorted(free)
+
+
+def _reorder(found: Periodic, period: int, closed: Lags, neighbourhoods: Sequence[Sequence[int]],
+             budget: Budget) -> tuple[Periodic | None, bool]:
+    """The blocks of some of the ``neighbourhoods`` in another order, so that ``period`` is enough, if that is found;
+    else whether all of them are refuted. ``closed`` is the closure at ``period``.
+    """
+    models = [model for free in neighbourhoods if (model := _model(found, period, closed, free)) is not None]
+    attempts = [Attempt(model.model, _EACH, presolve=True, relaxation=False) for model in models]
+    outcomes = race(attempts, budget, lambda outcome: outcome.found)
+    for model, outcome in zip(models, outcomes, strict=True):
+        if outcome.found:
+            rings = [model.ring(device, outcome.solver) if device in model.devices else ring
+                     for device, ring in enumerate(found.rings)]
+            reordered = in_order(found.instance, rings)
+            if reordered is not None and reordered.period < found.period:
+                return replace(reordered, copies=found.copies), False
+    return None, all(outcome.infeasible for outcome in outcomes)
+
+
+def _model(found: Periodic, period: int, closed: Lags, free: Sequence[int]) -> ModuloModel | None:
+    """The blocks of the devices ``free`` among the others in their order; ``None`` if the lags alone refute that.
+
+    What holds for all orders, the closure, holds for those with the others' order.
+    """
+    instance = found.instance
+    fixed: Rings = [() if device in free else ring for device, ring in enumerate(found.rings)]
+    blocks = sorted({i for device in free for i in instance.blocks_on[device]})
+    lags = lags_between(instance, fixed, period, blocks)
+    if lags is None:
+        return None
+    among = np.ix_(blocks, blocks)
+    lags[among] = np.maximum(lags[among], closed[among])
+    if not close_paths(lags, blocks):
+        return None
+    model = ModuloModel(instance, period, lags, free)
+    model.hint(found)
+    return model

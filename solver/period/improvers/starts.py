@@ -1,0 +1,96 @@
+"""Where a search starts: the known schedules and what else is made at once, and the periods that these repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.baselines.one_f_one_b_plus import around_blocks
+from weft.solver.cpsat.solve import Budget
+from weft.solver.feasibility.memory_order import device_rows, find_room
+from weft.solver.period.periodic import Periodic, in_order, retime
+from weft.solver.problem import Problem
+from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.schedule import Schedule
+from weft.solver.step.edges import repeat
+from weft.solver.ticks import Instance
+from weft.solver.timing import Orders, time_orders
+from weft.solver.validate import violations
+
+__all__ = ["STARTS", "one_at_a_time", "periodic_seed", "steady_state"]
+
+#: Per-device orders by name: all baselines, and building blocks around blocks on several devices.
+STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
+    **{name: entry.orders for name, entry in BASELINES.items()},
+    **{f"blocks around, {held} held": partial(around_blocks, held=held) for held in (4, 8)}}
+
+#: Deterministic seconds for an order of one micro-batch, where no heuristic finds one that fits.
+_ALONE = 5.0
+
+
+def periodic_seed(instance: Instance, name: str | None) -> Periodic:
+    """The shorter of the trivial period and the steady state of start ``name``, if it has one that fits.
+
+    The instance must have a schedule of one micro-batch, in balance.
+    """
+    trivial = one_at_a_time(instance)
+    if name is None or name not in STARTS:
+        return trivial
+    micro_batches = 4 * max(6, len(instance.problem.devices))
+    try:
+        found = steady_state(instance, STARTS[name](instance.problem, micro_batches))
+    except NotApplicable:
+        return trivial
+    return min((trivial, found or trivial), key=lambda known: known.period)
+
+
+def one_at_a_time(instance: Instance) -> Periodic:
+    """Each micro-batch finished before the next one starts.
+
+    Raises :class:`~weft.solver.baselines.NotApplicable` where no order is found in which one micro-batch fits.
+    """
+    fixed = FixedOrder(instance, 1, _alone(instance))
+    across = [-(-(fixed.start[arc.source, 0] + instance.durations[arc.source] + arc.lag - fixed.start[arc.target, 0])
+                // arc.distance) for arc in instance.arcs if arc.distance]
+    return retime(instance, max([fixed.makespan, *across]), [fixed.start[i, 0] for i in instance.blocks])
+
+
+def _alone(instance: Instance) -> Orders:
+    """Orders of one micro-batch: short ones, or else any that fits."""
+    try:
+        return BASELINES["greedy"].orders(instance.problem, 1)
+    except NotApplicable:
+        order = find_room(instance, 1, Budget(deterministic=_ALONE)).order
+        if order is None:
+            raise
+        return device_rows(instance, order)
+
+
+def steady_state(instance: Instance, orders: Orders) -> Periodic | None:
+    """What every device repeats in the middle of a schedule, if it runs each of its blocks once there and it fits.
+
+    Only the order is taken: with unequal durations a schedule of a repeated pattern need not repeat its times.
+    """
+    rings = []
+    for on, row in zip(instance.blocks_on, orders, strict=True):
+        ring = _ring(len(on), row)
+        if ring is None:
+            return None
+        rings.append(ring)
+    found = in_order(instance, rings)
+    if found is None:
+        return None
+    problem = instance.problem
+    count = found.depth + 3
+    repeated = Schedule(problem, count, time_orders(problem, count, repeat(found, count)), 0.0)
+    return None if violations(repeated, limit=1) else found
+
+
+def _ring(size: int, row: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
+    """``size`` neighbours of ``row`` that are different blocks, from the middle on."""
+    for first in range(len(row) // 2, len(row) - size + 1):
+        ring = row[first:first + size]
+        if len({block for block, _ in ring}) == size:
+            return ring
+    return None

@@ -1,0 +1,214 @@
+"""A modulo schedule of a fixed period as a CP-SAT model.
+
+For a fixed period T every block i has an offset s_i in [0, T) and a lag k_i; micro-batch m starts it at
+t_i + m T with t_i = s_i + T k_i. A block may wrap past the end of the period.
+
+* Dependency i -> j with transfer c and distance h:  t_j >= t_i + d_i + c - h T.
+* Two blocks of one device: a Boolean x_ij orders their offsets; x_ij: s_i + d_i <= s_j and s_j + d_j <= s_i + T.
+* A transfer on a link has a start u of its own. Transfers run in the order of their producers on the source device:
+  with x_ij and the lags, producer j follows producer i at a distance of a = k_j - k_i - 1 + x_ij periods, so
+  u_j >= u_i + c_i + a T and u_i >= u_j + c_j - (a + 1) T. No further Boolean is needed.
+* Memory on a device when block j starts: sum over its blocks i of change_i ([i before j] - k_i), plus what j takes,
+  is at most the capacity. The bracket is x_ij.
+
+Everything is linear in x, k, t, u; there is no time index. The lags of :mod:`weft.solver.relations.min_dist` are added
+as redundant constraints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from weft.solver.clock import checked
+from weft.solver.period.periodic import Periodic, ring_of
+from weft.solver.relations.min_dist import UNRELATED, Lags, lag_range, least_lifetimes
+from weft.solver.ticks import Instance
+
+__all__ = ["ModuloModel"]
+
+#: What sums of amount x time may come to in CP-SAT, with room for its own arithmetic.
+_MOST_SUM = 2**58
+
+
+class ModuloModel:
+    """The blocks of ``instance`` at ``period`` ticks, with the ``lags`` that its closure implies.
+
+    With ``devices``, only of the blocks that run on those: what the others and the links from them need is left out but
+    for the lags.
+    """
+
+    def __init__(self, instance: Instance, period: int, lags: Lags, devices: Sequence[int] | None = None) -> None:
+        self.instance = instance
+        self.period = period
+        self.lags = lags
+        self.devices = range(len(instance.capacity)) if devices is None else devices
+        self.blocks = sorted({i for device in self.devices for i in instance.blocks_on[device]})
+        self.model = cp_model.CpModel()
+        self.offset: dict[int, cp_model.IntVar] = {}
+        self.turn: dict[int, cp_model.IntVar] = {}  # k
+        self.start: dict[int, cp_model.IntVar] = {}
+        self._windows: dict[int, tuple[int, int]] = {}  # of the starts
+        self._make_starts()
+        self._order: dict[tuple[int, int], cp_model.IntVar] = {}
+        self._order_devices()
+        self._chain_blocks()
+        self._carry_transfers()
+        self._limit_memory()
+        self._limit_averages()
+
+    def _make_starts(self) -> None:
+        # Shifting a periodic schedule in time changes nothing: one block, which says most of the others, starts at 0.
+        window = -self.lags - self.lags.T  # how far two starts' difference can vary
+        root = min(self.blocks, key=lambda i: (int(window[i, self.blocks].sum()), i))
+        for i in self.blocks:
+            earliest, latest = int(self.lags[root, i]), -int(self.lags[i, root])
+            first, last = earliest // self.period, latest // self.period
+            name = self.instance.problem.blocks[i].name
+            self.offset[i] = self.model.new_int_var(0, 0 if i == root else self.period - 1, f"offset {name}")
+            self.turn[i] = self.model.new_int_var(first, last, f"lag {name}")
+            self.start[i] = self.model.new_int_var(earliest, latest, f"start {name}")
+            self.model.add(self.start[i] == self.offset[i] + self.period * self.turn[i])
+            self._windows[i] = earliest, latest
+
+    def before(self, i: int, j: int) -> cp_model.IntVar:
+        """Whether block i's offset is before block j's; they share a device."""
+        return self._order[i, j] if i < j else self._order[j, i].negated()  # type: ignore[return-value]
+
+    def _order_devices(self) -> None:
+        durations, offset, period = self.instance.durations, self.offset, self.period
+        rows = sorted({self.instance.blocks_on[device] for device in self.devices})
+        for i, j in checked(sorted({(i, j) for row in rows for i in row for j in row if i < j}), 16):
+            literal = self.model.new_bool_var(f"order {i} {j}")
+            self._order[i, j] = literal
+            for a, b, holds in ((i, j, literal), (j, i, literal.negated())):
+                self.model.add(offset[a] + durations[a] <= offset[b]).only_enforce_if(holds)
+                self.model.add(offset[b] + durations[b] <= offset[a] + period).only_enforce_if(holds)
+        for row in rows:
+            if len(row) > 1:
+                self.model.add_no_overlap(
+                    self.model.new_fixed_size_interval_var(offset[i], durations[i], f"run {i}") for i in row)
+
+    def _chain_blocks(self) -> None:
+        for arc in self.instance.arcs:
+            if arc.source in self.start and arc.target in self.start:
+                lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
+                self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
+        redundant = self._order if len(self.blocks) == len(self.instance.durations) else self._nearest()
+        for i, j in checked(redundant, 16):  # from the closure
+            for a, b in ((i, j), (j, i)):
+                self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
+
+    def _nearest(self) -> list[tuple[int, int]]:
+        """Pairs of blocks whose lag does not follow from the lags over a third.
+
+        Blocks that leave each other no slack at all follow from each other in turn, and none of their pairs is here:
+        without the windows of the starts (exact for those that hang on the root so) the model is weaker, never wrong.
+        """
+        lags = self.lags[np.ix_(self.blocks, self.blocks)]
+        around = lags.copy()
+        np.fill_diagonal(around, UNRELATED)
+        over = np.full_like(lags, UNRELATED)
+        for k in checked(range(len(self.blocks))):
+            np.maximum(over, around[:, k, None] + around[None, k, :], out=over)
+        near = {(min(a, b), max(a, b)) for a, b in np.argwhere((lags > over) & (lags > UNRELATED // 2)).tolist()
+                if a != b}
+        return [(self.blocks[a], self.blocks[b]) for a, b in sorted(near)]
+
+    def _carry_transfers(self) -> None:
+        instance, period = self.instance, self.period
+        carried: dict[int, list[tuple[int, cp_model.IntVar]]] = {}
+        for number, arc in enumerate(instance.arcs):
+            if arc.link is None or arc.source not in self.start or arc.target not in self.start:
+                continue
+            if instance.problem.links[arc.link].source not in self.devices:  # whose order is not asked for here
+                continue
+            widest = (2 * lag_range(instance, period) + 2) * period
+            begin = self.model.new_int_var(-widest, widest, f"transfer {number}")
+            self.model.add(begin >= self.start[arc.source] + instance.durations[arc.source])
+            self.model.add(self.start[arc.target] >= begin + arc.lag - arc.distance * period)
+            for other, earlier in carried.setdefault(arc.link, []):
+                first = instance.arcs[other]
+                if first.source == arc.source:
+                    self.model.add(begin >= earlier + first.lag)
+                    self.model.add(earlier + period >= begin + arc.lag)
+                    continue
+                # The later producer follows the earlier one at a distance of turns + before - 1 periods.
+                turns = self.turn[arc.source] - self.turn[first.source]
+                before = self.before(first.source, arc.source)
+                self.model.add(begin >= earlier + period * turns + period * before + (first.lag - period))
+                self.model.add(earlier + period * turns + period * before >= begin + arc.lag)
+            carried[arc.link].append((number, begin))
+
+    def _limit_memory(self) -> None:
+        for device in self.devices:
+            capacity = self.instance.capacity[device]
+            if capacity is None or not self.instance.limited(device):
+                continue
+            take, change = self.instance.take[device], self.instance.change[device]
+            moving = [i for i in change if change[i]]
+            for j in (j for j in checked(take) if take[j] > 0):
+                others = [i for i in moving if i != j]
+                self.model.add(_weighted([*(self.turn[i] for i in moving), *(self.before(i, j) for i in others)],
+                                         [*(-change[i] for i in moving), *(change[i] for i in others)])
+                               <= capacity - take[j])
+
+    def _limit_averages(self) -> None:
+        """Little's law: what a device holds on average over a period is amount x lifetime / period, and no more than
+        its capacity. The constraints on the levels imply it, yet say nothing before the order is known.
+
+        Amounts in bytes times lifetimes in fine ticks may not fit into 64 bits: in a coarser unit, less is counted of
+        each lifetime, none of which is negative, which leaves a weaker constraint that holds as well.
+        """
+        for device in self.devices:
+            capacity = self.instance.capacity[device]
+            if capacity is None or not self.instance.limited(device):
+                continue
+            lifetimes = least_lifetimes(self.instance, device, self.lags)
+            if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
+                continue
+            reach = max(max(abs(bound) for bound in self._windows[i]) for i in self.instance.blocks_on[device])
+            taken = sum(amount for _, _, amount, _ in lifetimes.held)
+            unit = 1 + (capacity * self.period + 2 * reach * taken) // _MOST_SUM
+            parts = [(taker, giver, amount // unit) for taker, giver, amount, _ in lifetimes.held if amount >= unit]
+            room = (capacity * self.period - lifetimes.workspace) // unit
+            average = sum(amount * (self.start[giver] + self.instance.durations[giver] - self.start[taker])
+                          for taker, giver, amount in parts)
+            if parts:
+                self.model.add(average <= room)
+
+    def minimise_latency(self) -> None:
+        """Objective: from the first start to the last end of one micro-batch."""
+        low = min(earliest for earliest, _ in self._windows.values())
+        high = max(latest for _, latest in self._windows.values()) + max(self.instance.durations)
+        first = self.model.new_int_var(low, high, "first start")
+        last = self.model.new_int_var(low, high, "last end")
+        for i, duration in enumerate(self.instance.durations):
+            self.model.add(first <= self.start[i])
+            self.model.add(last >= self.start[i] + duration)
+        self.model.minimize(last - first)
+
+    def hint(self, known: Periodic) -> None:
+        """Start the search from a known schedule, squeezed or stretched to this period."""
+        for i in self.blocks:
+            offset = int(known.offset(i) / known.period * self.period)
+            self.model.add_hint(self.offset[i], offset)
+            self.model.add_hint(self.turn[i], known.lag(i))
+            self.model.add_hint(self.start[i], offset + self.period * known.lag(i))
+        for (i, j), literal in self._order.items():
+            self.model.add_hint(literal, known.offset(i) < known.offset(j))
+
+    def starts(self, solver: cp_model.CpSolver) -> list[int]:
+        """The solution's absolute starts, of a model of all blocks."""
+        return [solver.value(self.start[i]) for i in self.instance.blocks]
+
+    def ring(self, device: int, solver: cp_model.CpSolver) -> list[tuple[int, int]]:
+        """The solution's order on one of the model's devices, as in :data:`weft.solver.period.periodic.Rings`."""
+        starts = {i: solver.value(self.start[i]) for i in self.instance.blocks_on[device]}
+        return ring_of(self.instance, device, self.period, starts)
+
+
+def _weighted(variables: list[cp_model.IntVar], weights: list[int]) -> cp_model.LinearExpr:
+    return cp_model.LinearExpr.weighted_sum(variables, weights)

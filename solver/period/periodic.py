@@ -1,0 +1,199 @@
+"""Periodic schedules with one micro-batch per period: their structure, and the least period that structure allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
+from weft.solver.relations.min_dist import UNRELATED, Lags
+from weft.solver.ticks import Instance
+
+__all__ = ["Periodic", "Rings", "critical_blocks", "in_order", "lags_between", "retime", "ring_of"]
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Periodic:
+    """Turn after turn, block i starts at ``starts[i] + turn * period`` ticks; the least start lies in [0, period).
+
+    A turn is one micro-batch; or ``copies`` of them, if the instance holds each block in so many copies
+    (:mod:`weft.solver.period.reductions.multi_batch`).
+    """
+
+    instance: Instance
+    period: Fraction
+    starts: tuple[Fraction, ...]
+    copies: int = 1
+
+    @property
+    def rate(self) -> Fraction:
+        """Ticks per micro-batch."""
+        return self.period / self.copies
+
+    def operation(self, block: int, turn: int) -> tuple[int, int]:
+        """Which block of which micro-batch the block (or copy) stands for in its ``turn``-th run."""
+        copy, original = divmod(block, len(self.instance.durations) // self.copies)
+        return original, turn * self.copies + copy
+
+    def lag(self, block: int) -> int:
+        """k: how many periods after its turn's index the block runs."""
+        return self.starts[block] // self.period
+
+    def offset(self, block: int) -> Fraction:
+        """s: where in the period the block starts, in [0, period)."""
+        return self.starts[block] % self.period
+
+    @property
+    def depth(self) -> int:
+        """The largest lag: after that many periods of warm-up the steady state is reached."""
+        return max(self.lag(i) for i in self.instance.blocks)
+
+    @property
+    def rings(self) -> Rings:
+        """What every device repeats."""
+        return [ring_of(self.instance, device, self.period, self.starts)
+                for device in range(len(self.instance.capacity))]
+
+    @property
+    def latency(self) -> Fraction:
+        """Ticks from a micro-batch's first start to its last end."""
+        return max(start + duration for start, duration in zip(self.starts, self.instance.durations, strict=True)) \
+            - min(self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """start[target] >= start[source] + weight - height * period."""
+
+    source: int
+    target: int
+    weight: int
+    height: int
+
+
+#: Per device, its blocks in the order of one period, each with the index of the micro-batch it runs there.
+Rings: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+
+
+def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction], copies: int = 1) -> Periodic:
+    """The same order on every device and link, at the least period it allows."""
+    rings = [ring_of(instance, device, period, starts) for device in range(len(instance.capacity))]
+    found = in_order(instance, rings, copies)
+    if found is None:
+        raise AssertionError("the order of a periodic schedule waits for itself")
+    return found
+
+
+def ring_of(instance: Instance, device: int, period: int | Fraction,
+            starts: Sequence[int | Fraction] | Mapping[int, int]) -> list[tuple[int, int]]:
+    """One of :data:`Rings`: what ``device`` runs in a period, by the absolute starts of its blocks.
+
+    A block without duration (:mod:`weft.solver.period.reductions.barriers`) runs before the one that starts at the same
+    moment.
+    """
+    ordered = sorted(instance.blocks_on[device], key=lambda i: (starts[i] % period, instance.durations[i] > 0))
+    return [(i, -int(starts[i] // period)) for i in ordered]
+
+
+def in_order(instance: Instance, rings: Rings, copies: int = 1) -> Periodic | None:
+    """The periodic schedule that runs ``rings`` again and again, at the least period it allows.
+
+    The order says, for each pair of neighbours on a device, which instance follows which; together with the
+    dependencies these are difference constraints whose least feasible period is the maximum over cycles of weight /
+    height (Hanen and Munier, "Cyclic scheduling on parallel processors"). It is found exactly by raising the period to
+    the ratio of a violated cycle until none is left. Memory depends on the order alone. ``None`` if the order waits
+    for itself, whatever the period.
+    """
+    nodes, edges = _structure(instance, rings)
+    least = Fraction(instance.heaviest_load)
+    while True:
+        potential, cycle = longest_paths_or_cycle(nodes, edges, least)
+        if cycle is None:
+            break
+        if sum(edge.height for edge in cycle) <= 0:
+            return None
+        least = ratio(cycle)
+    blocks = potential[:len(instance.durations)]
+    shift = min(blocks) // least * least
+    return Periodic(instance, least, tuple(start - shift for start in blocks), copies)
+
+
+def critical_blocks(found: Periodic) -> list[int]:
+    """The blocks of a cycle of waits that keeps the period from being a millionth shorter, in the order in which they
+    wait."""
+    nodes, edges = _structure(found.instance, found.rings)
+    _, cycle = longest_paths_or_cycle(nodes, edges, found.period * Fraction(999_999, 1_000_000))
+    return [edge.source for edge in cycle or () if edge.source < len(found.instance.durations)]
+
+
+def lags_between(instance: Instance, rings: Rings, period: int, blocks: Sequence[int]) -> Lags | None:
+    """The least ticks from the start of one of ``blocks`` to that of another, by the dependencies and ``rings``.
+
+    A matrix over all blocks, :data:`UNRELATED` where one of the two is not among ``blocks``. Devices whose ring is
+    empty are free to run their blocks in any order, and so are their links with what they carry. ``None`` if the period
+    is too short for the rest.
+    """
+    nodes, edges = _structure(instance, rings)
+    start, cycle = longest_paths_or_cycle(nodes, edges, Fraction(period))
+    if cycle is not None:
+        return None
+    reached = np.full((nodes, len(blocks)), UNRELATED, dtype=np.int64)
+    reached[list(blocks), range(len(blocks))] = 0
+    # In the order of a schedule nearly every path is found in the first sweep.
+    steps = [(edge.source, edge.target, edge.weight - edge.height * period)
+             for edge in sorted(edges, key=lambda edge: start[edge.source])]
+    changed = True
+    while changed:
+        changed = False
+        for source, target, step in steps:
+            by_here = reached[source] + step
+            if np.any(by_here > reached[target]):
+                np.maximum(reached[target], by_here, out=reached[target])
+                changed = True
+    lags = np.full((len(instance.durations),) * 2, UNRELATED, dtype=np.int64)
+    lags[np.ix_(blocks, blocks)] = np.where(reached[list(blocks)] > UNRELATED // 2, reached[list(blocks)], UNRELATED).T
+    return lags
+
+
+def _structure(instance: Instance, rings: Rings) -> tuple[int, list[_Edge]]:
+    durations = instance.durations
+    edges = []
+    for ring in rings:
+        for (i, first), (j, second) in _neighbours(ring):
+            edges.append(_Edge(i, j, durations[i], second - first))
+    nodes = len(durations)
+    transfers: dict[int, list[tuple[int, int]]] = {}
+    for number, arc in enumerate(instance.arcs):
+        if arc.link is None:
+            edges.append(_Edge(arc.source, arc.target, durations[arc.source] + arc.lag, arc.distance))
+            continue
+        edges.append(_Edge(arc.source, nodes, durations[arc.source], 0))
+        edges.append(_Edge(nodes, arc.target, arc.lag, arc.distance))
+        transfers.setdefault(arc.link, []).append((number, nodes))
+        nodes += 1
+    for link, carried in transfers.items():
+        # Transfers run in the order of their producers on the link's source device.
+        ring = rings[instance.problem.links[link].source]
+        if not ring:  # free, and so are its transfers
+            continue
+        runs = {i: (position, micro_batch) for position, (i, micro_batch) in enumerate(ring)}
+        queue = sorted(carried, key=lambda entry: (runs[instance.arcs[entry[0]].source][0], entry[0]))
+        for (before, m), (after, n) in _neighbours([(entry, runs[instance.arcs[entry[0]].source][1])
+                                                    for entry in queue]):
+            edges.append(_Edge(before[1], after[1], instance.arcs[before[0]].lag, n - m))
+    return nodes, edges
+
+
+def _neighbours(ring: Sequence[tuple[_T, int]]) -> Iterator[tuple[tuple[_T, int], tuple[_T, int]]]:
+    """Which entry follows which; after the last comes the first, of the next micro-batch."""
+    yield from pairwise(ring)
+    if ring:
+        first, micro_batch = ring[0]
+        yield ring[-1], (first, micro_batch + 1)

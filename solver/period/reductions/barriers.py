@@ -1,0 +1,104 @@
+"""Blocks that hold every device, taken out of time.
+
+While such a block runs, nothing else does: all devices stand at a boundary between two blocks. Cut those spans out of
+a schedule and close the gaps. What is left has every block's full duration, runs one block at a time on each device and
+keeps every order, so dependencies and the memory at each moment stay as they were; the blocks themselves become
+moments of no duration, still in order with all others. A period T becomes T - L, with L the duration of all of them.
+Hence
+
+    least period >= L + least period of the contracted instance,
+
+and where dependencies have no transfer time this is an equality: put the spans back at their moments, where every
+device stands at a boundary, and each block is as long after its predecessors as before, or longer. (Not so where a span
+waits for one of the micro-batch before: spans at one moment run in the order of one micro-batch.) Transfer times that
+pass in part during a span are shortened by what the spans can take away, which keeps the bound.
+
+The contracted instance is far easier: closure and Little's law see that *every* activation is held through the spans
+that fall into its life, of its own micro-batch and of others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import networkx as nx
+
+from weft.solver.period.periodic import Periodic, retime
+from weft.solver.relations.graph import common_blocks
+from weft.solver.ticks import Arc, Instance
+
+__all__ = ["Contraction"]
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """``whole`` without the time of ``spans``, the blocks that hold every device: ``inner``.
+
+    ``length`` is their duration in ticks. ``exact``: every schedule of ``inner`` expands to one of ``whole``.
+    """
+
+    whole: Instance
+    inner: Instance
+    spans: tuple[int, ...]
+    length: int
+    exact: bool
+
+    @classmethod
+    def of(cls, instance: Instance) -> Contraction | None:
+        """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
+        common = common_blocks(instance)
+        spans = tuple(i for i in instance.problem.topological_order if i in common)
+        if not spans or len(spans) == len(instance.durations):
+            return None
+        length = sum(instance.durations[i] for i in spans)
+        inner = replace(
+            instance,
+            durations=tuple(0 if i in spans else duration for i, duration in enumerate(instance.durations)),
+            arcs=tuple(_shorter(arc, length, instance.heaviest_load) for arc in instance.arcs))
+        idle = all(not instance.take[d].get(i) and not instance.change[d].get(i)
+                   for d in range(len(instance.capacity)) if instance.limited(d) for i in spans)
+        ordered = not any(arc.distance and arc.source in spans and arc.target in spans for arc in instance.arcs)
+        return cls(instance, inner, spans, length, idle and ordered and not any(arc.lag for arc in instance.arcs))
+
+    def contract(self, found: Periodic) -> Periodic:
+        """A schedule of ``whole`` without the spans."""
+        origin = found.starts[self.spans[0]]
+        starts = [start - origin for start in found.starts]
+        firsts = [(starts[i], self.whole.durations[i]) for i in self.spans]
+        # Of a span, whole periods * T + start runs before time t for each start before t.
+        contracted = [t - sum(length * -((first - t) // found.period) for first, length in firsts) for t in starts]
+        return retime(self.inner, found.period - self.length, contracted, found.copies)
+
+    def expand(self, found: Periodic) -> Periodic:
+        """A schedule of ``inner`` with the spans put back at their moments."""
+        period, rank = found.period, self._ranks(found)
+
+        def passed(i: int) -> Fraction:
+            """Ticks of spans before block i; of spans at one moment, the one of the least rank runs first."""
+            ticks = Fraction(0)
+            for other, first in rank.items():
+                turns, rest = divmod(found.starts[i] - found.starts[other], period)
+                before = rest > 0 or first < rank.get(i, len(rank))
+                ticks += self.whole.durations[other] * (turns + before)
+            return ticks
+
+        starts = [found.starts[i] + passed(i) for i in self.whole.blocks]
+        return retime(self.whole, period + self.length, starts, found.copies)
+
+    def _ranks(self, found: Periodic) -> dict[int, int]:
+        """The spans in an order that those at one moment can run in: each after those it waits for there, which may be
+        of an earlier micro-batch; else as in ``spans``."""
+        waits: nx.DiGraph[int] = nx.DiGraph()
+        waits.add_nodes_from(self.spans)
+        waits.add_edges_from((arc.source, arc.target) for arc in self.inner.arcs
+                             if arc.source in waits and arc.target in waits and found.starts[arc.source]
+                             == found.starts[arc.target] + arc.distance * found.period)
+        place = {i: number for number, i in enumerate(self.spans)}
+        ordered = nx.lexicographical_topological_sort(waits, key=place.__getitem__)
+        return {i: number for number, i in enumerate(ordered)}
+
+
+def _shorter(arc: Arc, length: int, least_period: int) -> Arc:
+    """The arc with the least that is left of its transfer time: ``ceil(lag / T)`` periods of spans may pass in it."""
+    return replace(arc, lag=max(0, arc.lag - length * -(-arc.lag // least_period)), link=None)

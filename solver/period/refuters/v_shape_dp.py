@@ -1,0 +1,183 @@
+"""Whether a fold can run at a period: dynamic programming over devices, patterns of offsets and turns, memory included.
+
+The blocks of a micro-batch on a device of a fold (:mod:`weft.solver.period.structure.v_shape`) start at t0 <= t1 <= t2
+<= t3; between t0 and t1, and between t2 and t3, it is with the devices further in, between t1 and t2 with those further
+out. What can follow outwards from a device depends on these four starts alone, and on them only up to a common shift.
+From a device to the next one outwards each lane waits as long as it likes: t0 moves back, t1 on, t2 back, t3 on. So t2
+- t1 only falls, t1 - t0 and t3 - t2 only rise, and no device's memory minds if t3 - t2 + t1 - t0 is less: of all states
+with the same t1 - t0 and t3 - t2 modulo the period T and the same t2 - t1, one with the least sum of the other two is
+enough. The dynamic programme goes from the innermost device outwards and keeps these least sums; if no state is left on
+some device, no steady state has this period.
+
+Starts are counted in cells of T / n ticks from where they would be without any wait: a start t, in whole ticks (in
+which there is a steady state if there is any), lies in cell floor(n (t - r) / T). With T cells nothing is lost; with
+fewer the bound stays valid:
+
+* Cells never decrease along the chain, as times without waits do not.
+* The difference of two starts whose cells are c apart is more than (c - 1) T / n and less than (c + 1) T / n, in whole
+  ticks. A pattern is allowed if in some cyclic order of the blocks each difference can hold all that lies between:
+  differences that can, of blocks in order, can do so together.
+* The level at the start of a block is a sum of how often others have started and ended, each a floor of a difference
+  over T: the least that its range allows is taken.
+
+Blocks at an end of their device have no place in a pattern; what they give back is held for as long as they must last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate, combinations, permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.structure.v_shape import Fold
+
+__all__ = ["FoldPatterns", "Turns"]
+
+#: By cells from t1 to t2, from t0 to t1 and from t2 to t3, the latter two modulo the period: how many whole periods lie
+#: between t0 and t1 and between t2 and t3 in addition, at least; or at most.
+Turns = npt.NDArray[np.unsignedinteger[Any]]
+
+#: Memory units by pattern.
+Memory = npt.NDArray[np.signedinteger[Any]]
+
+_PAIRS = tuple(combinations(range(4), 2))
+
+
+class FoldPatterns:
+    """The patterns of ``fold`` at ``period`` ticks, in ``cells`` cells.
+
+    ``states`` counts those looked at, ``most_states`` those of a single device.
+    """
+
+    def __init__(self, fold: Fold, period: int, cells: int) -> None:
+        self.fold, self.period, self.cells = fold, period, cells
+        self.states = self.most_states = 0
+        most = max(capacity // level.kept for capacity, level in zip(fold.capacities, fold.levels, strict=True))
+        self._dtype: type[np.unsignedinteger[Any]] = np.uint8 if most < np.iinfo(np.uint8).max - 1 else np.uint16
+        self._none = self._dtype(np.iinfo(self._dtype).max - 1)  # one turn more must not overflow
+        cell = np.arange(3 * cells)
+        #: What the difference of starts is at least, and at most, by that of their cells.
+        self._low = (cell - 1) * period // cells + 1
+        self._high = -(-(cell + 1) * period // cells) - 1
+
+    def refuted(self, budget: Budget) -> bool:
+        """Whether no steady state has this period; False if ``budget`` is spent before that is known."""
+        rows = 0
+        for _ in self.turns():
+            rows += 1
+            if budget.spent:
+                return False
+        return rows < len(self.fold.rows)
+
+    def turns(self) -> Iterator[Turns]:
+        """The least turns on each device, from the innermost outwards; ends early where no state is left."""
+        turns: Turns | None = None
+        for row in reversed(range(len(self.fold.rows))):
+            turns = self._first(row) if turns is None else self._waited(turns)
+            self.states, self.most_states = self.states + turns.size, max(self.most_states, turns.size)
+            turns = self._held(row, turns)
+            if not len(turns):
+                return
+            yield turns
+
+    def _first(self, row: int) -> Turns:
+        """No turn, from t1 to t2 up to what the memory has room for."""
+        level = self.fold.levels[row]
+        periods = int(self._spare(row, self.cells).max()) // (level.kept + level.inner) + 1
+        return np.zeros((max(0, periods) * self.cells, self.cells, self.cells), dtype=self._dtype)
+
+    def _waited(self, turns: Turns) -> Turns:
+        """The least turns once every lane has waited as long as it likes."""
+        for y in range(len(turns) - 2, -1, -1):  # lanes 1 and 2 take cells from t2 - t1, and give them to either side
+            here, longer = turns[y], turns[y + 1]
+            np.minimum(here[1:], longer[:-1], out=here[1:])
+            np.minimum(here[0], longer[-1] + 1, out=here[0])
+            np.minimum(here[:, 1:], longer[:, :-1], out=here[:, 1:])
+            np.minimum(here[:, 0], longer[:, -1] + 1, out=here[:, 0])
+        for cell in range(1, self.cells):
+            np.minimum(turns[:, cell], turns[:, cell - 1], out=turns[:, cell])
+        np.minimum(turns, turns[:, -1:] + 1, out=turns)
+        np.minimum.accumulate(turns, axis=2, out=turns)
+        return np.minimum(turns, turns[:, :, -1:] + 1, out=turns)
+
+    def _held(self, row: int, turns: Turns) -> Turns:
+        """``turns`` without the states that the device has no room for."""
+        level, count = self.fold.levels[row], self.cells
+        spare, rise = self._spare(row, min(count, len(turns))), level.kept + level.inner
+        np.maximum(spare, -1, out=spare)
+        fewer = (spare // spare.dtype.type(level.kept) + 1).astype(self._dtype)  # turns must be fewer at least
+        for turn in range(-(-len(turns) // count)):
+            part = turns[turn * count:(turn + 1) * count]
+            if rise % level.kept:
+                left = np.maximum(spare[:len(part)].astype(np.int64) - turn * rise, -1)
+                here = (left // level.kept + 1).astype(self._dtype)
+            else:
+                less = self._dtype(turn * (rise // level.kept))
+                here = np.maximum(fewer[:len(part)], less) - less
+            np.maximum(part, (part >= here) * self._none, out=part)
+        left_over = np.flatnonzero((turns < self._none).any(axis=(1, 2)))
+        return turns[:left_over[-1] + 1] if len(left_over) else turns[:0]
+
+    def _spare(self, row: int, height: int) -> Memory:
+        """What memory is free if no turns are added; less than 0 where blocks overlap."""
+        capacity = self.fold.capacities[row]
+        levels = [self._level(row, lane, workspace) for lane, workspace in self.fold.levels[row].takers]
+        most = capacity + max(sum(abs(table).max() for table in tables.values()) for tables in levels)
+        units = np.int16 if most < np.iinfo(np.int16).max else np.int64
+        spare: Memory = np.where(self._allowed(row, height), units(capacity), units(-1))
+        for tables in levels:
+            level = self._spread({pair: table.astype(units) for pair, table in tables.items()}, np.add, height)
+            np.minimum(spare, units(capacity) - level, out=spare)
+        return spare
+
+    def _level(self, row: int, taker: int, workspace: int) -> dict[tuple[int, int], npt.NDArray[np.int64]]:
+        """The level once lane ``taker`` has started, as a sum over pairs of lanes, if no turns are added."""
+        times = self.fold.times[row]
+        tables = {pair: np.zeros(3 * self.cells, dtype=np.int64) for pair in _PAIRS}
+        tables[0, 1] += workspace
+        for lane, ended, amount in self.fold.levels[row].changes:
+            if lane == taker:
+                tables[0, 1] += amount * (-ended // self.period + 1)
+                continue
+            i, j = min(lane, taker), max(lane, taker)
+            low, high = self._low + times[j] - times[i], self._high + times[j] - times[i]
+            if lane > taker:
+                low, high = -high, -low
+            tables[i, j] += amount * (((low if amount > 0 else high) - ended) // self.period + 1)
+        return tables
+
+    def _allowed(self, row: int, height: int) -> npt.NDArray[np.bool_]:
+        """Patterns in which the blocks of ``row`` need not overlap."""
+        durations = [self.fold.instance.durations[i] for i in self.fold.rows[row]]
+        times, total, turn = self.fold.times[row], sum(durations), self.period
+        lows = {(i, j): (self._low + times[j] - times[i]) % turn for i, j in _PAIRS}
+        width = self._high - self._low
+        allowed = np.zeros((1, 1, 1), dtype=np.bool_)
+        for rest in permutations(range(1, 4)):
+            order = (0, *rest)
+            begins = dict(zip(order, accumulate((durations[i] for i in order[:-1]), initial=0), strict=True))
+            fits = {}
+            for (i, j), low in lows.items():
+                # From the start of i to that of j at least, and at most: the other way round it is the rest.
+                between = begins[j] - begins[i] + (0 if order.index(i) < order.index(j) else total)
+                high, most = low + width, turn - (total - between)
+                fits[i, j] = (low <= most) & (high >= between) | (high >= turn + between)
+            allowed = allowed | self._spread(fits, np.logical_and, height)
+        return allowed
+
+    def _spread(self, tables: dict[tuple[int, int], npt.NDArray[Any]], join: np.ufunc,
+                height: int) -> npt.NDArray[Any]:
+        """What ``tables`` say by cells from one lane to a later one, joined for the patterns up to ``height``."""
+        count = self.cells
+        cell = np.arange(count)
+        y, other = cell[:height, None], cell[None, :]
+        first = join(join(tables[0, 1][other], tables[0, 2][y + other]), tables[1, 2][y])
+        second = join(tables[2, 3][other], tables[1, 3][y + other])
+        across = sliding_window_view(sliding_window_view(tables[0, 3], count), count, axis=0)[:height]
+        joined: npt.NDArray[Any] = join(join(first[:, :, None], second[:, None, :]), across)
+        return joined

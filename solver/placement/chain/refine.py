@@ -1,0 +1,106 @@
+"""Refining a placement: some groups are set free, all others stay, and the exact encoding decides.
+
+Free are, first, the stages around the one with the largest load, whole; then the groups near any cut. "Near" is
+measured in work: a group may move to the next stage if the groups of its own stage that would have to move with it
+(those that follow it there) take at most ``reach`` of the largest load; likewise to the stage before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement.exact import least_bottleneck
+from weft.solver.placement.groups import Groups
+from weft.solver.placement.placement import meets
+from weft.solver.placement.slicing import Slicing, heaviest
+from weft.solver.placement.windows import Windows, work_around
+
+__all__ = ["around", "near_cuts", "refine"]
+
+
+def near_cuts(groups: Groups, slicing: Slicing, reach: float) -> Windows:
+    """Windows in which groups with at most ``reach`` work between them and a cut may cross it; the rest stay."""
+    stages = min(groups.problem.devices, groups.count)
+    # Empty stages stand in front: how much a stage may hold depends on how many follow it.
+    offset = stages - len(slicing.stages)
+    stage_of = {g: index + offset for index, (_, inside) in enumerate(slicing.stages) for g in inside}
+    within: list[list[tuple[int, int]]] = [[] for _ in range(stages)]
+    for a, b in groups.order:
+        if stage_of[a] == stage_of[b]:
+            within[stage_of[a]].append((a, b))
+    first, last = [0] * groups.count, [0] * groups.count
+    for index, (_, inside) in enumerate(slicing.stages):
+        stage = index + offset
+        head, tail = _work_within(groups, inside, within[stage])
+        for group, before, after in zip(inside, head, tail, strict=True):
+            first[group] = stage - 1 if stage and before <= reach else stage
+            last[group] = stage + 1 if stage + 1 < stages and after <= reach else stage
+    return Windows(tuple(first), tuple(last))
+
+
+def _work_within(groups: Groups, inside: Sequence[int], order: Sequence[tuple[int, int]]
+                 ) -> tuple[list[float], list[float]]:
+    """Per group of one stage its work with that of all it follows there, and with that of all that follows it there."""
+    place = {group: index for index, group in enumerate(inside)}
+    work = groups.least[list(inside)]
+    before = np.eye(len(inside), dtype=bool)
+    # Groups are numbered in topological order: by the later one, every row is complete when it is read.
+    for a, b in sorted(order, key=lambda pair: pair[1]):
+        before[place[b]] |= before[place[a]]
+    head, tail = work_around(before, work)
+    return head.tolist(), tail.tolist()
+
+
+def around(groups: Groups, slicing: Slicing, centre: int, width: int) -> Windows:
+    """Windows in which the groups of ``width`` neighbouring stages, ``centre`` (an index into ``slicing``) in their
+    middle, may be in any of these; the rest stay."""
+    stages = min(groups.problem.devices, groups.count)
+    offset = stages - len(slicing.stages)
+    low = max(0, min(centre + offset - (width - 1) // 2, stages - width))
+    high = min(stages - 1, low + width - 1)
+    first, last = [0] * groups.count, [0] * groups.count
+    for index, (_, inside) in enumerate(slicing.stages):
+        stage = index + offset
+        free = low <= stage <= high
+        for group in inside:
+            first[group], last[group] = (low, high) if free else (stage, stage)
+    return Windows(tuple(first), tuple(last))
+
+
+def refine(groups: Groups, start: Slicing, budget: Budget, least: float, *, turn: float,
+           on_better: Callable[[Slicing], None] = lambda _: None) -> Slicing:
+    """``start`` improved until no neighbourhood helps or time is up, with at most ``turn`` deterministic seconds each.
+
+    Neighbourhoods grow while they are searched to their end without an improvement. Those around the heaviest stage
+    end where a turn is too short for one; ``reach`` then shrinks instead.
+    """
+    best = start
+
+    def try_within(windows: Windows) -> bool | None:
+        """Whether it helped; ``None`` if that was not found out."""
+        nonlocal best
+        found = least_bottleneck(groups, budget, best, least, windows=windows, deterministic=turn)
+        if found.stages is not None and found.stages.value < best.value:
+            best = found.stages
+            on_better(best)
+            return True
+        return False if found.proven else None
+
+    def going() -> bool:
+        return not budget.spent and not meets(best.value, least)
+
+    width = 2
+    while going() and width <= len(best.stages):
+        helped = try_within(around(groups, best, heaviest(groups, best), width))
+        if helped is None:
+            break
+        width = 2 if helped else width + 1
+    reach = 0.05
+    while going() and 0.001 < reach <= 1:
+        helped = try_within(near_cuts(groups, best, reach * best.value))
+        if not helped:
+            reach = reach / 3 if helped is None else reach * 2
+    return best

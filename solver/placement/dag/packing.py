@@ -1,0 +1,91 @@
+"""A first placement of a graph of any size: an order packed into stages from its end, each as full as a limit lets.
+
+How deep a stage is, and so what it holds, is known when it is packed. A heuristic in time that grows as the graph does;
+:mod:`weft.solver.placement.slicing` cuts an order in the best way, which takes its square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement.groups import Groups, room
+from weft.solver.placement.slicing import Slicing, largest_load
+
+__all__ = ["best_packing"]
+
+#: The first limits, in parts of the bound; then halfway between what fails and what succeeds, so many times.
+_LIMITS, _HALVINGS = (1.02, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, float("inf")), 6
+
+
+def best_packing(groups: Groups, order: Sequence[int], least: float, budget: Budget,
+                 on_better: Callable[[Slicing], None]) -> None:
+    """Pack ``order`` under smaller and smaller limits until ``budget`` ends; ``on_better`` hears of what fits.
+
+    ``least``: a bound on the largest load.
+    """
+    failed = least
+    for part in _LIMITS:
+        limit = max(least, 1e-300) * part
+        found = _pack(groups, order, limit)
+        if found is not None:
+            on_better(found)
+            break
+        failed = limit
+    else:
+        return
+    best = found.value
+    for _ in range(_HALVINGS):
+        if budget.spent or best <= failed * 1.01:
+            return
+        limit = (failed + best) / 2
+        found = _pack(groups, order, limit)
+        if found is None:
+            failed = limit
+        elif found.value < best:
+            best = found.value
+            on_better(found)
+
+
+def _pack(groups: Groups, order: Sequence[int], limit: float) -> Slicing | None:
+    """``order`` in stages with no load above ``limit``, or ``None`` if it is too much for the devices."""
+    left = [kind.count for kind in groups.problem.kinds]
+    stages: list[tuple[int, tuple[int, ...]]] = []
+    end = len(order)
+    while end:
+        reached = [(_furthest(groups, order, end, k, limit, len(stages) + 1), k) for k, count in enumerate(left)
+                   if count]
+        start, kind = min(reached, default=(end, 0))
+        if start == end:
+            return None
+        stages.append((kind, tuple(order[start:end])))
+        left[kind] -= 1
+        end = start
+    stages.reverse()
+    return Slicing(largest_load(groups, stages), tuple(stages))
+
+
+def _furthest(groups: Groups, order: Sequence[int], end: int, kind: int, limit: float, depth: int) -> int:
+    """The first place from which up to ``end`` a stage keeps to ``limit`` and to the memory; ``end`` if none does."""
+    device = groups.problem.kinds[kind]
+    memory = float("inf") if device.memory is None else room(device.memory)
+    in_flight = groups.problem.in_flight(depth)
+    inside: dict[int, int] = {}
+    work = cut = held = 0.0
+    best = end
+    for place in range(end - 1, -1, -1):
+        group = order[place]
+        work += float(groups.times[group, kind])
+        held += float(groups.resident[group] + in_flight * groups.per_micro_batch[group])
+        if work > limit or held > memory:
+            break
+        for index in groups.nets_of[group]:
+            net = groups.nets[index]
+            there = inside[index] = inside.get(index, 0) + 1
+            if there == 1:
+                cut += net.cost
+            if there == len(net.groups):
+                cut -= net.cost
+        if work + max(0.0, cut) * device.transfer_factor <= limit:
+            best = place
+    return best

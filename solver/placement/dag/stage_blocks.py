@@ -1,0 +1,151 @@
+"""A graph of stages as a block problem, and 1F1B on it: what a step takes and holds, for the judge to check.
+
+Every stage has devices of its own, a forward and, in training, a backward. A block of a replicated stage is on all of
+them at once, each with its part of the micro-batch. Their all-reduce comes once a step, after a device's last backward:
+:func:`step_of` adds it there, and a block problem, which repeats all it has, spreads it over the backwards
+(:func:`work_of` with ``spread``). Stages may run micro-batches of different sizes: the
+problem's micro-batch is then the largest of them, and a stage with a smaller one has several blocks in it, which wait
+for those blocks of other stages that hold their samples. What a stage sends and receives counts in its blocks, as it
+does in a placement's loads; so no step is shorter than the largest load times the number of micro-batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from weft.solver.placement.dag.in_flight import Turn, in_flight_samples
+from weft.solver.placement.placement import Stage
+from weft.solver.placement.problem import PlacementError, PlacementProblem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.schedule import Schedule
+from weft.solver.timing import time_orders
+from weft.solver.validate import validate
+
+__all__ = ["StageWork", "one_f_one_b", "stage_problem", "step_of", "work_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """What a stage does for one micro-batch of its own: seconds (or any unit) of its passes, memory that it keeps from
+    one to the other, samples; ``memory``, what its device has for what is kept (``None``: unlimited), beside the
+    ``static`` that it always holds; and on how many ``devices`` it is, of which each takes that time and has that
+    memory. ``all_reduce``: theirs, once a step."""
+
+    forward: float
+    backward: float
+    kept: float = 0.0
+    micro_batch: int = 1
+    memory: float | None = None
+    devices: int = 1
+    all_reduce: float = 0.0
+    static: float = 0.0
+
+
+def work_of(problem: PlacementProblem, stages: Sequence[Stage], micro_batch: int = 1, *,
+            spread: bool = False) -> list[StageWork]:
+    """The work of a placement's stages. Of an operator's time its ``forward`` share goes with the forward, of a stage's
+    transfers half. ``spread``: the all-reduce of a step is in its backwards, in equal parts."""
+    degrees = {degree.devices: degree.times for degree in problem.degrees}
+    found = []
+    for stage in stages:
+        times = {node: (degrees[stage.devices][node] if stage.devices > 1 else problem.nodes[node].times)[stage.kind]
+                 for node in stage.nodes}
+        ahead = sum(problem.nodes[node].forward * (time or 0.0) for node, time in times.items())
+        trains = any(problem.nodes[node].forward < 1 for node in stage.nodes)
+        memory = problem.kinds[stage.kind].memory
+        found.append(StageWork(
+            ahead + stage.transfers / (2 if trains else 1),
+            stage.compute - ahead + stage.transfers / 2 + (stage.all_reduce if spread else 0.0) if trains else 0.0,
+            sum(problem.nodes[node].per_micro_batch for node in stage.nodes) / stage.devices, micro_batch,
+            None if memory is None else max(0.0, memory - stage.resident), stage.devices,
+            0.0 if spread else stage.all_reduce * (problem.micro_batches or 1), stage.resident))
+    return found
+
+
+def step_of(schedule: Schedule, works: Sequence[StageWork]) -> float:
+    """When all devices are done with their last block and their all-reduce."""
+    after = [work.all_reduce for work in works for _ in range(work.devices)]
+    ends = [0.0] * len(after)
+    for operation in schedule.operations:
+        for device in schedule.problem.blocks[operation.block].devices:
+            ends[device] = max(ends[device], operation.end)
+    return max(end + more for end, more in zip(ends, after, strict=True))
+
+
+def stage_problem(name: str, works: Sequence[StageWork], after: Sequence[Sequence[int]], *, time_unit: str = "s",
+                  memory_unit: str = "B") -> Problem:
+    """The block problem of stages that follow each other as ``after`` says (per stage those that directly follow it).
+
+    Blocks are ``F<stage>`` and ``B<stage>``, with ``.<i>`` behind where a stage runs several in a micro-batch; where no
+    stage has a backward there are forwards only. Devices are numbered by stage. Raises
+    :class:`~weft.solver.placement.problem.PlacementError` where sizes of micro-batches do not divide the largest.
+    """
+    unit = max(work.micro_batch for work in works)
+    for stage, work in enumerate(works):
+        if unit % work.micro_batch:
+            raise PlacementError(f"stage {stage} runs micro-batches of {work.micro_batch} samples, which do not divide "
+                                 f"the largest, {unit}")
+    before: list[list[int]] = [[] for _ in works]
+    for stage, following in enumerate(after):
+        for other in following:
+            before[other].append(stage)
+    first = [0, *itertools.accumulate(work.devices for work in works)]
+    trains = any(work.backward for work in works)
+    blocks = []
+    for kind, waited in ((BlockKind.FORWARD, before), (BlockKind.BACKWARD, after))[:1 + trains]:
+        for stage, work in enumerate(works):
+            for i in range(unit // work.micro_batch):
+                waits = [Dependency(name_) for other in waited[stage]
+                         for name_ in _overlapping(kind, other, works[other], i, work, unit)]
+                if kind == BlockKind.BACKWARD:
+                    waits.append(Dependency(_name(BlockKind.FORWARD, stage, i, work, unit)))
+                seconds, change = ((work.forward, work.kept if trains else 0.0) if kind == BlockKind.FORWARD
+                                   else (work.backward, -work.kept))
+                blocks.append(Block(_name(kind, stage, i, work, unit), kind,
+                                    tuple(range(first[stage], first[stage + 1])), seconds, (change,), (),
+                                    tuple(waits)))
+    devices = tuple(Device(f"gpu{first[stage] + i}", work.memory, work.static) for stage, work in enumerate(works)
+                    for i in range(work.devices))
+    return Problem(name, devices, tuple(blocks), time_unit=time_unit, memory_unit=memory_unit)
+
+
+def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Sequence[int]],
+                micro_batches: int) -> Schedule:
+    """1F1B on a graph of stages: each runs as many forwards ahead as the rule of what is in flight says
+    (:mod:`weft.solver.placement.dag.in_flight`), then a backward and a forward in turns. Checked by the judge, with
+    memory.
+
+    ``micro_batches``: of the problem. Raises :class:`~weft.solver.validate.InvalidSchedule` where it does not fit.
+    """
+    unit = max(work.micro_batch for work in works)
+    held = in_flight_samples(after, [Turn(work.micro_batch) for work in works])
+    rows = []
+    for stage, work in enumerate(works):
+        parts = unit // work.micro_batch
+        count = parts * micro_batches
+        forwards = [(problem.index[_name(BlockKind.FORWARD, stage, i % parts, work, unit)], i // parts)
+                    for i in range(count)]
+        backwards = [(problem.index[_name(BlockKind.BACKWARD, stage, i % parts, work, unit)], i // parts)
+                     for i in range(count)]
+        ahead = min(count, held[stage] // work.micro_batch)
+        row = forwards[:ahead]
+        for i, backward in enumerate(backwards):
+            row.append(backward)
+            row += forwards[ahead + i:ahead + i + 1]
+        rows += [row] * work.devices
+    schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, rows), makespan_bound=0.0,
+                        solver={"name": "1f1b on stages"})
+    validate(schedule)
+    return schedule
+
+
+def _name(kind: BlockKind, stage: int, i: int, work: StageWork, unit: int) -> str:
+    return f"{kind.letter}{stage}" + (f".{i}" if work.micro_batch < unit else "")
+
+
+def _overlapping(kind: BlockKind, other: int, its: StageWork, i: int, work: StageWork, unit: int) -> list[str]:
+    """The blocks of stage ``other`` with samples of block ``i`` of a stage that does ``work``."""
+    first, last = i * work.micro_batch // its.micro_batch, ((i + 1) * work.micro_batch - 1) // its.micro_batch
+    return [_name(kind, other, j, its, unit) for j in range(first, last + 1)]

@@ -1,0 +1,82 @@
+"""What the bounds look at: one micro-batch's nodes (blocks, and transfers on links), and which machine runs which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from weft.solver.ticks import Instance
+
+__all__ = ["Graph", "Wait", "common_blocks", "graph_of", "without_common"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """``target`` of micro-batch m starts at least ``lag`` ticks after ``source`` of micro-batch m - distance ended."""
+
+    source: int
+    target: int
+    lag: int
+    distance: int
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes by number: first the instance's blocks, then the transfers that occupy a link.
+
+    ``machines`` are the devices, then the links: each holds the nodes that it runs one at a time, and each node's
+    micro-batches in order. Of devices that run the same there is one.
+    """
+
+    durations: tuple[int, ...]
+    waits: tuple[Wait, ...]
+    machines: tuple[tuple[int, ...], ...]
+
+    @property
+    def mirrored(self) -> Graph:
+        """The same with time, and the order of micro-batches, running backwards: its heads are this one's tails."""
+        return replace(self, waits=tuple(Wait(wait.target, wait.source, wait.lag, wait.distance)
+                                         for wait in self.waits))
+
+
+def graph_of(instance: Instance) -> Graph:
+    """The nodes of ``instance``.
+
+    A link carries its transfers in the order in which their producers run, so those of one arc in micro-batch order. A
+    transfer to a later micro-batch does not take place where there is none; it counts as a delay only.
+    """
+    durations = list(instance.durations)
+    waits = []
+    carried: list[list[int]] = [[] for _ in instance.problem.links]
+    for arc in instance.arcs:
+        if arc.link is None or arc.distance:
+            waits.append(Wait(arc.source, arc.target, arc.lag, arc.distance))
+            continue
+        transfer = len(durations)
+        durations.append(arc.lag)
+        carried[arc.link].append(transfer)
+        waits += [Wait(arc.source, transfer, 0, 0), Wait(transfer, arc.target, 0, 0)]
+    machines = dict.fromkeys((*instance.blocks_on, *(tuple(nodes) for nodes in carried)))
+    return Graph(tuple(durations), tuple(waits), tuple(machines))
+
+
+def common_blocks(instance: Instance) -> list[int]:
+    """The blocks that hold every device on which anything runs; none where there is only one such device."""
+    used = {d for d, on in enumerate(instance.blocks_on) if on}
+    if len(used) < 2:
+        return []
+    return [i for i in instance.blocks if used <= set(instance.problem.blocks[i].devices)]
+
+
+def without_common(instance: Instance, common: list[int]) -> Instance:
+    """``instance`` with the time taken out in which a block of ``common`` runs: these blocks take no time any more.
+
+    While such a block runs nothing else does. Cut these times out of any schedule: every other block keeps its length,
+    all orders stay, and the makespan is shorter by what was cut, the same for every schedule. Only transfers
+    may have gone on meanwhile, so they count for nothing here.
+    """
+    gone = set(common)
+    return replace(
+        instance,
+        durations=tuple(0 if i in gone else duration for i, duration in enumerate(instance.durations)),
+        arcs=tuple(replace(arc, lag=0, link=None) for arc in instance.arcs),
+    )

@@ -1,0 +1,232 @@
+"""Modular closure: what a period implies before any search, and periods refuted by it.
+
+For a period T the closure is a matrix D with t_j - t_i >= D[i, j] for the absolute starts t of any periodic schedule of
+that period, one micro-batch per period. It starts from the dependencies (D[i, j] = d_i + lag - distance * T) and is
+closed under three arguments until nothing changes:
+
+* *Paths*: t_j - t_i >= D[i, k] + D[k, j].
+* *Circular no-overlap*: two blocks i, j of one device never overlap in any period, so (t_j - t_i) mod T lies in
+  [d_i, T - d_j], T standing for 0 too; a lower bound on t_j - t_i rises to the next such value.
+* *Memory as Little's law*: averaged over a period, a device holds the sum over its activations of amount x
+  lifetime / T, from the taker's start to the giver's end; the average is at most the peak, hence at most the
+  capacity. The slack that the known least lifetimes leave in that inequality limits every single lifetime from
+  above, which is a lower bound on a lag backwards.
+
+* *Depth*: no schedule needs blocks further apart than :func:`lag_range` periods.
+
+A positive cycle (D[i, i] > 0) or negative slack refutes T. Feasibility is monotone in T (idle time can be inserted
+at the cycle boundary), so a refuted T refutes every shorter one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.solver.clock import checked, checkpoint
+from weft.solver.ticks import Instance
+
+__all__ = ["UNRELATED", "Lags", "Lifetimes", "close_paths", "closure", "closure_bound", "lag_range", "least_lifetimes",
+           "longest_paths", "takes_before_giving"]
+
+Lags = npt.NDArray[np.int64]
+
+#: Entry of a pair about which nothing is known.
+UNRELATED = -(2**60)
+
+_MOST_ROUNDS = 50
+
+
+def closure(instance: Instance, period: int) -> Lags | None:
+    """The closed lag matrix (blocks x blocks, ticks) for ``period``, or None if ``period`` is refuted.
+
+    Stopping early keeps the matrix valid, only weaker: rounds are limited.
+    """
+    if period < instance.heaviest_load:
+        return None
+    lags = longest_paths(instance, period, -(lag_range(instance, period) + 1) * period)
+    if lags is None:
+        return None
+    pairs = [(i, j) for a, b in instance.shared_pairs() for i, j in ((a, b), (b, a))]
+    for _ in range(_MOST_ROUNDS):
+        checkpoint()
+        before = lags.copy()
+        if not (_round_to_no_overlap(instance, period, pairs, lags) and _limit_lifetimes(instance, period, lags)):
+            return None
+        if np.array_equal(before, lags):
+            break
+    return lags
+
+
+def closure_bound(instance: Instance, upper: int) -> int:
+    """The least period in [heaviest load, ``upper``] that bisection on the closure does not refute.
+
+    It is a lower bound on the period of every one-micro-batch periodic schedule if ``upper`` is feasible.
+    """
+    low, high = instance.heaviest_load, upper  # low - 1 is refuted, high is not
+    while low < high:
+        middle = isqrt(low * high)
+        if closure(instance, middle) is None:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def lag_range(instance: Instance, period: int) -> int:
+    """No schedule needs two blocks' lags k to differ by more than this.
+
+    Sort the blocks by lag. Between neighbours with a gap wider than the longest dependency (a block may wrap, and a
+    transfer lasts ceil(c / T) periods more) all later blocks can move one period earlier: no dependency breaks, the
+    order within the period stays, and memory is held for a shorter time if no part of a micro-batch gives back more
+    than the part before it took (:func:`takes_before_giving`).
+    """
+    longest = max((-(-arc.lag // period) + arc.distance for arc in instance.arcs), default=0)
+    return (len(instance.durations) - 1) * (longest + 2) + 1
+
+
+def takes_before_giving(instance: Instance) -> bool:
+    """Whether dependencies alone make sure that everything given back was taken before, wherever memory is limited."""
+    horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
+    lags = longest_paths(instance, horizon)
+    if lags is None:
+        return False
+    # A giver that follows its taker only through the next micro-batch has a negative lag.
+    return all(_matching(instance, device, sorted(pair for pair in _lives(instance, device, lags) if pair[0] >= 0))
+               is not None for device in instance.distinct_devices if instance.limited(device))
+
+
+def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -> Lags | None:
+    """Lags implied by the dependencies alone for ``period``; None if they contradict it (a positive cycle)."""
+    n = len(instance.durations)
+    within: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # per target, of one micro-batch: source and lag
+    across = []
+    for arc in instance.arcs:
+        lag = instance.durations[arc.source] + arc.lag - arc.distance * period
+        if arc.distance:
+            across.append((arc.source, arc.target, lag))
+        else:
+            within[arc.target].append((arc.source, lag))
+    to = np.full((n, n), UNRELATED, dtype=np.int64)  # to[j, i]: lag from i to j, so that a target's lags lie together
+    np.fill_diagonal(to, 0)
+    for j in checked(instance.problem.topological_order, 64):
+        for i, lag in within[j]:
+            np.maximum(to[j], to[i] + lag, out=to[j])
+    lags = np.ascontiguousarray(to.T)
+    for i, j, lag in checked(across):
+        if not _raise(lags, i, j, lag):
+            return None
+    if unrelated > UNRELATED:  # no path needs two of these jumps: each costs more than all lags together
+        np.maximum(lags, lags.max(axis=1)[:, None] + lags.max(axis=0)[None, :] + unrelated, out=lags)
+    return None if np.any(np.diagonal(lags) > 0) else lags
+
+
+def close_paths(lags: Lags, blocks: Sequence[int]) -> bool:
+    """Raise the lags between ``blocks`` to the longest paths over ``blocks``; False if some path leads around."""
+    among = np.ix_(blocks, blocks)
+    closed = lags[among]
+    for k in range(len(blocks)):
+        np.maximum(closed, closed[:, k, None] + closed[None, k, :], out=closed)
+    lags[among] = closed
+    return not np.any(np.diagonal(closed) > 0)
+
+
+def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:
+    """Learn t_j - t_i >= lag and close over paths through it; False on a positive cycle."""
+    if lag <= lags[i, j]:
+        return True
+    if lags[j, i] > UNRELATED // 2 and lag + lags[j, i] > 0:
+        return False
+    # A path through the new lag helps only from where it improves the way to j, and to where it improves that from i.
+    rows = np.flatnonzero(lags[:, i] + lag > lags[:, j])
+    columns = np.flatnonzero(lag + lags[j] > lags[i])
+    improved = np.ix_(rows, columns)
+    lags[improved] = np.maximum(lags[improved], lags[rows, i, None] + (lags[None, j, columns] + lag))
+    return True
+
+
+def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int, int]], lags: Lags) -> bool:
+    durations = instance.durations
+    # Long lags contain short ones: a round sees most of it.
+    for i, j in checked(sorted(pairs, key=lambda pair: lags[pair]), 64):
+        lag = int(lags[i, j])
+        if lag < UNRELATED // 2:
+            continue
+        rest = lag % period
+        if rest < durations[i]:
+            if rest or durations[j]:  # a block without duration may stand right before i, a whole period after it
+                lag += durations[i] - rest
+        elif rest > period - durations[j]:
+            lag += period - rest + durations[i]
+        if not _raise(lags, i, j, lag):
+            return False
+    return True
+
+
+def _limit_lifetimes(instance: Instance, period: int, lags: Lags) -> bool:
+    for device in instance.distinct_devices:
+        capacity = instance.capacity[device]
+        if capacity is None or not instance.limited(device):
+            continue
+        lifetimes = least_lifetimes(instance, device, lags)
+        if lifetimes is None:
+            continue
+        slack = capacity * period - lifetimes.workspace - sum(amount * life for _, _, amount, life in lifetimes.held)
+        if slack < 0:
+            return False
+        for taker, giver, amount, life in checked(lifetimes.held, 64):
+            longest = life - instance.durations[giver] + slack // amount
+            if not _raise(lags, giver, taker, -longest):
+                return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """What one micro-batch holds on a device at least: ``workspace`` (amount x ticks) and, per taker and giver,
+    ``(taker, giver, amount, least ticks from the taker's start to the giver's end)``."""
+
+    workspace: int
+    held: list[tuple[int, int, int, int]]
+
+
+def least_lifetimes(instance: Instance, device: int, lags: Lags) -> Lifetimes | None:
+    """What each taker takes, split among givers, with least lifetimes; None if some lifetime has no known least.
+
+    Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
+    tightest.
+    """
+    take, change = instance.take[device], instance.change[device]
+    longest_first = sorted(_lives(instance, device, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
+    held = _matching(instance, device, longest_first)
+    if held is None:
+        return None
+    return Lifetimes(sum((take[i] - max(change[i], 0)) * instance.durations[i] for i in take), held)
+
+
+def _lives(instance: Instance, device: int, lags: Lags) -> list[tuple[int, int, int]]:
+    """``(lag, taker, giver)`` of every pair on the device."""
+    change = instance.change[device]
+    return [(int(lags[taker, giver]), taker, giver)
+            for taker in checked(change, 16) if change[taker] > 0 for giver in change if change[giver] < 0]
+
+
+def _matching(instance: Instance, device: int,
+              pairs: list[tuple[int, int, int]]) -> list[tuple[int, int, int, int]] | None:
+    """All takes split among all gives, pair after pair; None if the pairs leave some over or an unknown lag is met."""
+    left = dict(instance.change[device])
+    held = []
+    for lag, taker, giver in pairs:
+        amount = min(left[taker], -left[giver])
+        if amount <= 0:
+            continue
+        if lag < UNRELATED // 2:
+            return None
+        left[taker] -= amount
+        left[giver] += amount
+        held.append((taker, giver, amount, lag + instance.durations[giver]))
+    return None if any(left.values()) else held

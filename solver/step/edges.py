@@ -1,0 +1,102 @@
+"""Phase 2: warm-up and cool-down around a repetend, for any number of micro-batches.
+
+Repeating a periodic schedule for micro-batches 0..N-1 only is a schedule: what lies before the first whole period is
+its warm-up, what lies after the last its cool-down, and with fewer micro-batches around nobody needs more
+memory. Both edges are then ordered anew by :mod:`weft.solver.step.order_model`. They do not depend on N once there is a
+whole period between them, so they are solved on a short schedule and the periods in between are put in afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.periodic import Periodic
+from weft.solver.relations.fixed_order import Op
+from weft.solver.step.order_model import Stretch, reorder
+from weft.solver.ticks import Instance
+from weft.solver.timing import Orders
+
+__all__ = ["Completion", "complete", "repeat"]
+
+
+def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:
+    """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others."""
+    return [[op for op, _ in row] for row in _rows(found, micro_batches)]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A repetend with its edges: the first ``edge`` whole periods belong to the warm-up, the last to the cool-down.
+
+    ``orders`` are device orders for ``micro_batches``; :meth:`unrolled` stretches them to more.
+    """
+
+    found: Periodic
+    edge: int
+    micro_batches: int
+    orders: Orders
+
+    def unrolled(self, micro_batches: int) -> Orders:
+        """Device orders for more micro-batches (by whole periods): periods put in before the cool-down."""
+        extra = micro_batches - self.micro_batches
+        if extra == 0:
+            return self.orders
+        middle = repeat(self.found, micro_batches)
+        _, cool = _stretches(self.found, self.micro_batches, self.edge)
+        rows = []
+        for row, (start, _), longer, on in zip(self.orders, cool, middle, self.found.instance.blocks_on, strict=True):
+            periods = longer[start:start + extra // self.found.copies * len(on)]
+            rows.append([*row[:start], *periods, *((block, m + extra) for block, m in row[start:])])
+        return rows
+
+
+def complete(
+    instance: Instance,
+    found: Periodic,
+    micro_batches: int,
+    budget: Budget,
+    *,
+    edge: int = 0,
+    deterministic: float = float("inf"),
+) -> Completion | None:
+    """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them.
+
+    ``instance`` is the problem's own, also where ``found`` has several copies of it.
+    """
+    whole = micro_batches // found.copies
+    short = min(whole, found.depth + 2 * edge + 4)
+    if short - found.depth < 2 * edge + 1:
+        return None
+    count = micro_batches - (whole - short) * found.copies
+    orders: Orders = repeat(found, count)
+    warm, cool = _stretches(found, count, edge)
+    for stretch in (warm, cool):
+        if any(b > a for a, b in stretch):
+            better = reorder(instance, count, orders, stretch, budget, deterministic=deterministic)
+            orders = better.orders or orders
+    return Completion(found, edge, count, orders)
+
+
+def _rows(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:
+    """Per device, its operations in order, each with the period it runs in."""
+    lags = [found.lag(i) for i in found.instance.blocks]
+    turns = -(-micro_batches // found.copies) + found.depth
+    rows = []
+    for on in found.instance.blocks_on:
+        ring = sorted(on, key=found.offset)
+        row = [(found.operation(i, period - lags[i]), period) for period in range(turns) for i in ring
+               if period >= lags[i]]
+        rows.append([(op, period) for op, period in row if op[1] < micro_batches])
+    return rows
+
+
+def _stretches(found: Periodic, micro_batches: int, edge: int) -> tuple[Stretch, Stretch]:
+    """Warm-up and cool-down of the repeated schedule: the periods before ``depth + edge``, and the last ``edge`` whole
+    ones with what follows them."""
+    warm, cool = [], []
+    last = micro_batches // found.copies - edge
+    for row in _rows(found, micro_batches):
+        warm.append((0, sum(period < found.depth + edge for _, period in row)))
+        cool.append((sum(period < last for _, period in row), len(row)))
+    return warm, cool

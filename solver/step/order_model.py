@@ -1,0 +1,242 @@
+"""The finite schedule: a stretch of it freed and ordered anew by CP-SAT, what comes before and after kept in order.
+
+Each device's row of operations is cut in three: *earlier*, *free*, *later*. Earlier operations keep their order, so
+their times are known. Later ones keep theirs, so the longest path from each to the end of the schedule (its *tail*) is
+known, and the makespan is exactly the largest of start + tail over the free operations and of what joins earlier and
+later ones directly. With everything free this solves the problem whole; with the first or the last periods of an
+unrolled repetend free it is the warm-up or the cool-down; with a stretch in between, a step of a large-neighbourhood
+search.
+
+* Free operations of one block run in micro-batch order (exchanging identical micro-batches changes nothing).
+* Two free operations of one device that no chain of dependencies orders get a Boolean.
+* Memory when a taking operation j starts: the level the earlier ones leave, plus what j takes, plus change_i [i before
+  j] over the free ones. Later operations see the same level as before.
+* What memory makes precede what (:mod:`weft.solver.relations.implied_order`) adds nothing but is seen sooner.
+* Transfers on a link follow the order of their producers on its source device, which the same Booleans decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ortools.sat.python import cp_model
+
+from weft.solver.clock import checked
+from weft.solver.cpsat.solve import Budget, run
+from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.implied_order import Order
+from weft.solver.ticks import Instance
+from weft.solver.timing import Orders
+
+__all__ = ["Improvement", "Stretch", "reorder"]
+
+#: Per device, the first free position of its row and the first later one.
+Stretch: TypeAlias = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """``orders``: better device orders, where found, with their ``makespan`` in ticks. ``bound``: the proven least
+    makespan that reordering this stretch can reach."""
+
+    orders: Orders | None
+    makespan: int
+    bound: int
+
+
+def reorder(
+    instance: Instance,
+    micro_batches: int,
+    orders: Orders,
+    stretch: Stretch,
+    budget: Budget,
+    *,
+    bound: int = 0,
+    deterministic: float = float("inf"),
+    workers: int = 1,
+    implied: Order | None = None,
+) -> Improvement:
+    """Order the free operations anew for a smaller makespan.
+
+    Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
+    that are contiguous in time or in periods). ``orders`` must be feasible. ``bound`` is a known lower bound on the
+    makespan, ``implied`` what must precede what in every schedule.
+    """
+    lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
+    if not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
+        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
+    model = _FiniteModel(instance, micro_batches, orders, stretch, bound, implied)
+    current = model.fixed.makespan
+    if current <= bound or not model.free:
+        return Improvement(None, current, min(bound, current))
+    outcome = run(model.model, budget, deterministic=deterministic, workers=workers)
+    if outcome.infeasible:
+        raise AssertionError("the known schedule does not satisfy its own model")
+    if not outcome.found:
+        return Improvement(None, current, bound)
+    proven = max(bound, round(outcome.solver.best_objective_bound))
+    makespan = round(outcome.solver.objective_value)
+    if makespan >= current:
+        return Improvement(None, current, proven)
+    return Improvement(model.read(outcome.solver), makespan, proven)
+
+
+class _FiniteModel:
+    def __init__(self, instance: Instance, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
+                 implied: Order | None) -> None:
+        self.instance = instance
+        self.implied = implied
+        self.orders = orders
+        self.stretch = stretch
+        self.fixed = FixedOrder(instance, micro_batches, orders)
+        self.earlier = {op for row, (a, _) in zip(orders, stretch, strict=True) for op in row[:a]}
+        self.later = {op for row, (_, b) in zip(orders, stretch, strict=True) for op in row[b:]}
+        free = {op for row, (a, b) in zip(orders, stretch, strict=True) for op in row[a:b]}
+        self.free = sorted(free, key=lambda op: (self.fixed.start[op], op))
+        self.number = {op: n for n, op in enumerate(self.free)}
+        self.model = cp_model.CpModel()
+        direct = self.fixed.longest_between(self.earlier, self.later)
+        self.makespan = self.model.new_int_var(max(bound, direct), self.fixed.makespan, "makespan")
+        self.model.minimize(self.makespan)
+        self._precede()
+        self._make_starts()
+        self._order: dict[tuple[int, int], cp_model.IntVar] = {}
+        self._order_devices()
+        self._carry_transfers()
+        self._limit_memory()
+
+    def read(self, solver: cp_model.CpSolver) -> Orders:
+        starts = [solver.value(start) for start in self.start]
+        return [[*row[:a], *sorted(row[a:b], key=lambda op: starts[self.number[op]]), *row[b:]]
+                for row, (a, b) in zip(self.orders, self.stretch, strict=True)]
+
+    def _precede(self) -> None:
+        """Which free operations every schedule runs before which: dependencies and micro-batch order, closed."""
+        n = len(self.free)
+        self.edges: list[tuple[int, int, int]] = []  # from, to, least distance between starts
+        for op in self.free:
+            block, m = op
+            duration = self.instance.durations[block]
+            if (block, m + 1) in self.number:
+                self.edges.append((self.number[op], self.number[block, m + 1], duration))
+            for arc in self.fixed.arcs_from[block]:
+                consumer = (arc.target, m + arc.distance)
+                if consumer in self.number:
+                    self.edges.append((self.number[op], self.number[consumer], duration + arc.lag))
+        self._precede_by_memory()
+        self.after = [0] * n  # bit j of after[i]: i precedes j
+        # Numbers follow start times, so edges go from smaller to larger numbers.
+        for i, j, _ in checked(sorted(self.edges, reverse=True), 256):
+            self.after[i] |= self.after[j] | 1 << j
+        self.head = [max([0, *(self.fixed.arrivals(op, self.earlier))]) for op in self.free]
+        self.tail = [self.instance.durations[op[0]] for op in self.free]  # longest path from the start to the end
+        for n, op in enumerate(self.free):
+            self.tail[n] += max([0, *(self.fixed.departures(op, self.later))])
+        self.to_later = list(self.tail)
+        for i, j, distance in sorted(self.edges):
+            self.head[j] = max(self.head[j], self.head[i] + distance)
+        for i, j, distance in sorted(self.edges, reverse=True):
+            self.tail[i] = max(self.tail[i], distance + self.tail[j])
+
+    def _precede_by_memory(self) -> None:
+        if self.implied is None:
+            return
+        pairs = {(i, j) for on in self.instance.blocks_on for i in on for j in on if i != j}
+        known = [(i, j, int(self.implied[i, j])) for i, j in sorted(pairs)]
+        for i, j, distance in known:
+            for block, m in self.free if 0 < distance < self.fixed.micro_batches else ():
+                if block == i and (j, m + distance) in self.number:
+                    self.edges.append((self.number[block, m], self.number[j, m + distance], self.instance.durations[i]))
+
+    def _make_starts(self) -> None:
+        self.start: list[cp_model.IntVar] = []
+        for n, op in enumerate(self.free):
+            name = f"start {self.instance.problem.blocks[op[0]].name} {op[1]}"
+            start = self.model.new_int_var(self.head[n], self.fixed.makespan - self.tail[n], name)
+            self.model.add_hint(start, self.fixed.start[op])
+            self.model.add(self.makespan >= start + self.to_later[n])
+            self.start.append(start)
+        for i, j, distance in self.edges:
+            self.model.add(self.start[j] >= self.start[i] + distance)
+
+    def _is_before(self, i: int, j: int) -> cp_model.IntVar | bool:
+        if self.after[i] >> j & 1:
+            return True
+        if self.after[j] >> i & 1:
+            return False
+        return self._order[i, j] if i < j else self._order[j, i].negated()  # type: ignore[return-value]
+
+    def _order_devices(self) -> None:
+        durations = [self.instance.durations[op[0]] for op in self.free]
+        rows = {tuple(sorted(self.number[op] for op in row[a:b]))
+                for row, (a, b) in zip(self.orders, self.stretch, strict=True)}
+        for row in sorted(rows):
+            for i in checked(row):
+                for j in row:
+                    if i < j and not self.after[i] >> j & 1 and (i, j) not in self._order:
+                        literal = self.model.new_bool_var(f"order {i} {j}")
+                        self._order[i, j] = literal
+                        self.model.add(self.start[i] + durations[i] <= self.start[j]).only_enforce_if(literal)
+                        self.model.add(self.start[j] + durations[j] <= self.start[i]).only_enforce_if(~literal)
+                        self.model.add_hint(literal, self.fixed.start[self.free[i]] < self.fixed.start[self.free[j]])
+            if len(row) > 1:
+                self.model.add_no_overlap(
+                    self.model.new_fixed_size_interval_var(self.start[i], durations[i], f"run {i}") for i in row)
+
+    def _carry_transfers(self) -> None:
+        carried: dict[int, list[tuple[int, int, cp_model.IntVar]]] = {}  # per link: producer, lag, begin
+        for n, op in enumerate(self.free):
+            for number, arc in self.fixed.linked_arcs_from[op[0]]:
+                transfer = self.fixed.transfer(number, op[1])
+                if arc.link is None or transfer is None:
+                    continue
+                consumer = (arc.target, op[1] + arc.distance)
+                begin = self.model.new_int_var(0, self.fixed.makespan, f"transfer {number} {op[1]}")
+                self.model.add(begin >= self.start[n] + self.instance.durations[op[0]])
+                self.model.add(begin >= self.fixed.link_free(arc.link, self.earlier))
+                if consumer in self.number:
+                    self.model.add(self.start[self.number[consumer]] >= begin + arc.lag)
+                else:
+                    self.model.add(self.makespan >= begin + arc.lag + self.fixed.tail[consumer])
+                self.model.add(self.makespan >= begin + arc.lag + self.fixed.link_tail(arc.link, self.later))
+                for other, lag, earlier in carried.setdefault(arc.link, []):
+                    if other == n:
+                        self.model.add(begin >= earlier + lag)
+                        continue
+                    self._follow_on_link(other, earlier, lag, n, begin)
+                    self._follow_on_link(n, begin, arc.lag, other, earlier)
+                carried[arc.link].append((n, arc.lag, begin))
+
+    def _follow_on_link(self, i: int, first: cp_model.IntVar, lag: int, j: int, second: cp_model.IntVar) -> None:
+        """If i runs before j, its transfer comes first."""
+        literal = self._is_before(i, j)
+        if literal is not False:
+            constraint = self.model.add(second >= first + lag)
+            if literal is not True:
+                constraint.only_enforce_if(literal)
+
+    def _limit_memory(self) -> None:
+        for device, capacity in enumerate(self.instance.capacity):
+            if capacity is None or not self.instance.limited(device):
+                continue
+            take, change = self.instance.take[device], self.instance.change[device]
+            a, b = self.stretch[device]
+            level = sum(change[block] for block, _ in self.orders[device][:a])
+            row = [self.number[op] for op in self.orders[device][a:b]]
+            for j in (j for j in checked(row) if take[self.free[j][0]] > 0):
+                room = capacity - level - take[self.free[j][0]]
+                literals: list[cp_model.IntVar] = []
+                weights: list[int] = []
+                for i in row:
+                    amount = change[self.free[i][0]]
+                    if i == j or not amount:
+                        continue
+                    literal = self._is_before(i, j)
+                    if literal is True:
+                        room -= amount
+                    elif literal is not False:
+                        literals.append(literal)
+                        weights.append(amount)
+                self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= room)

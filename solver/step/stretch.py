@@ -1,0 +1,161 @@
+"""More (or fewer) micro-batches for a solved schedule: whole periods put in or taken out, no search; and a periodic
+schedule run for some micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.solver.bounds import least_time
+from weft.solver.period.periodic import Periodic, in_order
+from weft.solver.problem import Problem
+from weft.solver.schedule import Operation, Repetend, Schedule
+from weft.solver.ticks import Instance
+from weft.solver.timing import time_orders
+from weft.solver.validate import validate
+
+__all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
+
+#: What a schedule's ``solver`` says of so many micro-batches only, or of blocks that wait for their time.
+_OF_ONE_NUMBER = frozenset({"alternatives", "bound_over_any_placement", "bound_over_placements", "covered", "history",
+                            "latency", "latency_bound", "latency_period", "placements"})
+
+
+def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
+    """``schedule`` for another number of micro-batches, re-timed, with its bound, and checked by the judge.
+
+    Blocks start as early as their order allows; what ``weft latency`` stated of a schedule whose blocks wait for their
+    time (:func:`at_its_times`) is taken out, as it no longer holds.
+
+    Raises ``ValueError`` if the schedule has no repetend, or fewer micro-batches are asked for than leave one period.
+    """
+    repetend = schedule.repetend
+    if micro_batches == schedule.micro_batches:
+        return schedule
+    if repetend is None:
+        raise ValueError("the schedule has no repetend to repeat; solve it again for this number of micro-batches")
+    periods, rest = divmod(micro_batches - schedule.micro_batches, repetend.micro_batches)
+    if rest:
+        raise ValueError(f"the schedule's period advances {repetend.micro_batches} micro-batches: their number can "
+                         f"change by multiples of that only, not from {schedule.micro_batches} to {micro_batches}")
+    if repetend.count + periods < 1:
+        least = schedule.micro_batches - (repetend.count - 1) * repetend.micro_batches
+        raise ValueError(f"the schedule's warm-up and cool-down take {least} micro-batches, it cannot run "
+                         f"{micro_batches}")
+    problem = schedule.problem
+    rows = [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
+    ends = repeats(problem, rows, repetend)
+    if ends is None:
+        raise ValueError("what the schedule's devices repeat does not fit together: a block in one device's stretch "
+                         "waits for one behind another's; solve it again for this number of micro-batches")
+    orders = [_stretched(row, end, len(on) * repetend.micro_batches, periods, repetend.micro_batches)
+              for row, end, on in zip(rows, ends, problem.blocks_on, strict=True)]
+    instance = Instance.of(problem)
+    result = replace(
+        schedule,
+        micro_batches=micro_batches,
+        period=_period(schedule, instance, rows, ends),
+        operations=time_orders(problem, micro_batches, orders),
+        makespan_bound=least_time(instance, micro_batches),
+        repetend=replace(repetend, count=repetend.count + periods),
+        solver={key: value for key, value in schedule.solver.items() if key not in _OF_ONE_NUMBER},
+    )
+    validate(result)
+    return result
+
+
+def _period(schedule: Schedule, instance: Instance, rows: Sequence[Sequence[tuple[int, int]]],
+            ends: Sequence[int]) -> float | None:
+    """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer; its
+    devices' stretches of repeats end at ``ends`` of ``rows``."""
+    repetend = schedule.repetend
+    if schedule.period is None or repetend is None or repetend.micro_batches > 1:  # none waits in those of several
+        return schedule.period
+    found = in_order(instance, [row[end - len(on):end] for row, end, on in
+                                zip(rows, ends, schedule.problem.blocks_on, strict=True)])
+    return schedule.period if found is None else instance.time(found.period)
+
+
+def at_its_times(found: Periodic, micro_batches: int) -> Schedule:
+    """``found`` for micro-batches 0 .. N-1, each block when its period has it, from 0 on.
+
+    No block runs earlier than that, as it would in a schedule that is timed by its order: every micro-batch has the
+    latency of ``found``. ``found`` has one micro-batch per period.
+    """
+    instance, problem = found.instance, found.instance.problem
+    first = min(found.starts)
+
+    def operation(block: int, micro_batch: int) -> Operation:
+        start = instance.time(found.starts[block] - first + micro_batch * found.period)
+        return Operation(block, micro_batch, start, start + problem.blocks[block].duration)
+
+    whole = micro_batches - found.depth
+    return Schedule(
+        problem, micro_batches,
+        tuple(operation(block, m) for block in instance.blocks for m in range(micro_batches)),
+        makespan_bound=least_time(instance, micro_batches),
+        period=instance.time(found.period) if whole > 0 else None,
+        repetend=Repetend(found.depth, whole) if whole > 0 else None,
+        solver={"name": "weft"})
+
+
+def _stretched(row: list[tuple[int, int]], end: int, length: int, periods: int, step: int) -> list[tuple[int, int]]:
+    """``row`` with ``periods`` more repeats (fewer, if negative) of the ``length`` operations before ``end``."""
+    extra = periods * step
+    last = row[end - length:end]
+    return [*row[:end + min(periods, 0) * length],
+            *((block, m + turn * step) for turn in range(1, periods + 1) for block, m in last),
+            *((block, m + extra) for block, m in row[end:])]
+
+
+def repeats(problem: Problem, rows: Sequence[Sequence[tuple[int, int]]], repetend: Repetend) -> list[int] | None:
+    """Where each device's stretch of repeats ends, such that all can be put in once more; None if they fit nowhere.
+
+    A stretch is as the judge has it: ``count`` times every block of the device ``micro_batches`` times, each time so
+    many micro-batches further. It may stand in several places of a row, in most of them if there is but one repeat. Put
+    in after ends before which all is done that is waited for there, the repeats deadlock nowhere: an operation of one
+    waits for what the repeat before it has in the same place, or for earlier. The first such ends are found by
+    moving each end on to its next place as long as something before it waits for something behind another.
+    """
+    places = [ends_of_repeats(row, len(on) * repetend.micro_batches, repetend.count, repetend.micro_batches)
+              for row, on in zip(rows, problem.blocks_on, strict=True)]
+    position = [{op: place for place, op in enumerate(row)} for row in rows]
+    waits: list[list[tuple[int, int]]] = [[(i, 0)] for i in range(len(problem.blocks))]  # for itself, elsewhere too
+    for producer, consumer, dependency in problem.dependencies():
+        waits[consumer].append((producer, dependency.distance))
+    least = [0] * len(rows)  # operations of each row that must stand before the end
+    ends = [0] * len(rows)
+    open_ = [device for device, row in enumerate(rows) if row]
+    while open_:
+        device = open_.pop()
+        end = next((end for end in places[device] if end >= least[device]), None)
+        if end is None:
+            return None
+        begin, ends[device] = ends[device], end
+        for block, m in rows[device][begin:end]:
+            for before, distance in waits[block]:
+                for other in problem.blocks[before].devices if m >= distance else ():
+                    needed = position[other][before, m - distance] + 1
+                    if needed > max(least[other], ends[other]):
+                        least[other] = needed
+                        open_.append(other)
+    return ends
+
+
+def ends_of_repeats(row: Sequence[tuple[int, int]], length: int, count: int, step: int) -> list[int]:
+    """Where stretches of ``count`` repeats end in ``row``, in rising order."""
+    found: list[int] = []
+    times: dict[int, int] = {}  # of each block in the last ``length`` operations
+    full = run = 0  # blocks that are there ``step`` times; operations in turn that are as one length before
+    for place, (block, m) in enumerate(row):
+        times[block] = times.get(block, 0) + 1
+        full += (times[block] == step) - (times[block] - 1 == step)
+        before = place - length
+        run = run + 1 if before >= 0 and row[before] == (block, m - step) else 0
+        if before >= 0:
+            gone = row[before][0]
+            times[gone] -= 1
+            full += (times[gone] == step) - (times[gone] + 1 == step)
+        if place + 1 >= length and full * step == length and run >= (count - 1) * length:
+            found.append(place + 1)
+    return found

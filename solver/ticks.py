@@ -1,0 +1,243 @@
+"""A problem in whole numbers, as the search sees it: ticks of time, units of memory, blocks by index.
+
+Times become ticks. Decimal durations (what profiles and people write) are represented exactly as long as that takes
+no more than about 2**36 ticks for one micro-batch; otherwise they are rounded *up* to a tick, so that any order
+found is feasible in real time. What that does to bounds, :meth:`Instance.bound` takes back, the smaller of two ways:
+
+* By share. ``inflation`` is the largest share by which an amount grew. Scaling a real schedule by it gives one that
+  fits the rounded amounts, hence ``bound(rounded) / inflation <= optimum(real)``.
+* By sum. Keep the order of a real schedule and time it with the rounded amounts. Its makespan is the longest path, and
+  a path meets every operation and every transfer at most once: it grows by no more than all that was rounded up in N
+  micro-batches, ``N * loss`` ticks, hence ``bound(rounded) - N * loss <= optimum(real)``. The time per micro-batch of
+  a steady state is the largest ratio of length to periods passed over the cycles of one period's operations; a simple
+  cycle meets each of them once and passes at least one period, so it grows by no more than ``loss`` a micro-batch.
+
+The first is lost on a tiny amount, which a tick multiplies; the second forgives it, as it is a few ticks at most.
+
+For the latency of one micro-batch at a period P the second is as follows. Stretch time: right before an operation ends
+or a transfer arrives, put in what it was rounded up by. Every period gets ``loss`` ticks longer. All lasts no shorter
+than rounded and keeps its order, so there is a schedule of the rounded amounts with the period P + ``loss``; a latency
+L sees the ends of at most L / P + 2 periods: it becomes L + (L / P + 2) ``loss`` at most.
+Memory is always exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache, cached_property
+
+from weft.solver.problem import Number, Problem, ProblemError
+
+__all__ = ["Arc", "Instance", "in_whole_numbers"]
+
+_MOST_TICKS = 2**36
+_MOST_MEMORY = 2**52
+
+
+@dataclass(frozen=True, slots=True)
+class Arc:
+    """``target`` of micro-batch m waits for ``source`` of micro-batch m - distance, then ``lag`` ticks.
+
+    ``link`` is the index of the link that the transfer occupies, if any.
+    """
+
+    source: int
+    target: int
+    lag: int
+    distance: int
+    link: int | None
+
+
+@dataclass(frozen=True)
+class Instance:
+    """The integer view of ``problem``.
+
+    ``take[d][i]`` is what block i takes on device d when it starts (workspace included), ``change[d][i]`` by how
+    much it has changed the level once it has ended; both hold only the device's blocks. ``capacity[d]`` is None
+    where unlimited. ``tick`` is the length of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for
+    one micro-batch) what rounding to it added, ``memory_unit`` what one unit of the amounts here is in the problem's.
+    """
+
+    problem: Problem
+    durations: tuple[int, ...]
+    arcs: tuple[Arc, ...]
+    take: tuple[dict[int, int], ...]
+    change: tuple[dict[int, int], ...]
+    capacity: tuple[int | None, ...]
+    tick: Fraction
+    inflation: Fraction
+    loss: Fraction
+    memory_unit: Fraction
+
+    @classmethod
+    def of(cls, problem: Problem) -> Instance:
+        """Raises :class:`ProblemError` if memory amounts have too many digits to add them exactly."""
+        dependencies = list(problem.dependencies())
+        lags = [dependency.lag for _, _, dependency in dependencies]
+        tick, inflation, loss = _tick([block.duration for block in problem.blocks], lags)
+        links = {link.name: i for i, link in enumerate(problem.links)}
+        unit = _memory_unit(problem)
+
+        @cache
+        def scaled(amount: Number) -> int:  # every amount is a whole number of units
+            return int(_exact(amount) / unit)
+
+        return cls(
+            problem=problem,
+            durations=tuple(math.ceil(_exact(block.duration) / tick) for block in problem.blocks),
+            arcs=tuple(Arc(i, j, math.ceil(_exact(dependency.lag) / tick), dependency.distance,
+                           None if dependency.link is None else links[dependency.link])
+                       for i, j, dependency in dependencies),
+            take=tuple({i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
+                        for i, place in places.items()} for places in problem.places_on),
+            change=tuple({i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
+                         for places in problem.places_on),
+            capacity=tuple(None if device.memory is None else math.floor(_exact(device.memory) / unit)
+                           for device in problem.devices),
+            tick=tick,
+            inflation=inflation,
+            loss=loss,
+            memory_unit=unit,
+        )
+
+    @cached_property
+    def distinct_devices(self) -> tuple[int, ...]:
+        """The devices, of those that run the same blocks in the same memory the first only: what is true of one is true
+        of all."""
+        known: dict[object, int] = {}
+        for device, (capacity, take, change) in enumerate(zip(self.capacity, self.take, self.change, strict=True)):
+            known.setdefault((capacity, tuple(take.items()), tuple(change.values())), device)
+        return tuple(known.values())
+
+    @property
+    def blocks(self) -> range:
+        """Indices of the blocks."""
+        return range(len(self.durations))
+
+    @property
+    def blocks_on(self) -> tuple[tuple[int, ...], ...]:
+        """Per device, the indices of its blocks."""
+        return self.problem.blocks_on
+
+    def load(self, device: int) -> int:
+        """Ticks one micro-batch keeps ``device`` busy."""
+        return sum(self.durations[i] for i in self.blocks_on[device])
+
+    def link_load(self, link: int) -> int:
+        """Ticks one micro-batch keeps ``link`` busy."""
+        return sum(arc.lag for arc in self.arcs if arc.link == link)
+
+    @property
+    def heaviest_load(self) -> int:
+        """Ticks one micro-batch keeps the busiest device or link busy: no period is shorter."""
+        links = [0] * len(self.problem.links)
+        for arc in self.arcs:
+            if arc.link is not None:
+                links[arc.link] += arc.lag
+        return max([*(self.load(d) for d in self.distinct_devices), *links])
+
+    def limited(self, device: int) -> bool:
+        """Whether the device's capacity can be exceeded by what one micro-batch leaves or all of them pile up."""
+        return self.capacity[device] is not None and any(self.take[device].values())
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every micro-batch gives back all it took where memory is limited: else there is no steady state."""
+        return all(sum(self.change[d].values()) == 0 for d in self.distinct_devices if self.limited(d))
+
+    def shared_pairs(self) -> list[tuple[int, int]]:
+        """Pairs i < j of blocks that have a device in common, hence never overlap."""
+        return sorted({(i, j) for on in set(self.blocks_on) for i in on for j in on if i < j})
+
+    def refined(self, factor: int) -> Instance:
+        """The same instance with ticks ``factor`` times shorter."""
+        return replace(
+            self,
+            durations=tuple(duration * factor for duration in self.durations),
+            arcs=tuple(replace(arc, lag=arc.lag * factor) for arc in self.arcs),
+            tick=self.tick / factor,
+            loss=self.loss * factor,
+        )
+
+    def time(self, ticks: int | Fraction) -> float:
+        """``ticks`` in the problem's time unit."""
+        return float(ticks * self.tick)
+
+    def bound(self, ticks: int | Fraction, micro_batches: int) -> float:
+        """A lower bound in ticks as one on real time, rounded down by no more than float precision.
+
+        ``micro_batches``: of how many, if it bounds a makespan; 1 where it bounds the time per micro-batch of a steady
+        state.
+        """
+        return float(max(ticks / self.inflation, ticks - micro_batches * self.loss, Fraction(0)) * self.tick)
+
+    @property
+    def _by_sum(self) -> bool:
+        """Whether latencies are bounded by the sum of what was rounded up; the same for all periods of an instance."""
+        return self.loss < (self.inflation - 1) * self.heaviest_load
+
+    def loosened(self, period: Fraction) -> Fraction:
+        """Ticks of a period that rounded schedules have where real ones have ``period`` ticks at most."""
+        return period + self.loss if self._by_sum else period * self.inflation
+
+    def latency_bound(self, ticks: int | Fraction, least: Fraction) -> Fraction:
+        """A lower bound on the latency of rounded schedules with periods up to :meth:`loosened` of a limit, in ticks,
+        as one on that of real schedules with periods from ``least`` ticks to it, in the problem's time unit."""
+        if not self._by_sum:
+            return ticks / self.inflation * self.tick
+        if least <= 0:  # rounding adds as much as a period may take: nothing is known
+            return Fraction(0)
+        return max((ticks - 2 * self.loss) / (1 + self.loss / least), Fraction(0)) * self.tick
+
+
+def in_whole_numbers(values: Sequence[Number]) -> tuple[list[int], Fraction]:
+    """``values``, the decimal numbers that were written, as multiples of one unit, and that unit."""
+    exact = [_exact(value) for value in values]
+    unit = _common_unit(value for value in exact if value)
+    return [int(value / unit) for value in exact], unit
+
+
+def _exact(value: Number) -> Fraction:
+    """The decimal number that was written: 0.1 is one tenth, not the binary float next to it."""
+    return Fraction(str(value))
+
+
+def _tick(durations: Sequence[Number], lags: Sequence[Number]) -> tuple[Fraction, Fraction, Fraction]:
+    """The tick, by which share at most an amount grows when it is rounded up to ticks, and by how many all do."""
+    amounts = [_exact(value) for value in (*durations, *lags) if value]
+    exact = _common_unit(amounts)
+    total = sum(amounts, Fraction(0))
+    if total / exact <= _MOST_TICKS:
+        return exact, Fraction(1), Fraction(0)
+    tick = total / _MOST_TICKS
+    rounded = [math.ceil(amount / tick) for amount in amounts]
+    share = max(ticks * tick / amount for ticks, amount in zip(rounded, amounts, strict=True))
+    return tick, share, sum(rounded) - total / tick
+
+
+def _memory_unit(problem: Problem) -> Fraction:
+    counted = Counter(amount for block in problem.blocks for amount in (*block.memory, *block.workspace) if amount)
+    if not counted:
+        return Fraction(1)
+    amounts = {_exact(amount): times for amount, times in counted.items()}
+    unit = _common_unit(amounts)  # capacities are rounded down to it, which excludes nothing
+    largest = max(sum((abs(amount) * times for amount, times in amounts.items()), Fraction(0)),
+                  *(_exact(device.memory) for device in problem.devices if device.memory is not None), Fraction(0))
+    if largest / unit > _MOST_MEMORY:
+        raise ProblemError("the blocks' memory amounts have more digits than can be added exactly; "
+                           "round them to at most 12 significant digits")
+    return unit
+
+
+def _common_unit(amounts: Iterable[Fraction]) -> Fraction:
+    """The largest unit of which every amount is a whole multiple."""
+    numerator, denominator = 0, 1
+    for amount in amounts:
+        common = math.lcm(denominator, amount.denominator)
+        numerator = math.gcd(numerator * (common // denominator), amount.numerator * (common // amount.denominator))
+        denominator = common
+    return Fraction(numerator or 1, denominator)

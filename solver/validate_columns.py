@@ -1,0 +1,142 @@
+"""Whether a schedule keeps the rules, told for all operations at once: a part of the judge
+(:mod:`weft.solver.validate`).
+
+The judge looks at one operation after the other, and says what is wrong with it. Nearly always nothing is, and of
+millions of operations that is told many times as fast from columns of numbers. The comparisons are the same, in the
+same floating-point operations; what is unusual in any way (times that are no floats, links, an operation that is
+missing or there twice, amounts beyond 64 bits) is left to the judge's loops, and so is everything where a rule is
+broken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.solver.clock import checked
+from weft.solver.problem import Problem
+from weft.solver.schedule import Operation
+
+__all__ = ["Amounts", "Columns"]
+
+_Floats: TypeAlias = npt.NDArray[np.float64]
+_Whole: TypeAlias = npt.NDArray[np.int64]
+#: Of a device: its capacity, and what each of its blocks takes and gives back, in whole numbers.
+Amounts: TypeAlias = tuple[int, Mapping[int, int], Mapping[int, int]]
+
+#: Sums of whole numbers stay below this, so that 64 bits hold them.
+_MOST = 2**62
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A schedule with every block of every micro-batch once: times as floats, a row a block, a column a micro-batch."""
+
+    problem: Problem
+    operations: Sequence[Operation]
+    start: _Floats
+    end: _Floats
+    #: Per device, its operations by start, end, block and micro-batch: the number of each in ``start`` laid flat.
+    on_device: list[_Whole]
+    #: Per operation of ``start`` laid flat, its place in ``operations``.
+    place: _Whole
+
+    @classmethod
+    def of(cls, problem: Problem, micro_batches: int, operations: Sequence[Operation]) -> Columns | None:
+        """The columns of ``operations``, or None where anything about them is unusual."""
+        total = len(problem.blocks) * micro_batches
+        if len(operations) != total or any(dependency.link is not None or dependency.distance < 0
+                                           for block in problem.blocks for dependency in block.after):
+            return None
+        blocks, batches, starts, ends = zip(*operations, strict=True)
+        if {*map(type, blocks), *map(type, batches)} != {int} or {*map(type, starts), *map(type, ends)} != {float}:
+            return None
+        if (min(blocks) < 0 or min(batches) < 0 or max(blocks) >= len(problem.blocks)
+                or max(batches) >= micro_batches):
+            return None
+        number = np.array(blocks) * micro_batches + np.array(batches)
+        place = np.full(total, -1, dtype=np.int64)
+        place[number] = np.arange(total)
+        start, end = np.array(starts)[place], np.array(ends)[place]
+        if place.min() < 0 or not (np.isfinite(start).all() and np.isfinite(end).all()):
+            return None
+        rows: dict[tuple[int, ...], _Whole] = {}  # devices with the same blocks run the same
+        of_micro_batch = np.arange(micro_batches)
+        for here in checked(problem.blocks_on, 16):
+            if here not in rows:
+                numbers = (np.array(sorted(here), dtype=np.int64)[:, None] * micro_batches + of_micro_batch).ravel()
+                rows[here] = numbers[np.lexsort((end[numbers], start[numbers]))]  # stable: then block, micro-batch
+        return cls(problem, operations, start.reshape(-1, micro_batches), end.reshape(-1, micro_batches),
+                   [rows[here] for here in problem.blocks_on], place)
+
+    def rows(self) -> list[list[Operation]]:
+        """Per device, its operations by start; devices that run the same share theirs."""
+        made: dict[int, list[Operation]] = {}
+        for numbers in self.on_device:
+            if id(numbers) not in made:
+                made[id(numbers)] = [self.operations[place] for place in self.place[numbers].tolist()]
+        return [made[id(numbers)] for numbers in self.on_device]
+
+    def keep_rules(self, tolerance: float, amounts: Callable[[int], Amounts] | None, in_turn: bool) -> bool:
+        """Whether it is certain that no rule is broken; ``amounts`` of each device that has a capacity, None to leave
+        memory out."""
+        with np.errstate(all="ignore"):  # beyond what floats hold they compare as Python's do
+            return self._keep_rules(tolerance, amounts, in_turn)
+
+    def _keep_rules(self, tolerance: float, amounts: Callable[[int], Amounts] | None, in_turn: bool) -> bool:
+        duration = np.array([float(block.duration) for block in self.problem.blocks])[:, None]
+        if (self.start.min() > tolerance or (self.start < -tolerance).any()
+                or (np.abs(self.end - self.start - duration) > tolerance).any()
+                or (in_turn and (self.start[:, 1:] <= self.start[:, :-1]).any())):
+            return False
+        return (self._waits_are_kept(tolerance) and self._devices_run_one_at_a_time(tolerance)
+                and (amounts is None or self._memory_holds(tolerance, amounts)))
+
+    def _waits_are_kept(self, tolerance: float) -> bool:
+        for consumer, block in enumerate(checked(self.problem.blocks, 16)):
+            for dependency in block.after:
+                ends = self.end[self.problem.index[dependency.block]]
+                earliest = ends[:ends.size - min(dependency.distance, ends.size)] + dependency.lag - tolerance
+                if (self.start[consumer, dependency.distance:] < earliest).any():
+                    return False
+        return True
+
+    def _devices_run_one_at_a_time(self, tolerance: float) -> bool:
+        start, end = self.start.ravel(), self.end.ravel()
+        for numbers in checked({id(numbers): numbers for numbers in self.on_device}.values(), 16):
+            if (start[numbers[1:]] < np.maximum.accumulate(end[numbers])[:-1] - tolerance).any():
+                return False
+        return True
+
+    def _memory_holds(self, tolerance: float, amounts: Callable[[int], Amounts]) -> bool:
+        fits: set[object] = set()  # what devices that run the same in the same memory have in common
+        for device, numbers in enumerate(checked(self.on_device)):
+            if self.problem.devices[device].memory is None:
+                continue
+            room, taken, given = amounts(device)
+            same = (id(numbers), room, tuple(taken.items()), tuple(given.items()))
+            if same not in fits:
+                if not self._fits(numbers, tolerance, room, taken, given):
+                    return False
+                fits.add(same)
+        return True
+
+    def _fits(self, numbers: _Whole, tolerance: float, room: int, taken: Mapping[int, int],
+              given: Mapping[int, int]) -> bool:
+        most = max((*taken.values(), *given.values()), default=0)  # none is negative
+        if room >= _MOST or most * 2 * numbers.size >= _MOST:
+            return False
+        start, end = self.start.ravel()[numbers], self.end.ravel()[numbers]
+        following = np.append(start[1:], math.inf)
+        end = np.where((end - tolerance <= following) & (following < end), following, end)  # equal but for rounding
+        takes, gives = np.zeros(len(self.problem.blocks), dtype=np.int64), np.zeros(len(self.problem.blocks), np.int64)
+        takes[list(taken)], gives[list(given)] = list(taken.values()), list(given.values())
+        block = numbers // self.start.shape[1]
+        order = np.argsort(np.concatenate((end, start)), kind="stable")  # at one time, ends first
+        level = np.cumsum(np.concatenate((-gives[block], takes[block]))[order])
+        return not (level[order >= numbers.size] > room).any()

@@ -1,0 +1,57 @@
+"""Devices on which nothing runs: they change nothing, however many there are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.builders import loop, pipeline, v
+from tests.support.paths import REPROS
+from weft.solver.cpsat.solve import Budget
+from weft.solver.io.files import load_problem
+from weft.solver.period.decide import Allowance, refuted_in_parts
+from weft.solver.problem import Device, Problem
+from weft.solver.step.search import solve
+from weft.solver.ticks import Instance
+from weft.solver.validate import validate
+
+
+def with_idle(problem: Problem, every: int) -> Problem:
+    """``problem`` with so many idle devices, some with memory and some without, before each of its own."""
+    devices: list[Device] = []
+    place = []
+    for device in problem.devices:
+        devices += [Device(f"idle {device.name} {i}", (None, 0, 4)[i % 3]) for i in range(every)]
+        place.append(len(devices))
+        devices.append(device)
+    return replace(problem, devices=tuple(devices), blocks=tuple(
+        replace(block, devices=tuple(place[d] for d in block.devices)) for block in problem.blocks))
+
+
+def test_half_of_sixteen_devices_idle() -> None:
+    schedule = solve(load_problem(REPROS / "idle-devices.json"), 6, effort=5)
+    validate(schedule)
+    assert (schedule.makespan, schedule.status) == (352, "optimal")
+
+
+@pytest.mark.parametrize("shape", [v(2), v(3), loop(2)])
+def test_idle_devices_change_no_answer(shape: list[int]) -> None:
+    """Uneven stages, so that periods are refuted in all ways there are."""
+    uneven = pipeline(shape, memory=3, lag=0.5)
+    uneven = replace(uneven, blocks=tuple(replace(block, duration=1 + 7 * i % 5)
+                                          for i, block in enumerate(uneven.blocks)))
+    alone, among = solve(uneven, 6, effort=1), solve(with_idle(uneven, 8), 6, effort=1)
+    validate(among)
+    assert among.makespan_bound <= alone.makespan + 1e-9
+    assert alone.makespan_bound <= among.makespan + 1e-9
+    assert among.solver["repetend_period_bound"] <= alone.solver["repetend_period"] + 1e-9
+
+
+@pytest.mark.parametrize("busy", [4, 16])
+@pytest.mark.parametrize("share", [1 / 8, 1 / 2])
+def test_parts_of_the_devices_have_work(share: float, busy: int) -> None:
+    """Also where all that idle stand together."""
+    problem = pipeline(v(busy), memory=2 * busy)
+    problem = replace(problem, devices=(*problem.devices, *(Device(f"idle{i}") for i in range(40))))
+    assert not refuted_in_parts(Instance.of(problem), 10_000, share, Allowance(Budget(), 2.0, 0.5))

@@ -1,0 +1,218 @@
+"""Experiments: each runs in small and writes the shape that is kept, with its provenance; the list knows their age."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import __main__ as listing
+from experiments.lib import claims, provenance
+from experiments.lib.catalogue import EXPERIMENTS, HOME, Experiment
+from experiments.lib.claims import CLAIMS, Claim, FalseClaimError
+from experiments.lib.document import DOCUMENT, document
+from experiments.lib.provenance import NOT_RECORDED, ROOT, Record, git
+
+ENTRIES = ("commit", "dirty", "command", "machine", "date", "minutes")
+MACHINE = ("cpu", "cores", "memory_gib", "load", "system", "python", "ortools", "torch")
+#: Those whose numbers are a schedule or a picture of today's code: no file of theirs is kept.
+KEEP_NOTHING = {"figures_gallery": ("--only", "long")}
+
+#: Their marks can be missed in small: by times on a busy machine, and by what two batches train.
+MAY_MISS = {"adama", "overhead", "replay_emulated"}
+
+
+def smokes() -> list[Any]:
+    return [pytest.param(experiment, id=name, marks=pytest.mark.slow if experiment.slow else ())
+            for name, experiment in EXPERIMENTS.items()]
+
+
+def provenances() -> dict[str, Any]:
+    """By file; a schedule has it beside what else its solver says."""
+    found = {}
+    for path in sorted(HOME.rglob("*.json")):
+        content = json.loads(path.read_text())
+        assert isinstance(content, dict), path
+        found[str(path.relative_to(HOME))] = content.get("provenance", content.get("solver", {}).get("provenance"))
+    return found
+
+
+@pytest.mark.parametrize("experiment", smokes())
+def test_every_experiment_runs_in_small_and_writes_what_is_kept(experiment: Experiment, tmp_path: Path) -> None:
+    target = tmp_path / f"{experiment.name}.json"
+    target.parent.mkdir(exist_ok=True)
+    extra = []
+    if experiment.module == "readme":
+        shutil.copy(ROOT / "README.md", tmp_path)
+        extra = ["--readme", str(tmp_path / "README.md")]
+    code = importlib.import_module(f"experiments.{experiment.module}").main(
+        [*experiment.smoke, *extra, "--output", str(target)])
+    written, kept = json.loads(target.read_text()), json.loads(experiment.file.read_text())
+    assert code == 0 or experiment.name in MAY_MISS
+    assert set(written["provenance"]) >= set(ENTRIES)
+    if experiment.name == "roofline":  # in small nothing is fitted
+        kept = {key: value for key, value in kept.items() if not key.startswith("fitted on")}
+    if experiment.name == "gpu_plan":  # in small it is another preset
+        written, kept = written["tiny adam"], {**kept["1.3b adam"]}
+        del kept["together"]  # in small the ranks do not run together
+    assert written.keys() == kept.keys()
+    assert keys_of_rows(written) <= keys_of_rows(kept) | {"micro_batch_size", "micro_batches", "covered"}
+
+
+def keys_of_rows(content: dict[str, Any]) -> set[str]:
+    """Of all rows together, whatever holds them."""
+    found: set[str] = set()
+    for value in content.values():
+        for row in value if isinstance(value, list) else ():
+            found |= row.keys() if isinstance(row, dict) else set()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", KEEP_NOTHING)
+def test_experiments_that_keep_nothing_run_in_small(module: str, tmp_path: Path) -> None:
+    assert importlib.import_module(f"experiments.{module}").main([str(tmp_path), *KEEP_NOTHING[module]]) == 0
+    written, = (json.loads(path.read_text()) for path in tmp_path.glob("*.json"))
+    assert set(written["provenance"]) >= set(ENTRIES)
+
+
+def test_every_script_with_a_main_is_in_the_catalogue() -> None:
+    scripts = {path.stem for path in HOME.glob("*.py") if "\nif __name__ ==" in path.read_text()}
+    assert scripts - {"__main__"} == {experiment.module for experiment in EXPERIMENTS.values()} | KEEP_NOTHING.keys()
+
+
+def test_every_file_says_where_its_numbers_come_from() -> None:
+    found = provenances()
+    assert {f"{name}.json" for name in EXPERIMENTS} <= found.keys()
+    for path, told in found.items():
+        assert told is not None, path
+        for entry in (told, *told.get("partial", ())):
+            assert set(entry) >= set(ENTRIES), path
+            assert set(entry["machine"]) - {"gpu"} == set(MACHINE), path
+            assert entry["command"].startswith("python -m experiments.") or entry["command"] == NOT_RECORDED, path
+            assert "/work" not in entry["command"] and "/tmp" not in entry["command"], path
+            assert len(entry["commit"]) == 40, path
+
+
+def test_paths_that_are_measured_exist() -> None:
+    for experiment in EXPERIMENTS.values():
+        for path in experiment.measures:
+            assert (ROOT / path.removeprefix(":(exclude)")).exists(), (experiment.name, path)
+
+
+def test_a_part_leaves_the_provenance_of_the_rest(tmp_path: Path) -> None:
+    target = tmp_path / "found.json"
+    first = Record(target)
+    first.write({"rows": [1]}, part=True)  # nothing was there
+    first.write({"rows": [1, 2]})
+    whole = json.loads(target.read_text())["provenance"]
+    assert "partial" not in whole
+    second = Record(target)
+    second._start["date"] = "later"
+    assert second.kept()["rows"] == [1, 2]
+    for rows in ([1, 3], [1, 4]):  # as it goes on it stays one run
+        second.write({**second.kept(), "rows": rows}, part=True)
+    found = json.loads(target.read_text())
+    assert found["rows"] == [1, 4]
+    assert [entry["date"] for entry in found["provenance"].pop("partial")] == ["later"]
+    assert found["provenance"] == whole
+    second.write({"rows": [5]})
+    assert "partial" not in json.loads(target.read_text())["provenance"]
+
+
+def test_a_command_has_no_path_of_the_machine() -> None:
+    assert provenance._command(["/usr/bin/python3", "-m", "experiments.period.scale", "--output",
+                                f"{ROOT}/a b.json"]) == (
+        "python -m experiments.period.scale --output 'a b.json'")
+
+
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **told: Any) -> Experiment:
+    class Fake(Experiment):
+        file = tmp_path / "found.json"
+
+    monkeypatch.setitem(EXPERIMENTS, "fake", Fake("fake", "fake", ("solver",), 7, ()))
+    (tmp_path / "found.json").write_text(json.dumps({"provenance": told}))
+    return EXPERIMENTS["fake"]
+
+
+def test_age_is_counted_in_commits_to_what_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: dict[str, str | None] = {"rev-list": "3", "status": ""}
+    asked: list[tuple[str, ...]] = []
+
+    def git_says(*arguments: str) -> str | None:
+        asked.append(arguments)
+        return said[arguments[0]]
+
+    monkeypatch.setattr(listing, "git", git_says)
+    experiment = fake(tmp_path, monkeypatch, commit="c" * 40, dirty=False, minutes={"wall": 2.5})
+    age = listing.age_of(experiment)
+    assert asked[0] == ("rev-list", "--count", f"{'c' * 40}..HEAD", "--", "solver")
+    assert (age.commits, age.stale, str(age)) == (3, True, "3 commits")
+    assert listing.minutes_of(experiment, age) == 2.5
+    said["rev-list"] = "0"
+    assert not listing.age_of(experiment).stale
+    said["status"] = " M solver/step/search.py"
+    assert listing.age_of(experiment).stale
+    said.update({"status": "", "rev-list": None})  # a commit that is not in this repository
+    assert (listing.age_of(experiment).stale, str(listing.age_of(experiment))) == (True, "unknown")
+    said["rev-list"] = "0"
+    others: list[dict[str, Any]] = [{"dirty": True}, {"partial": [{}]}, {"commit": NOT_RECORDED}]
+    for told in others:
+        experiment = fake(tmp_path, monkeypatch, **{"commit": "c" * 40, "dirty": False, **told})
+        assert listing.age_of(experiment).stale, told
+    assert listing.minutes_of(experiment, listing.age_of(experiment)) == 7
+
+
+def test_the_list_and_a_rerun_say_how_long_it_takes(monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    assert listing.main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in EXPERIMENTS)
+    run: list[Sequence[str]] = []
+    slept: list[float] = []
+
+    def ended(command: Sequence[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        run.append(command[1:])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 3.0, 3.0))
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(listing, "age_of", lambda experiment: listing.Age(0, False, {}))
+    assert listing.main(["--rerun", "scale", "zoo_counts"]) == 1  # one needs a quiet machine
+    shown = capsys.readouterr().out
+    assert run == [["-m", "experiments.models.zoo_counts"]]
+    assert "minutes in all" in shown and "scale needs a quiet machine: the load is 3.0" in shown
+    assert sum(slept) == listing.PATIENCE
+    assert listing.main(["--rerun", "stale"]) == 0
+    assert len(run) == 1
+
+
+def test_the_document_is_what_the_files_say() -> None:
+    assert DOCUMENT.read_text() == document(), "python -m experiments --docs writes it anew"
+
+
+def test_a_claim_that_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_numbers", lambda name: {"rows": [1, 2]})
+    assert Claim("scale", "all {} rows", lambda d: (str(len(d["rows"])),)).told() == "all 2 rows"
+    with pytest.raises(FalseClaimError, match=r"scale\.json does not bear out: no rows"):
+        Claim("scale", "no rows", lambda d: not d["rows"]).told()
+
+
+def test_claims_are_of_known_files() -> None:
+    assert {claim.name for claim in CLAIMS} <= EXPERIMENTS.keys()
+
+
+def test_commits_of_files_are_in_the_history() -> None:
+    if git("rev-parse", "--is-shallow-repository") != "false":
+        pytest.skip("no whole history here")
+    for path, told in provenances().items():
+        assert git("cat-file", "-t", told["commit"]) == "commit", path

@@ -1,0 +1,272 @@
+"""A captured model against a real run of it on a CPU: floating-point operations, saved bytes and shapes, exactly."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+from tests.support.exported_models import MODELS, Attention, Tied
+from weft.models.capture.capture import capture_file, capture_module, save_exported
+from weft.models.capture.exported import ExportError
+from weft.models.graph.operators import OperatorGraph
+
+
+def made(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    torch.manual_seed(3)
+    module, inputs = MODELS[name]
+    return module(), inputs()
+
+
+def captured(name: str) -> OperatorGraph:
+    return capture_module(*made(name))
+
+
+def real_run(name: str) -> tuple[dict[int, int], int, int, list[Any]]:
+    """Bytes of each storage that autograd saves and the module does not hold; operations of forward and backward."""
+    module, inputs = made(name)
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
+    saved: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved.append(tensor.detach())
+        return tensor
+
+    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # the counter leaves it out
+    fused_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    count: Any = sdpa_flop_count
+    count_backward: Any = sdpa_backward_flop_count
+    formulas: Any = {fused: lambda q, k, v, *_, **__: count(q, k, v),
+                     fused_backward: lambda g, q, k, v, *_, **__: count_backward(g, q, k, v)}
+    forward = FlopCounterMode(display=False, custom_mapping=formulas)
+    with forward, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = tree_leaves(module(*inputs))
+    backward = FlopCounterMode(display=False, custom_mapping=formulas)
+    with backward:
+        torch.autograd.backward([output.sum() for output in outputs if output.requires_grad])
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in saved}
+    return ({key: size for key, size in storages.items() if key not in own}, forward.get_total_flops(),
+            backward.get_total_flops(), outputs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_saved_bytes_operations_and_shapes_are_those_of_a_real_run(name: str) -> None:
+    graph = captured(name)
+    saved, forward, backward, outputs = real_run(name)
+    assert graph.saved_bytes() == sum(saved.values())
+    assert sum(operator.forward.flops for operator in graph.operators) == forward
+    assert sum(work.flops for operator in graph.operators for work in (operator.input_grad, operator.weight_grad)
+               if work is not None) == backward
+    assert [graph.tensors[name].shape for name in graph.outputs] == [tuple(output.shape) for output in outputs]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_are_the_modules_own(name: str) -> None:
+    module, _ = made(name)
+    graph = captured(name)
+    trained = dict(module.named_parameters())
+    assert graph.parameter_count() == sum(p.numel() for p in trained.values() if p.requires_grad)
+    assert len(graph.parameters) == sum(p.requires_grad for p in trained.values())
+    by_any_name = dict(module.named_parameters(remove_duplicate=False))  # export names a shared one by its last name
+    assert all(held.shape == tuple(by_any_name[key].shape) for key, held in graph.parameters.items())
+    rest = [p for p in trained.values() if not p.requires_grad] + list(module.buffers())
+    assert graph.constant_bytes() == sum(p.numel() * p.element_size() for p in rest)
+
+
+def test_a_tied_table_is_one_parameter_of_two_operators() -> None:
+    for name, readers in (("tied", ["embedding", "linear"]), ("tied by view", ["embedding", "matmul"])):
+        graph = captured(name)
+        table = next(key for key in graph.parameters if "table" in key or "head" in key)
+        assert [o.kind for o in graph.operators if table in {p.name for p in o.parameters}] == readers
+
+
+def test_a_block_costs_what_its_matrices_say() -> None:
+    batch, length, width, heads = 2, 12, 16, 4
+    graph = capture_module(Attention(width, heads), (torch.randn(batch, length, width),))
+    matrices = 2 * batch * length * width * (3 * width + width + 8 * width)
+    attention = 4 * batch * length * length * width  # two products per head
+    assert sum(o.forward.flops for o in graph.operators) == matrices + attention
+    assert sum(o.weight_grad.flops for o in graph.operators if o.weight_grad) == matrices
+    linear = graph.by_name["linear_2"]  # the wider of the perceptron's
+    size = batch * length * width * 4
+    assert linear.forward.bytes_read == size + 4 * (4 * width * width + 4 * width)
+    assert linear.forward.bytes_written == 4 * size
+    assert linear.deferred == linear.inputs
+
+
+def test_branches_skips_and_several_outputs_survive() -> None:
+    graph = captured("residual")
+    skip = graph.by_name["relu_"].outputs[0].name
+    assert sorted(graph.by_name[reader].kind for reader in graph.readers[skip]) == ["add_", "conv2d"]
+    towers = captured("towers")
+    assert len(set(towers.by_name["cat"].inputs)) == 2
+    assert len(towers.inputs) == 2
+    assert len(captured("tied").outputs) == 2
+
+
+def test_what_is_read_after_a_write_in_place_waits_for_it() -> None:
+    graph = captured("written in place")
+    written = graph.by_name["mul_"].outputs[0]
+    assert written.base == "mul"
+    assert graph.order.index("mul_") < graph.order.index("linear_1")
+    assert written.name in graph.by_name["linear_1"].inputs and written.name in graph.by_name["chunk"].inputs
+
+
+def test_no_gradient_flows_through_a_part_without_gradients() -> None:
+    graph = captured("towers")
+    quiet = [o for o in graph.operators if o.name.startswith("add.") or "." in o.name]
+    assert quiet and all(o.input_grad is None and o.weight_grad is None and not o.keeps for o in quiet)
+
+
+def test_layers_are_the_modules_paths() -> None:
+    assert {o.layer for o in captured("tied").operators if o.kind == "linear"} == {
+        "head", *(f"blocks.{i}.{part}" for i in range(2) for part in ("qkv", "mix", "up", "down"))}
+
+
+@pytest.mark.parametrize("name", ["tied", "residual"])
+def test_a_file_and_its_module_are_captured_alike(name: str, tmp_path: Path) -> None:
+    module, inputs = made(name)
+    save_exported(module, inputs, tmp_path / "model.pt2")
+    assert capture_file(tmp_path / "model.pt2").operators == captured(name).operators
+
+
+def test_dynamic_sizes_are_those_of_the_example(tmp_path: Path) -> None:
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(Attention(), (torch.randn(6, 12, 16),), dynamic_shapes={"x": {0: batch}})
+    torch.export.save(program, tmp_path / "dynamic.pt2")
+    graph = capture_file(tmp_path / "dynamic.pt2")
+    assert graph.saved_bytes() == capture_module(Attention(), (torch.randn(6, 12, 16),)).saved_bytes()
+    assert any("dynamic sizes" in note for note in graph.notes)
+
+
+def test_products_without_a_formula_are_said() -> None:
+    notes = capture_module(nn.LSTM(4, 5), (torch.randn(2, 3, 4),)).notes
+    assert any(note.startswith("lstm: 0 operations, which is too few") for note in notes)
+
+
+# -- files that are something else -----------------------------------------------------------------------------------
+
+
+def rewritten(source: Path, target: Path, change: Any) -> Path:
+    """The archive ``source`` with its program's JSON changed."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.endswith("models/model.json"):
+                program = json.loads(data)
+                change(program)
+                data = json.dumps(program).encode()
+            new.writestr(name, data)
+    return target
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model.pt2"
+    save_exported(*made("mlp"), path)
+    return path
+
+
+def test_nothing_pickled_is_opened(saved: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(tmp_path / "m.pt2", "w") as new:
+        for name in old.namelist():
+            read = any(part in name for part in ("models/", "version"))
+            new.writestr(name, old.read(name) if read else b"cposix\nsystem\n(S'false'\ntR.")
+    assert capture_file(tmp_path / "m.pt2").operators == capture_file(saved).operators
+
+
+def test_an_unknown_operator_is_filled_in_and_said(saved: Path, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        node = next(n for n in program["graph_module"]["graph"]["nodes"] if "relu" in n["target"])
+        node["target"] = "torch.ops.mylib.smooth_relu.default"
+
+    graph = capture_file(rewritten(saved, tmp_path / "m.pt2", change))
+    unknown = next(o for o in graph.operators if o.kind == "mylib.smooth_relu")
+    assert unknown.forward.flops == 5 * 16 and unknown.forward.bytes_read == unknown.forward.bytes_written == 320
+    assert set(unknown.keeps) == {*unknown.inputs, *(t.name for t in unknown.outputs)}
+    assert unknown.input_grad is not None
+    assert any(note.startswith("mylib.smooth_relu (1 operator) could not be followed (it is not torch's own")
+               for note in graph.notes)
+
+
+def test_what_was_exported_for_a_gpu_is_counted_as_on_a_cpu_and_said(saved: Path, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        for meta in program["graph_module"]["graph"]["tensor_values"].values():
+            meta["device"] = {"type": "cuda", "index": 0}
+
+    graph = capture_file(rewritten(saved, tmp_path / "m.pt2", change))
+    assert graph.operators == capture_file(saved).operators
+    assert any(note.startswith("exported for cuda, counted as on a CPU") for note in graph.notes)
+
+
+def test_an_operator_that_touches_files_does_not_run(saved: Path, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        node = next(n for n in program["graph_module"]["graph"]["nodes"] if "relu" in n["target"])
+        node["target"] = "torch.ops.aten.from_file.default"
+        node["inputs"] = [{"name": name, "arg": value, "kind": 1} for name, value in (
+            ("filename", {"as_string": str(tmp_path / "made")}), ("shared", {"as_bool": True}),
+            ("size", {"as_int": 80}))]
+
+    notes = capture_file(rewritten(saved, tmp_path / "m.pt2", change)).notes
+    assert any("from_file" in note and "reads or writes files" in note for note in notes)
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_operator_that_this_torch_lacks_is_said(saved: Path, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        program["torch_version"] = "2.99.0"
+        node = next(n for n in program["graph_module"]["graph"]["nodes"] if "relu" in n["target"])
+        node["target"] = "torch.ops.aten.relu99.default"
+
+    notes = capture_file(rewritten(saved, tmp_path / "m.pt2", change)).notes
+    assert any("relu99" in note and "does not have it" in note for note in notes)
+    assert any(note.startswith("exported by torch 2.99.0, counted with torch") for note in notes)
+
+
+def test_another_schema_is_refused_with_both_versions(saved: Path, tmp_path: Path) -> None:
+    def change(program: Any) -> None:
+        program["schema_version"]["major"], program["torch_version"] = 9, "3.1.0"
+
+    with pytest.raises(ExportError, match=r"m\.pt2: was written by torch 3\.1\.0 in export schema 9, this weft reads"):
+        capture_file(rewritten(saved, tmp_path / "m.pt2", change))
+
+
+def test_what_is_no_export_is_refused(tmp_path: Path, saved: Path) -> None:
+    (tmp_path / "text.pt2").write_text("hello")
+    torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt2")
+    with zipfile.ZipFile(tmp_path / "old.pt2", "w") as archive:
+        archive.writestr("serialized_exported_program.json", "{}")
+    for name, message in (("text", "is no .pt2 archive"), ("weights", "holds no exported program"),
+                          ("old", "torch 2.7 or older"), ("missing", "cannot be read")):
+        with pytest.raises(ExportError, match=rf"{name}\.pt2: .*{message}"):
+            capture_file(tmp_path / f"{name}.pt2")
+
+    def change(program: Any) -> None:
+        del program["graph_module"]["signature"]["input_specs"]
+
+    with pytest.raises(ExportError, match=r"m\.pt2: models/model\.json is not what torch\.export\.save writes"):
+        capture_file(rewritten(saved, tmp_path / "m.pt2", change))
+
+
+def test_a_module_that_cannot_be_exported_says_why() -> None:
+    class Sly(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise LookupError("not today")
+
+    with pytest.raises(ExportError, match=r"Sly: torch\.export\.export refuses it: LookupError: not today"):
+        capture_module(Sly(), (torch.randn(2),))
+
+
+def test_a_model_without_data_is_captured_too() -> None:
+    with torch.device("meta"):
+        model = Tied()
+        inputs = (torch.zeros(2, 12, dtype=torch.int64), torch.zeros(2, 12, dtype=torch.int64))
+    graph = capture_module(model, inputs)
+    assert graph.saved_bytes() == captured("tied").saved_bytes()

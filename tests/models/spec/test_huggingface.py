@@ -1,0 +1,112 @@
+"""Hugging Face configs: the models they name, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from weft.models.spec.huggingface import ConfigError, known_types, model_of_config, read_config
+from weft.models.zoo.graphs import model_graph
+from weft.models.zoo.published import PUBLISHED
+
+#: The keys that say the architecture, as in the config.json of each model's page, and parameters as published (for
+#: FLAVA as counted: tests/models/zoo/test_parameters.py holds its parts against published models).
+CONFIGS: dict[str, tuple[dict[str, Any], int]] = {
+    "gpt2-xl": ({"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25, "n_positions": 1024, "n_ctx": 1024,
+                 "vocab_size": 50257, "activation_function": "gelu_new"}, 1_557_611_200),
+    "EleutherAI/gpt-neox-20b": ({
+        "model_type": "gpt_neox", "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,
+        "intermediate_size": 24576, "vocab_size": 50432, "hidden_act": "gelu_fast", "tie_word_embeddings": False,
+        "max_position_embeddings": 2048}, 20_554_567_680),
+    "meta-llama/Meta-Llama-3-8B": ({
+        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "hidden_act": "silu",
+        "max_position_embeddings": 8192, "attention_bias": False, "tie_word_embeddings": False}, 8_030_261_248),
+    "mistralai/Mistral-7B-v0.1": ({
+        "model_type": "mistral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "hidden_act": "silu",
+        "max_position_embeddings": 32768, "sliding_window": 4096}, 7_241_732_096),
+    "mistralai/Mixtral-8x7B-v0.1": ({
+        "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "max_position_embeddings": 32768, "hidden_act": "silu"}, 46_702_792_704),
+    "google-t5/t5-11b": ({
+        "model_type": "t5", "d_model": 1024, "d_kv": 128, "d_ff": 65536, "num_heads": 128, "num_layers": 24,
+        "vocab_size": 32128, "n_positions": 512}, 11_307_321_344),
+    "google/mt5-base": ({
+        "model_type": "mt5", "d_model": 768, "d_kv": 64, "d_ff": 2048, "num_heads": 12, "num_layers": 12,
+        "num_decoder_layers": 12, "vocab_size": 250112, "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False}, 582_401_280),
+    "microsoft/swin-base-patch4-window7-224": ({
+        "model_type": "swin", "embed_dim": 128, "depths": [2, 2, 18, 2], "num_heads": [4, 8, 16, 32], "mlp_ratio": 4.0,
+        "image_size": 224, "patch_size": 4, "window_size": 7, "id2label": {str(i): "x" for i in range(1000)}},
+        87_768_224),
+    "facebook/flava-full": ({
+        "model_type": "flava", "text_config": {"hidden_size": 768}, "image_config": {"patch_size": 16},
+        "multimodal_config": {"num_hidden_layers": 6}}, 241_356_289),
+    "microsoft/resnet-50": ({
+        "model_type": "resnet", "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048], "embedding_size": 64,
+        "layer_type": "bottleneck", "num_labels": 1000}, 25_557_032),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_gives_the_model_of_its_page(name: str) -> None:
+    config, parameters = CONFIGS[name]
+    assert model_graph(model_of_config(config)).parameter_count() == parameters
+
+
+def test_every_known_type_is_tried() -> None:
+    assert sorted(str(config["model_type"]) for config, _ in CONFIGS.values()) == sorted(known_types())
+
+
+@pytest.mark.parametrize(("kind", "name"), [("gpt2", "gpt2"), ("t5", "t5-small"), ("mt5", "mt5-small"),
+                                            ("swin", "swin-t"), ("flava", "flava"), ("gpt_neox", "gpt-neox-20b")])
+def test_defaults_are_those_of_the_library(kind: str, name: str) -> None:
+    ours = model_graph(model_of_config({"model_type": kind})).parameter_count()
+    assert ours == model_graph(PUBLISHED[name]).parameter_count()
+
+
+def test_a_shorter_sequence_leaves_the_learned_positions_as_they_are() -> None:
+    model = model_of_config({"model_type": "gpt2"}, sequence=128)
+    graph = model_graph(model)
+    assert graph.parameter_count() == 124_439_808 and graph.inputs[0].shape == (1, 128)
+    with pytest.raises(ConfigError, match="has 1024 positions, but the sequence is 2048"):
+        model_of_config({"model_type": "gpt2"}, sequence=2048)
+
+
+@pytest.mark.parametrize(("config", "words"), [
+    ([], "is no JSON object"), ({}, "model_type is missing, the known ones are flava, gpt2"),
+    ({"model_type": "bert"}, "model_type is 'bert', the known ones are flava, gpt2, gpt_neox"),
+    ({"model_type": ["t5"]}, "the known ones are"),
+    ({"model_type": "gpt2", "n_layer": -3}, "n_layer is -3, it must be a whole number of at least 1"),
+    ({"model_type": "gpt2", "n_layer": "12"}, 'n_layer is "12"'), ({"model_type": "gpt2", "n_layer": True}, "is true"),
+    ({"model_type": "gpt2", "n_head": 7}, r"hidden is 768, it must be a multiple of heads \(7\)"),
+    ({"model_type": "gpt2", "activation_function": "tanh"}, "activation_function is \"tanh\", the known ones are gelu"),
+    ({"model_type": "llama", "attention_bias": True}, "attention_bias and mlp_bias are not known"),
+    ({"model_type": "swin", "depths": 3}, "depths is 3, it must be a list"),
+    ({"model_type": "swin", "window_size": 8}, "must be a multiple of window"),
+    ({"model_type": "resnet", "hidden_sizes": [1, 2, 3, 4]}, "hidden_sizes is"),
+    ({"model_type": "flava", "text_config": {"hidden_size": 512}}, "towers of one width"),
+])
+def test_what_is_wrong_is_named(config: object, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        model_of_config(config, where="a/config.json")
+    assert str(caught.value).startswith("a/config.json: ") and "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "config.json"
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read"):
+        read_config(broken)
+    broken.write_text("{")
+    with pytest.raises(ConfigError, match=r"config\.json: is not JSON"):
+        read_config(broken)
+    broken.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"config\.json: is not UTF-8"):
+        read_config(broken)
+    broken.write_text(json.dumps(CONFIGS["gpt2-xl"][0]))
+    assert read_config(broken) == model_of_config(CONFIGS["gpt2-xl"][0])

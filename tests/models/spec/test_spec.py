@@ -1,0 +1,202 @@
+"""The spec file: what it accepts, and the one sentence it answers a mistake with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import SPECS
+from weft.models.spec.quantities import format_bytes, parse_bandwidth, parse_bytes, parse_seconds
+from weft.models.spec.spec import (
+    MAX_MICRO_BATCHES,
+    ExplicitModel,
+    GptModel,
+    SpecError,
+    demo_spec,
+    load_spec,
+    parse_spec,
+)
+from weft.models.spec.spec import spec_schema as schema
+
+GPT = """\
+name: small
+model:
+  family: gpt
+  layers: 24
+  hidden: 2048
+  heads: 32
+  vocabulary: 51200
+  sequence: 2048
+cluster:
+  gpus: 4
+  memory: 32 GiB
+  links: nvlink-v100
+training:
+  micro_batches: 16
+"""
+LAYERS = """\
+name: listed
+model:
+  layers:
+    - {name: block, repeat: 3, forward: 1 ms, backward: 2 ms, activation_memory: 1 MiB, output: 1 KiB}
+    - {name: head, forward: 0.002, input_grad: 1 ms, weight_grad: 500 us, weights: 2 MB}
+cluster: {gpus: 1, memory: 1000000000}
+training: {micro_batches: 1}
+"""
+EXAMPLES = sorted(SPECS.glob("*.yaml"))
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, "a.yaml")
+    message = str(caught.value)
+    assert message.startswith("a.yaml: ") and "\n" not in message
+    return message
+
+
+def test_a_family_spec_gets_its_defaults() -> None:
+    spec = parse_spec(GPT)
+    assert isinstance(spec.model, GptModel) and spec.training is not None
+    assert spec.cluster.memory == (32 * 1024**3,) and spec.cluster.reserve == 1024**3
+    assert spec.training.micro_batch_size == 1 and not spec.training.recompute
+    assert spec.training.parameter_bytes == spec.training.gradient_bytes == 2
+    assert spec.training.optimizer_bytes_per_parameter == 12
+    assert spec.placement.shapes == ("chain", "v", "loop", "groups", "tensor", "m", "nn", "k")
+    assert spec.placement.backward == ("full", "split")
+    assert spec.micro_batches == 16
+
+
+def test_listed_layers_take_quantities_with_and_without_units() -> None:
+    model = parse_spec(LAYERS).model
+    assert isinstance(model, ExplicitModel)
+    block, head = model.layers
+    assert (block.forward, block.activation_memory, block.output) == (1e-3, 1024**2, 1024)
+    assert (head.forward, head.weight_grad, head.weights) == (2e-3, 5e-4, 2_000_000)
+
+
+def test_memory_may_be_listed_for_each_gpu() -> None:
+    spec = parse_spec(GPT.replace("32 GiB", "[32 GiB, 16GB, 8 gib, 1024]"))
+    assert spec.cluster.memory == (32 * 1024**3, 16 * 10**9, 8 * 1024**3, 1024)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_example_specs_are_valid(path: Path) -> None:
+    assert load_spec(path).where == str(path)
+
+
+def test_the_demo_spec_ships_with_the_package() -> None:
+    assert demo_spec().cluster.gpus == 4
+
+
+@pytest.mark.parametrize(("old", "new", "line", "words"), [
+    ("hidden: 2048", "hiden: 2048", 5, "model: unknown key 'hiden'; did you mean 'hidden'?"),
+    ("training:", "trainig:", 13, "unknown key 'trainig'; did you mean 'training'?"),
+    ("  gpus: 4\n", "", 9, "cluster.gpus is missing"),
+    ("gpus: 4", "gpus: four", 10, "cluster.gpus is 'four', it must be a whole number"),
+    ("gpus: 4", "gpus: true", 10, "cluster.gpus is true, it must be a whole number"),
+    ("gpus: 4", "gpus: 0", 10, "cluster.gpus is 0, it must be at least 1"),
+    ("gpus: 4", "gpus: 4\n  gpus: 5", 11, "cluster: the key 'gpus' appears twice, first on line 10"),
+    ("gpus: 4", "gpus: [4", 11, "not YAML"),
+    ("32 GiB", "-3", 11, "cluster.memory is -3, it must not be negative"),
+    ("32 GiB", "32 QiB", 11, "cluster.memory is '32 QiB', it must be a whole number of bytes, or text like"),
+    ("32 GiB", ".nan", 11, "cluster.memory is .nan, it must be finite"),
+    ("32 GiB", ".inf", 11, "cluster.memory is .inf, it must be finite"),
+    ("32 GiB", "0", 11, "cluster.memory is 0, it must be greater than 0"),
+    ("32 GiB", "[1 GiB, x, 1, 1]", 11, "cluster.memory: entry 1 is 'x', it must be"),
+    ("32 GiB", "[1 GiB, 1 GiB]", 9, "cluster: memory lists 2 GPUs, but gpus is 4"),
+    ("32 GiB", "1" + "0" * 400, 11, "it is too large"),
+    ("nvlink-v100", "nvlink-v10", 12, "cluster.links is 'nvlink-v10', it must be nvlink-v100 or network-v100; did you"),
+    ("  links: nvlink-v100\n", "", 9, "cluster: with several GPUs, give links"),
+    ("links: nvlink-v100", "latency: 1 us", 9, "cluster: latency needs bandwidth"),
+    ("micro_batches: 16", "micro_batches: 0", 14, "training.micro_batches is 0, it must be at least 1"),
+    ("micro_batches: 16", "micro_batches: 1000000", 14, "is 1000000, it must be at most 65536"),
+    ("micro_batches: 16", "micro_batches: .nan", 14, "training.micro_batches is .nan, it must be a whole number"),
+    ("micro_batches: 16", "recompute: maybe", 14, "training.recompute is 'maybe', it must be true or false"),
+    ("training:", "inference: {micro_batches: 1}\ntraining:", 1, "give either training or inference, not both"),
+    ("training:\n  micro_batches: 16\n", "", 1, "give either training or inference"),
+    ("training:", "placement: {shapes: [chian]}\ntraining:", 13, "placement.shapes[0] is 'chian', it must be chain, v"),
+    ("training:", "placement:\ntraining:", 13, "placement is empty, it must be a mapping"),
+    ("training:", "placement: {memory: decide, shapes: [m]}\ntraining:", 13, "memory is decide, which is of one GPU"),
+    ("training:", "placement: {co_shard: [2], shapes: [chain]}\ntraining:", 13, "co_shard is for the shapes groups"),
+    ("name: small", "name: 7", 1, "name is 7, it must be text"),
+    ("name: small", "7: small", 1, "the key '7' is not text"),
+    ("family: gpt", "family: gtp", 3, "model.family is 'gtp', it must be gpt"),
+])
+def test_a_mistake_is_named_with_its_line_and_field(old: str, new: str, line: int, words: str) -> None:
+    message = refusal(GPT.replace(old, new))
+    assert f"line {line}: " in message
+    assert words in message
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("forward: 1 ms", "forward: -1 ms", "line 4: model.layers[0].forward is '-1 ms', it must not be negative"),
+    ("forward: 1 ms", "forward: 0", "line 4: model.layers[0].forward is 0, it must be greater than 0"),
+    ("forward: 1 ms", "forward: .inf", "model.layers[0].forward is .inf, it must be finite"),
+    ("backward: 2 ms, ", "", "model.layers[0].backward is missing: training needs it"),
+    ("backward: 2 ms", "bakward: 2 ms", "unknown key 'bakward'; did you mean 'backward'?"),
+    ("input_grad: 1 ms, ", "", "line 5: model.layers[1]: input_grad and weight_grad come together"),
+    ("weights: 2 MB", "weights: 2 MB, parameters: 3", "give either weights (their size) or parameters"),
+    ("name: head", "name: block", "model: layers: the name 'block' is used twice"),
+    ("repeat: 3", "repeat: 1024", "model: layers are 1025 with their repeats, at most 1024"),
+    ("training:", "costs: gpt-1.3b-v100\ntraining:", "costs is for a model family"),
+    ("training:", "placement: {co_shard: [2]}\ntraining:", "placement.co_shard divides a model's operators"),
+    ("training:", "placement: {backward: [split]}\ntraining:", "model.layers[0].input_grad is missing: a split"),
+])
+def test_a_mistake_in_listed_layers_is_named(old: str, new: str, words: str) -> None:
+    assert words in refusal(LAYERS.replace(old, new))
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "is empty"), ("# nothing\n", "is empty"), ("- a\n", "is a list, it must be a mapping"),
+    ("text\n", "it must be a mapping"), ("&a [*a]", "expands to more than"), ("[" * 5000, "nested too deeply"),
+    ("a: !!python/object/apply:os.getcwd []", "not YAML"), ("a: \x00", "not YAML"), ("a: 2020-13-45", "not YAML"),
+    ("a: 1\n---\nb: 2", "not YAML"),
+    ("a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+        f"{name}: &{name} [{','.join([f'*{before}'] * 10)}]\n" for before, name in zip("abcdef", "bcdefg",
+                                                                                       strict=True)),
+     "expands to more than"),
+])
+def test_what_is_no_mapping_is_refused(text: str, words: str) -> None:
+    assert words in refusal(text)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_bytes(b"name: \xff\xfe")
+    for path, words in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "directory"), (broken, "not UTF-8")):
+        with pytest.raises(SpecError, match=words) as caught:
+            load_spec(path)
+        assert str(caught.value).startswith(f"{path}: ")
+
+
+def test_the_schema_describes_every_field_and_its_limits() -> None:
+    text = json.dumps(schema())
+    definitions = schema()["$defs"]
+    for section in definitions.values():
+        for name, field in section["properties"].items():
+            assert field.get("description") or "$ref" in json.dumps(field), name
+    assert definitions["Training"]["properties"]["micro_batches"]["maximum"] == MAX_MICRO_BATCHES
+    assert definitions["Training"]["properties"]["optimizer_bytes_per_parameter"]["default"] == 12
+    assert definitions["Cluster"]["additionalProperties"] is False
+    assert "GiB" in text
+
+
+def test_quantities() -> None:
+    assert [parse_bytes(text) for text in ("1.5 KiB", "16GB", "1_000", 7)] == [1536, 16 * 10**9, 1000, 7]
+    assert [parse_seconds(text) for text in ("10 us", "1e-3", 2)] == [pytest.approx(1e-5), 1e-3, 2]
+    assert [parse_bandwidth(text) for text in ("36 GB/s", "100 Gbit/s", "1 KiB/s")] == [36e9, 12.5e9, 1024]
+    for parse, wrong in ((parse_bytes, "1.5"), (parse_seconds, "3 GB"), (parse_bandwidth, "3 GB"),
+                         (parse_bandwidth, "0 GB/s"), (parse_bytes, True)):
+        with pytest.raises(ValueError, match="it must be"):
+            parse(wrong)
+    assert [format_bytes(amount) for amount in (0, 1536, 1024**3 + 1)] == ["0 B", "1.5 KiB", "1.01 GiB"]
+
+
+def test_reading_a_spec_loads_neither_torch_nor_a_solver() -> None:
+    code = ("import weft.models.spec.spec, weft.models.candidates.build, sys; "
+            "print(sorted({'torch', 'ortools', 'altair'} & set(sys.modules)))")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,146 @@
+"""Times of parts of operators: rows of profiles of several devices, taken apart from their collectives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.app.lib.verdicts import choice_lines
+from weft.models.graph.operators import OperatorGraph
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.collectives import collective_time
+from weft.models.spec.families import GptModel, T5Model
+from weft.models.spec.section import Section
+from weft.models.spec.spec import parse_spec
+from weft.models.tensor_parallel.part_times import PartTimes
+from weft.models.tensor_parallel.shapes import together
+from weft.models.tensor_parallel.shard import Sharded, shard
+from weft.models.times.operator_times import Origin
+from weft.models.times.profile_times import ProfileTimes, rows_of
+from weft.models.times.profiles import DEGREES, profiles_beside, shipped_profile
+from weft.models.times.roofline import Roofline
+from weft.models.zoo.graphs import model_graph
+
+V100 = DEVICES["v100"]
+GPT = GptModel(family="gpt", layers=1, hidden=2048, heads=32, vocabulary=51200, sequence=2048)
+T5 = T5Model(family="t5", encoder_layers=1, decoder_layers=1, hidden=1024, heads=16, feed_forward=4096,
+             vocabulary=30592, sequence=2048, target=512, positions="learned", norm="layer_norm", activation="gelu",
+             bias=True)
+MODELS: dict[str, Section] = {"gpt-1.3b-v100": GPT, "t5-770m-v100": T5}
+
+
+def profile_of(name: str, batch: int, sizes: tuple[int, ...] = (1, 2, 4, 8)) -> ProfileTimes:
+    tables = {degree: {size: shipped_profile(name, size, degree) for size in sizes} for degree in (1, *DEGREES)}
+    return ProfileTimes(tables[1], batch, Roofline(V100), name, {degree: tables[degree] for degree in DEGREES})
+
+
+def sharded(graph: OperatorGraph, profile: ProfileTimes, degree: int) -> tuple[PartTimes, Sharded]:
+    def timer(kind: str, size: int) -> float:
+        return collective_time(kind, size, degree, V100).seconds  # type: ignore[arg-type]
+
+    parts = PartTimes(graph, profile.times(graph), degree, Roofline(V100), profile.rows_together(graph, degree), timer)
+    return parts, shard(graph, parts, timer)
+
+
+@pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.parametrize("name", MODELS)
+def test_parts_and_their_exchanges_take_what_was_measured(name: str, degree: int) -> None:
+    """A layer on 2, 4 and 8 GPUs takes the sum of its rows, collectives included: forward and backward."""
+    batch = 8
+    graph, profile = model_graph(MODELS[name], batch), profile_of(name, batch)
+    _, found = sharded(graph, profile, degree)
+    rows, table = rows_of(graph), shipped_profile(name, batch, degree)
+    for layer in {operator.layer for operator in graph.operators} - {"bridge", "head"}:  # norms of another size
+        names = [operator.name for operator in graph.operators if operator.layer == layer]
+        assert {found.times[operator].origin for operator in names} == {Origin.MEASURED}
+        # What every GPU computes whole has the time that it takes on one GPU.
+        whole = {rows[operator] for operator in names if found.choices[operator] is None}
+        expected = [shipped_profile(name, batch)[row] if row in whole else table[row]
+                    for row in {rows[operator] for operator in names}]
+        steps = [entry for entry in found.exchanges if entry.layer == layer]
+        assert sum(found.times[operator].forward for operator in names) + sum(e.forward for e in steps) == (
+            pytest.approx(sum(row.forward for row in expected), abs=1e-7))
+        assert sum(found.times[operator].input_grad + found.times[operator].weight_grad for operator in names) + sum(
+            e.backward for e in steps) == pytest.approx(sum(row.backward for row in expected), abs=1e-7)
+
+
+def test_a_row_is_taken_apart_by_hand() -> None:
+    """Attention's output projection of GPT-1.3B at micro-batch 2 on 2 GPUs: 818.981 us with the sum of 16 MiB, which
+    takes 482 us alone; its backward has no sum."""
+    graph = model_graph(GPT, 2)
+    parts, found = sharded(graph, profile_of("gpt-1.3b-v100", 2), 2)
+    operator = graph.by_name["layer0.attention.dense"]
+    time = parts.of(operator, found.choices[operator.name])
+    assert time.forward == pytest.approx(818.981e-6 - 482e-6)
+    assert time.input_grad + time.weight_grad == pytest.approx(414.089e-6, abs=2e-9)
+    assert time.origin is Origin.MEASURED
+
+
+def test_between_measured_sizes_parts_are_interpolated() -> None:
+    graph = model_graph(GPT, 3)
+    row = {next(iter(row.dimensions)): row for row in profile_of("gpt-1.3b-v100", 3).rows_together(graph, 4)}
+    low, high = (shipped_profile("gpt-1.3b-v100", size, 4)["enc-MLP-GEMM-1"] for size in (2, 4))
+    assert row["layer0.mlp.up"].origin is Origin.INTERPOLATED
+    assert row["layer0.mlp.up"].forward == pytest.approx((low.forward + high.forward) / 2)
+    assert not profile_of("gpt-1.3b-v100", 16).rows_together(model_graph(GPT, 16), 4)
+    assert not profile_of("gpt-1.3b-v100", 3).rows_together(graph, 3)
+
+
+def test_a_row_shorter_than_its_collective_leaves_the_model() -> None:
+    """T5 at micro-batch 1 on 8 GPUs: 210 us for a projection with a sum that alone takes 258 us."""
+    graph = model_graph(T5, 1)
+    parts, found = sharded(graph, profile_of("t5-770m-v100", 1), 8)
+    name = "encoder0.attention.dense"
+    time = parts.of(graph.by_name[name], found.choices[name])
+    assert time.origin is Origin.MODELLED and time.forward > 0
+
+
+def test_another_split_and_rows_of_another_size_are_modelled() -> None:
+    graph, profile = model_graph(GPT, 2), profile_of("gpt-1.3b-v100", 2)
+    parts, _ = sharded(graph, profile, 2)
+    operator = graph.by_name["layer0.attention.dense"]
+    by_rows = next(split for split in operator.splits if split.dimension == "output")
+    assert parts.of(operator, by_rows).origin is Origin.MODELLED
+    swapped = replace(profile, together={4: profile.together[2]})  # weights of half the size for a fourth
+    found, _ = sharded(graph, swapped, 4)
+    assert found.of(operator, next(s for s in operator.splits if s.dimension == "input")).origin is Origin.MODELLED
+    wider = model_graph(GPT.model_copy(update={"hidden": 1024}), 2)
+    assert not profile.rows_together(wider, 2)
+
+
+def test_a_profile_s_files_for_several_gpus_are_found_by_name(tmp_path: Path) -> None:
+    for name in ("my[1]_tp1_a.csv", "my[1]_tp2_a.csv", "my[1]_tp16_a.csv", "my[1]_tpx_a.csv", "my1_tp4_a.csv"):
+        (tmp_path / name).touch()
+    assert profiles_beside(tmp_path / "my[1]_tp1_a.csv") == {2: tmp_path / "my[1]_tp2_a.csv",
+                                                           16: tmp_path / "my[1]_tp16_a.csv"}
+    assert profiles_beside(tmp_path / "mine.csv") == {}
+
+
+@pytest.mark.parametrize("own_files", [False, True])
+def test_a_solve_on_measured_costs_measures_groups_of_gpus_too(own_files: bool, tmp_path: Path) -> None:
+    """GPT-1.3B where the device is named, with the shipped profile or a user's files of its form: what the result says
+    of each stage's times."""
+    costs = "gpt-1.3b-v100"
+    if own_files:
+        for degree in (1, 2, 4):
+            name = f"gpt_1_3B_mbs1_tp{degree}_algo0.csv"
+            (tmp_path / name).write_text((resources.files("weft.models") / "data" / "aceso" / name).read_text())
+        costs = str(tmp_path / "gpt_1_3B_mbs1_tp1_algo0.csv")
+    spec = parse_spec(f"""
+name: test
+model: {{family: gpt, layers: 2, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}}
+costs: {costs}
+cluster: {{gpus: 4, memory: 32 GiB, device: v100, links: nvlink-v100}}
+training: {{micro_batches: 8}}
+placement: {{shapes: [tensor, m], backward: [full]}}
+""")
+    found = together(spec)
+    assert found is not None and found[1]
+    space = found[0]
+    assert space.origins(4, {"layer0"}) == {"measured": 1.0}
+    schedule = weft.solve(spec, effort=0.1)
+    assert "100% of its time is measured" in "\n".join(choice_lines(schedule))

@@ -1,0 +1,195 @@
+"""Optima of tiny problems by trying everything; shares no code with the search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+
+from weft.solver.problem import Block, Number, Problem
+
+__all__ = ["least_latency_on_grid", "least_makespan", "least_whole_period"]
+
+
+def _exact(value: Number) -> Fraction:
+    return Fraction(str(value))
+
+
+def least_makespan(problem: Problem, micro_batches: int) -> Fraction | None:
+    """The least makespan over all orders of operations, or None if none fits the memory.
+
+    Every schedule whose operations all start as early as their order allows comes from adding operations one by one;
+    all sequences of additions are tried, cut off where the makespan is no longer below the best.
+    """
+    blocks = problem.blocks
+    takes = [[_exact(max(b.memory_on(d), 0)) + _exact(b.workspace_on(d)) for d in b.devices] for b in blocks]
+    gives = [[_exact(min(b.memory_on(d), 0)) - _exact(b.workspace_on(d)) for d in b.devices] for b in blocks]
+    capacities = [None if device.memory is None else _exact(device.memory) for device in problem.devices]
+    waits = [[(problem.index[a.block], _exact(a.lag), a.link, a.distance) for a in b.after] for b in blocks]
+    durations = [_exact(b.duration) for b in blocks]
+    ends: dict[tuple[int, int], Fraction] = {}
+    arrivals: dict[tuple[int, int, int], Fraction] = {}  # (consumer, entry of its after, producer's micro-batch)
+    best: Fraction | None = None
+
+    def transfers(i: int) -> Iterator[tuple[int, int, Fraction, str | None]]:
+        for consumer, entries in enumerate(waits):
+            for number, (producer, lag, link, _) in enumerate(entries):
+                if producer == i:
+                    yield consumer, number, lag, link
+
+    def add(done: tuple[int, ...], free: tuple[Fraction, ...], links: dict[str, Fraction],
+            levels: tuple[Fraction, ...], latest: Fraction) -> None:
+        nonlocal best
+        if best is not None and latest >= best:
+            return
+        if all(count == micro_batches for count in done):
+            best = latest
+            return
+        for i, m in enumerate(done):
+            if m == micro_batches:
+                continue
+            needs = [(number, m - distance) for number, (_, _, _, distance) in enumerate(waits[i]) if m >= distance]
+            if any((i, number, k) not in arrivals for number, k in needs):
+                continue
+            here = blocks[i].devices
+            if any(capacities[d] is not None and levels[d] + take > (capacities[d] or 0)
+                   for d, take in zip(here, takes[i], strict=True)):
+                continue
+            start = max([free[d] for d in here] + [arrivals[i, number, k] for number, k in needs])
+            end = start + durations[i]
+            after, sent = dict(links), []
+            for consumer, number, lag, link in transfers(i):
+                begin = end if link is None else max(end, after.get(link, Fraction(0)))
+                if link is not None:
+                    if m + waits[consumer][number][3] >= micro_batches:
+                        continue
+                    after[link] = begin + lag
+                arrivals[consumer, number, m] = begin + lag
+                sent.append((consumer, number, m))
+            change = dict(zip(here, (a + b for a, b in zip(takes[i], gives[i], strict=True)), strict=True))
+            ends[i, m] = end
+            add((*done[:i], m + 1, *done[i + 1:]),
+                tuple(end if d in here else value for d, value in enumerate(free)), after,
+                tuple(level + change.get(d, 0) for d, level in enumerate(levels)), max(latest, end))
+            del ends[i, m]
+            for key in sent:
+                del arrivals[key]
+
+    zeros = tuple(Fraction(0) for _ in problem.devices)
+    add((0,) * len(blocks), zeros, {}, zeros, Fraction(0))
+    return best
+
+
+def least_whole_period(problem: Problem, most: int) -> int | None:
+    """The least whole period up to ``most`` of a schedule with one micro-batch per period, or None.
+
+    All durations and lags are whole numbers, no links. All whole offsets are tried (with whole data a feasible whole
+    period has whole offsets), and all starts that lie no further apart than all work and transfers together, and two
+    periods more; block 0 starts in period 0.
+    """
+    blocks, n = problem.blocks, len(problem.blocks)
+    total = sum(int(block.duration) + max((int(wait.lag) for wait in block.after), default=0) for block in blocks)
+    for period in range(max(int(block.duration) for block in blocks), most + 1):
+        turns = range(-(total // period) - 2, total // period + 3)
+        for offsets in product(range(period), repeat=n - 1):
+            s = (0, *offsets)
+            if _devices_free(problem, s, period) and _placed(problem, s, [s[0]], turns, period):
+                return period
+    return None
+
+
+def _placed(problem: Problem, offsets: tuple[int, ...], starts: list[int], turns: range, period: int) -> bool:
+    """Whether the blocks after the first ``starts`` have starts at ``offsets`` that complete a schedule."""
+    if not _waits(problem, starts, period):
+        return False
+    if len(starts) == len(offsets):
+        return _fits(problem, starts, period)
+    return any(_placed(problem, offsets, [*starts, offsets[len(starts)] + k * period], turns, period) for k in turns)
+
+
+def _devices_free(problem: Problem, offsets: tuple[int, ...], period: int) -> bool:
+    blocks = problem.blocks
+    for i in range(len(blocks)):
+        for j in range(i):
+            if set(blocks[i].devices) & set(blocks[j].devices):
+                apart = (offsets[i] - offsets[j]) % period
+                if not blocks[j].duration <= apart <= period - blocks[i].duration:
+                    return False
+    return True
+
+
+def _waits(problem: Problem, starts: list[int], period: int) -> bool:
+    """Whether the dependencies among the first ``len(starts)`` blocks hold."""
+    known = len(starts)
+    return all(starts[j] + dependency.distance * period >= starts[i] + problem.blocks[i].duration + dependency.lag
+               for i, j, dependency in problem.dependencies() if i < known and j < known)
+
+
+def _fits(problem: Problem, starts: list[int], period: int) -> bool:
+    """Whether the level right after every start of a taking block stays within the capacity, in the steady state."""
+    for d, device in enumerate(problem.devices):
+        if device.memory is None:
+            continue
+        here = [(block, starts[i]) for i, block in enumerate(problem.blocks) if d in block.devices]
+        for block, time in here:
+            level = sum((_held(other, d, time, at, period) for other, at in here), Fraction(0))
+            if max(block.memory_on(d), 0) + block.workspace_on(d) > 0 and level > _exact(device.memory):
+                return False
+    return True
+
+
+def _held(block: Block, device: int, time: int, start: int, period: int) -> Fraction:
+    """What the instances of ``block`` add to the level right after ``time``, counted from micro-batch 0."""
+    begun = math.floor((time - start) / period) + 1
+    ended = math.floor((time - start - block.duration) / period) + 1
+    change, workspace = _exact(block.memory_on(device)), _exact(block.workspace_on(device))
+    return max(change, Fraction(0)) * begun + min(change, Fraction(0)) * ended + workspace * (begun - ended)
+
+
+def least_latency_on_grid(problem: Problem, longest: Fraction, step: Fraction) -> tuple[Fraction, Fraction] | None:
+    """``(period, latency)`` of the least latency, and then the least period, with one micro-batch per period of at most
+    ``longest``, over all periods and starts that are multiples of ``step``; None if there is none.
+
+    All durations and lags are whole numbers, no links, 1 / ``step`` is whole: then all starts that a period on the grid
+    needs are on it.
+    """
+    fine = int(1 / step)
+    scaled = replace(problem, blocks=tuple(
+        replace(block, duration=block.duration * fine,
+                after=tuple(replace(wait, lag=wait.lag * fine) for wait in block.after)) for block in problem.blocks))
+    blocks = scaled.blocks
+    best: tuple[int, int] | None = None  # latency, period
+
+    def place(starts: list[int], period: int) -> None:
+        nonlocal best
+        begin, end = min(starts, default=0), max((s + int(b.duration) for s, b in zip(starts, blocks, strict=False)),
+                                                 default=0)
+        if best is not None and (end - begin, period) >= best:
+            return
+        if len(starts) == len(blocks):
+            if _fits(scaled, starts, period):
+                best = end - begin, period
+            return
+        duration = int(blocks[len(starts)].duration)
+        widest = (span if best is None else best[0]) - duration
+        for start in range(end - (span if best is None else best[0]), begin + widest + 1) if starts else (0,):
+            placed = [*starts, start]
+            if _free(scaled, placed, period) and _waits(scaled, placed, period):
+                place(placed, period)
+
+    span = 2 * sum(int(b.duration) + sum(int(wait.lag) for wait in b.after) for b in blocks)
+    for period in range(1, math.floor(longest * fine) + 1):
+        place([], period)
+    return None if best is None else (best[1] * step, best[0] * step)
+
+
+def _free(problem: Problem, starts: list[int], period: int) -> bool:
+    """Whether the last of the first ``len(starts)`` blocks meets none of the others on a device."""
+    last = len(starts) - 1
+    block, start = problem.blocks[last], starts[last]
+    if block.duration > period:
+        return False
+    return all(other.duration <= (start - starts[i]) % period <= period - block.duration
+               for i, other in enumerate(problem.blocks[:last]) if set(other.devices) & set(block.devices))

@@ -1,0 +1,88 @@
+"""Layouts for Megatron-LM and settings for torchtitan."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from typing import Any
+
+import pytest
+
+from tests.support.builders import chain, loop, pipeline, v
+from weft.runtime.export.layouts import megatron_flags, megatron_layout, torchtitan_settings
+from weft.runtime.export.refusal import ExportError
+from weft.solver.baselines import baseline
+from weft.solver.schedule import Schedule
+
+LAYERS = ["embedding", *(f"layer{i}" for i in range(6)), "head"]
+
+
+def cut(*ends: int) -> list[list[str]]:
+    return [LAYERS[a:b] for a, b in itertools.pairwise((0, *ends))]
+
+
+def with_layers(schedule: Schedule, *ends: int) -> Schedule:
+    return schedule.with_solver(layers_of_stage=cut(*ends))
+
+
+def unrolled(layout: str) -> list[str]:
+    """A layout as Megatron-LM's parser unrolls it: ``x*n`` is n times x, stages are apart by ``|``."""
+    return re.sub(r"(.)\*(\d+)", lambda match: match[1] * int(match[2]), layout).split("|")
+
+
+def test_megatrons_layout_holds_every_layer_in_its_stage() -> None:
+    schedule = with_layers(baseline("1f1b", pipeline(chain(4)), 4), 3, 5, 6, 8)
+    assert megatron_layout(schedule) == "Et*2|t*2|t|tL"
+    looped = with_layers(baseline("interleaved", pipeline(loop(2)), 4), 1, 4, 7, 8)
+    assert unrolled(megatron_layout(looped)) == ["E", "ttt", "ttt", "L"]
+    assert megatron_flags(looped) == ('--pipeline-model-parallel-size 2\n'
+                                      '--pipeline-model-parallel-layout "E|t*3|t*3|L"\n')
+
+
+def test_torchtitans_settings_are_toml_with_a_name_for_every_module() -> None:
+    for placement, name, expected in ((chain(2), "1f1b", "1F1B"), (loop(2), "interleaved", "Interleaved1F1B"),
+                                      (v(2), "gpipe", "ZBVZeroBubble")):
+        ends = (4, 8) if len(placement) == 2 else (2, 4, 6, 8)
+        schedule = with_layers(baseline(name, pipeline(placement), 4), *ends)
+        table = tomllib.loads(torchtitan_settings(schedule, "o.csv"))["parallelism"]
+        assert table["pipeline_parallel_schedule"] == expected
+        assert (table["pipeline_parallel_degree"], table["num_pp_microbatches"]) == (2, 4)
+        assert table["pipeline_parallel_schedule_csv"] == "o.csv"
+        assert [*itertools.chain(*table["module_fqns_per_model_part"])] == [
+            "tok_embeddings", *(f"layers.{i}" for i in range(6)), "norm", "output"]
+        assert len(table["module_fqns_per_model_part"]) == len(placement)
+
+
+def test_torchtitans_own_names_stay() -> None:
+    names = [["tok_embeddings", "layers.0"], ["layers.1", "norm", "output"]]
+    schedule = baseline("1f1b", pipeline(chain(2)), 2).with_solver(layers_of_stage=names)
+    assert tomllib.loads(torchtitan_settings(schedule, "o.csv"))["parallelism"]["module_fqns_per_model_part"] == names
+    assert megatron_layout(schedule) == "Et|tL"
+
+
+@pytest.mark.parametrize(("layers", "message"), [
+    (None, "the schedule does not say which layers its stages hold; solve a model spec"),
+    ([["a"]], "the schedule does not say which layers"),
+    ([["conv1", "layer0"], ["head"]], "layer 'conv1' is not called as an embedding is"),
+    ([["embed", "layer0"], ["layer1"]], "layer 'layer1' is not called as an output head is"),
+    ([["embed", "norm"], ["head"]], "its head is layers 'norm', 'head', which are not all on the last stage"),
+    ([["embed", "norm", "layer1"], ["head"]], "layer 'norm' is in the middle"),
+])
+def test_layers_they_have_no_word_for_are_refused(layers: Any, message: str) -> None:
+    schedule = baseline("1f1b", pipeline(chain(2)), 2).with_solver(layers_of_stage=layers)
+    for tool, export in (("Megatron-LM's layout", megatron_layout),
+                         ("torchtitan", lambda schedule: torchtitan_settings(schedule, "o.csv"))):
+        with pytest.raises(ExportError, match=f"{tool} cannot express 'uniform': {message}"):
+            export(schedule)
+
+
+def test_placements_they_have_no_rule_for_are_refused() -> None:
+    folded = with_layers(baseline("gpipe", pipeline(v(2)), 2), 2, 4, 6, 8)
+    with pytest.raises(ExportError, match="stage 2 of 4 is on device 'gpu1', and Megatron lays stages round and round"):
+        megatron_layout(folded)
+    uneven = with_layers(baseline("gpipe", pipeline([0, 1, 0]), 2), 2, 4, 8)
+    with pytest.raises(ExportError, match=r"stage 0 of 3 is on device 'gpu0'.*equally many on each of 2 ranks"):
+        megatron_layout(uneven)
+    with pytest.raises(ExportError, match="its stages are on gpu0, gpu1, gpu0, and torchtitan has one stage a rank"):
+        torchtitan_settings(uneven, "o.csv")

@@ -1,0 +1,240 @@
+"""Stages found in graphs of blocks, and what a plan and its modules must agree on."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from experiments.lib.stage_graphs import MODES, SHAPES, case, graph_problem, varied
+from tests.support.builders import any_order, both_ways, chain, pipeline
+from tests.support.paths import DATA
+from weft.models.zoo.shapes import shape
+from weft.runtime.interface.training import Boundary, Ports, Training
+from weft.runtime.plan.check import check_program
+from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json
+from weft.runtime.plan.program import BlockWork, Program, ProgramError, StageWork, Vocabulary
+from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph
+from weft.runtime.ranks.session import SessionError
+from weft.runtime.train.wiring import Wiring
+from weft.solver.baselines import baseline
+from weft.solver.io.files import load_problem
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+
+F, B, I, W, R, O = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD,  # noqa: E741
+                    BlockKind.RECOMPUTE, BlockKind.OTHER)
+
+
+def problem(*blocks: tuple[str, BlockKind, Sequence[int], str], memory: Mapping[str, float] | None = None) -> Problem:
+    """Blocks as ``(name, kind, devices, "names it waits for")``."""
+    count = 1 + max(device for _, _, devices, _ in blocks for device in devices)
+    return Problem("test", tuple(Device(str(d)) for d in range(count)), tuple(
+        Block(name, kind, tuple(devices), 1, ((memory or {}).get(name, 0),), (), tuple(map(Dependency, waits.split())))
+        for name, kind, devices, waits in blocks))
+
+
+def passes(graph: StageGraph) -> list[tuple[tuple[int, ...], dict[str, str]]]:
+    """Per stage its ranks, and its blocks' names by letter."""
+    return [(stage.ranks, {letter: graph.problem.blocks[b].name for letter, b in stage.blocks.items()})
+            for stage in graph.stages]
+
+
+# -- recognising -------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_is_a_graph_of_the_same_stages() -> None:
+    made = pipeline(chain(3), split=(1, 1), first_input_grad=False)
+    vocabulary = Vocabulary(made)
+    assert vocabulary.pipeline is not None and vocabulary.graph is not None
+    assert passes(vocabulary.graph) == [((s,), {made.blocks[b].kind.letter: made.blocks[b].name for b in stage.blocks})
+                                        for s, stage in enumerate(vocabulary.pipeline.stages)]
+
+
+def test_the_k_shape_has_two_towers_and_a_stage_on_all_ranks() -> None:
+    graph = StageGraph.of(shape("k", 4, 8))
+    assert passes(graph) == [((0,), {"F": "b00", "B": "b08"}), ((2,), {"F": "b01", "B": "b09"}),
+                             ((1,), {"F": "b02", "B": "b06"}), ((3,), {"F": "b03", "B": "b07"}),
+                             ((0, 1, 2, 3), {"F": "b04", "B": "b05"})]
+
+
+@pytest.mark.parametrize("kind", ["m", "nn"])
+def test_blocks_on_all_ranks_are_paired_from_the_outside_in(kind: str) -> None:
+    made = shape(kind, 4, 8)
+    forwards = [block.name for block in made.blocks if block.kind == F]
+    backwards = [block.name for block in made.blocks if block.kind == B]
+    assert [list(stage.values()) for _, stage in passes(StageGraph.of(made))] == [
+        [f, b] for f, b in zip(forwards, reversed(backwards), strict=True)]
+
+
+def test_two_replicas_in_one_problem_are_two_chains() -> None:
+    found = passes(StageGraph.of(both_ways(2, split=(1, 1))))
+    assert found == [((0,), {"F": "down.f0", "I": "down.b0", "W": "down.w0"}),
+                     ((1,), {"F": "down.f1", "I": "down.b1", "W": "down.w1"}),
+                     ((1,), {"F": "up.f0", "I": "up.b0", "W": "up.w0"}),
+                     ((0,), {"F": "up.f1", "I": "up.b1", "W": "up.w1"})]
+
+
+def test_a_gradient_that_waits_for_a_forward_belongs_to_it() -> None:
+    """Two branches alike on one device: order alone would pair the first with the first."""
+    twins = [("stem", F, [0], ""), ("one", F, [1], "stem"), ("two", F, [1], "stem"), ("join", F, [0], "one two"),
+             ("join'", B, [0], "join"), ("x", B, [1], "join' two"), ("y", B, [1], "join' one"),
+             ("stem'", B, [0], "x y")]
+    found = dict((stage["F"], stage["B"]) for _, stage in passes(StageGraph.of(problem(*twins))))
+    assert found == {"stem": "stem'", "one": "y", "two": "x", "join": "join'"}
+
+
+def test_a_choice_that_leads_nowhere_is_taken_back() -> None:
+    """b0 waits for f2 itself, so it is tried first as its gradient; then nothing is left for f1."""
+    found = passes(StageGraph.of(problem(
+        ("f0", F, [0], ""), ("f1", F, [1], "f0"), ("f2", F, [0], "f1"), ("f3", F, [1, 2], "f2"),
+        ("b3", B, [1, 2], "f3"), ("b2", B, [0], "b3"), ("b1", B, [1], "b2"), ("b0", B, [0], "b1 f2"))))
+    assert [list(stage.values()) for _, stage in found] == [["f0", "b0"], ["f1", "b1"], ["f2", "b2"], ["f3", "b3"]]
+
+
+def test_a_source_may_have_a_weight_gradient_alone_and_a_frozen_stage_none() -> None:
+    found = passes(StageGraph.of(problem(
+        ("frozen", F, [0], ""), ("source", F, [1], ""), ("join", F, [0, 1], "frozen source"),
+        ("i", I, [0, 1], "join"), ("w", W, [0, 1], "i"), ("w source", W, [1], "i"))))
+    assert found == [((0,), {"F": "frozen"}), ((1,), {"F": "source", "W": "w source"}),
+                     ((0, 1), {"F": "join", "I": "i", "W": "w"})]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("mode", MODES)
+def test_every_pass_of_every_shape_is_found(name: str, mode: str) -> None:
+    letters = {"full": "BF", "split": "FIW", "recompute": "BFR", "offload": "BFLO", "offload beside": "BFLO",
+               "split and recompute": "FIRW"}
+    for ranks in (2, 4):
+        made = varied(case(name, ranks), mode)
+        assert [passes.ranks for passes in made.graph.stages] == [p.ranks for p in case(name, ranks).graph.stages]
+        assert {"".join(sorted(stage.blocks)) for stage in made.graph.stages} == {letters[mode]}
+
+
+@pytest.mark.parametrize(("blocks", "message"), [
+    ([("b", B, [0], "")], "it has no forward block"),
+    ([("f", F, [0], ""), ("b", B, [1], "f")], "its 1 backward and input_grad blocks do not mirror its 1 forward"),
+    ([("f", F, [0], ""), ("b", B, [0], "")], "do not mirror"),
+    ([("f", F, [0, 1], ""), ("i", I, [0, 1], "f")], "no weight_grad block waits for input_grad block 'i'"),
+    ([("f", F, [0, 1], ""), ("b", B, [0, 1], "f"), ("w", W, [0, 1], "b")], "weight_grad block 'w' waits for the input"),
+    ([("f", F, [0], ""), ("b", B, [0], "f"), ("b2", B, [1], "f")], "backward block 'b2' belongs to no forward block"),
+    ([("f", F, [0], ""), ("b", B, [0], "f"), ("b2", B, [0], "f")], "backward block 'b2' belongs to no forward block"),
+    ([("f", F, [0], ""), ("r", R, [0], "f"), ("b", B, [0], "f")], "recompute block 'r' is waited for by the gradient"),
+    ([("f", F, [0], ""), ("o", O, [0], "f"), ("b", B, [0], "f o")], "'o' is of kind other, and neither offload nor"),
+])
+def test_what_is_no_graph_of_stages_says_why(blocks: list[Any], message: str) -> None:
+    with pytest.raises(NotAStageGraph, match=message):
+        StageGraph.of(problem(*blocks))
+
+
+def test_a_lone_backward_is_refused_in_words() -> None:
+    """It had no name in a program: ``weft plan`` ended with a KeyError."""
+    made = load_problem(DATA / "lone_backward.json")
+    with pytest.raises(ProgramError, match=r"backward block 'z1' of problem '.*' waits for no forward block"):
+        plan_of(any_order(made, 2, random.Random(0)))
+
+
+def test_a_second_backward_of_one_forward_can_be_emulated() -> None:
+    """It waits for a forward, so it may mean something; but it is no pass of a stage."""
+    made = problem(("f", F, [0], ""), ("b", B, [0], "f"), ("b2", B, [1], "f"))
+    plan = plan_of(any_order(made, 2, random.Random(0)))
+    assert plan.stage_groups is None and BlockWork("b2", 1) in plan.times
+
+
+def test_offload_must_give_memory_and_load_take_it() -> None:
+    blocks: list[Any] = [("f", F, [0], ""), ("out", O, [0], "f"), ("in", O, [0], "out"), ("b", B, [0], "f in")]
+    found = passes(StageGraph.of(problem(*blocks, memory={"f": 3, "out": -2, "in": 2, "b": -3})))
+    assert found == [((0,), {"F": "f", "B": "b", "O": "out", "L": "in"})]
+    with pytest.raises(NotAStageGraph, match="neither offload nor load"):
+        StageGraph.of(problem(*blocks, memory={"f": 3, "in": 2, "b": -3}))
+
+
+def test_blocks_that_are_no_stages_keep_their_names() -> None:
+    vocabulary = Vocabulary(problem(("a", O, [0], ""), ("b", O, [1], "a")))
+    assert vocabulary.graph is None and vocabulary.work(1, 2) == BlockWork("b", 2)
+    assert Vocabulary(shape("m", 2, 4)).work(0, 2) == StageWork(0, "F", 2)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_plan_of_a_graph_reads_back(name: str) -> None:
+    plan = plan_of(baseline("greedy", varied(case(name, 4), "split").problem, 3))
+    assert plan_from_json(plan_to_json(plan)) == plan
+    assert plan.stage_groups == tuple(stage.ranks for stage in case(name, 4).graph.stages)
+
+
+def test_ranks_that_would_enter_collectives_in_different_orders_are_refused() -> None:
+    plan = plan_of(baseline("greedy", shape("m", 2, None), 2))
+    rows = [list(row) for row in plan.program.to_text()]
+    first, second = (rows[1].index(text) for text in ("0F0", "0F1"))
+    rows[1][first], rows[1][second] = rows[1][second], rows[1][first]
+    with pytest.raises(ProgramError, match="the ranks wait for each other"):
+        check_program(Program.from_text(rows), plan.problem, 2)
+
+
+# -- what modules take and give ----------------------------------------------------------------------------------------
+
+TWO = graph_problem("two", {"a": ([0], []), "b": ([1], ["a"]), "c": ([0], ["a", "b"])})
+PORTS = {0: Ports(("tokens",), ("x", "skip")), 1: Ports(("x",), ("y",)), 2: Ports(("y", "skip", "target"), ("loss",))}
+SEEN = {"x": Boundary((2,)), "y": Boundary((2,))}
+
+
+def wiring(made: Problem = TWO, **changes: Any) -> Wiring:
+    training = Training({}, SEEN, lambda step, m: {}, ports=PORTS)
+    return Wiring(StageGraph.of(made), dataclasses.replace(training, **changes))
+
+
+def test_each_message_holds_what_its_rank_reads() -> None:
+    made = wiring()
+    assert made.reads(StageWork(2, "F", 3)) == (StageWork(1, "F", 3), StageWork(0, "F", 3))
+    assert made.reads(StageWork(0, "B", 3)) == (StageWork(1, "B", 3), StageWork(2, "B", 3))
+    assert made.parcel(StageWork(0, "F", 3), 1) == ("x",)
+    assert made.parcel(StageWork(1, "F", 3), 0) == ("y",)
+    assert made.parcel(StageWork(1, "B", 3), 0) == ("x",)
+    assert made.parcel(StageWork(2, "B", 3), 1) == ("y",)
+
+
+def test_whole_numbers_have_no_gradient() -> None:
+    made = wiring(boundaries={**SEEN, "x": Boundary((2,), torch.int64)}, losses=("loss", "y"), ports={
+        **PORTS, 1: Ports(("x",), ("y",)), 2: Ports(("skip", "target"), ("loss",))})
+    assert made.parcel(StageWork(1, "B", 3), 0) == ()
+    assert made.reads(StageWork(0, "B", 3)) == (StageWork(2, "B", 3),)
+
+
+def test_complex_numbers_have_one() -> None:
+    made = wiring(boundaries={**SEEN, "x": Boundary((2,), torch.complex64)})
+    assert made.parcel(StageWork(1, "B", 3), 0) == ("x",)
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"ports": {0: PORTS[0]}}, r"ports names the stages \[0\], but the plan has the stages \[0, 1, 2\]"),
+    ({"ports": {**PORTS, 1: Ports(("x", "x"), ("y",))}}, "stage 1: its ports name a value twice: x, x"),
+    ({"ports": {**PORTS, 1: Ports(("x",), ("skip",))}}, "stages 0 and 1 both give the value 'skip'"),
+    ({"ports": {**PORTS, 1: Ports(("loss",), ("y",))}}, "stage 1 takes 'loss', which is a loss"),
+    ({"ports": {**PORTS, 0: Ports(("y",), ("x", "skip"))}},
+     "stage 0 takes 'y' from stage 1, but in the plan block 'a' does not wait for 'b' on rank 0"),
+    ({"boundaries": {"x": SEEN["x"]}}, "'y' goes from stage 1 to stage 2, on another rank, but boundaries does not"),
+    ({"boundaries": [SEEN["x"]]}, "with ports, boundaries must say by name"),
+    ({"losses": ("cost",)}, "no stage gives a loss .a value named in losses: cost."),
+    ({"ports": {**PORTS, 2: Ports(("skip", "target"), ("loss",))}}, "backward for stage 1, but no stage gives it a"),
+    ({"ports": None, "boundaries": [SEEN["x"]]}, "boundaries has 1 entries, but 3 stages have 2 between them"),
+])
+def test_modules_that_do_not_fit_the_plan_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SessionError, match=message):
+        wiring(**changes)
+
+
+def test_a_gradient_that_the_plan_does_not_bring_is_refused() -> None:
+    made = problem(("a", F, [0], ""), ("b", F, [1], "a"), ("c", F, [2], "a b"), ("c'", B, [2], "c"),
+                   ("b'", B, [1], "c'"), ("a'", B, [0], "b'"))
+    with pytest.raises(SessionError, match="stage 0 takes the gradient of 'skip' from stage 2, but in the plan block "
+                                           "\"a'\" does not wait for \"c'\" on rank 0"):
+        wiring(made, boundaries={**SEEN, "skip": Boundary((2,))})
+
+
+def test_a_stage_without_a_loss_or_a_reader_has_no_backward() -> None:
+    with pytest.raises(SessionError, match="stage 0 gives a loss, but the plan has no backward for it"):
+        wiring(problem(("a", F, [0], ""), ("b", F, [1], "a"), ("b'", B, [1], "b")),
+               ports={0: Ports(("t",), ("x", "loss")), 1: Ports(("x",), ("other",))}, losses=("loss", "other"))

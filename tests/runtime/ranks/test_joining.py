@@ -1,0 +1,174 @@
+"""Ranks that do not come, die or hang while ranks join and save: every other one ends in time and says who it was.
+
+Run as a program (``python -m tests.runtime.ranks.test_joining FAULT MOMENT [FOLDER]``), this file is one rank: the last
+one (or rank 0) does what the fault says at that moment.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+from tests.runtime.checkpoint.test_checkpoint import a_plan, training
+from tests.support.ranks import launch_forked
+from weft.runtime.checkpoint import checkpoint
+from weft.runtime.checkpoint.checkpoint import Checkpoints
+from weft.runtime.ranks import session
+from weft.runtime.ranks.launch import Ended, free_port
+from weft.runtime.ranks.session import SessionError, join
+
+RANKS, TIMEOUT = 3, 4.0
+#: Seconds after which a rank that still runs is killed, and the test fails; and where one is stopped on purpose.
+LATE, LATE_IF_STOPPED = 90.0, 40.0
+
+
+def rank_main() -> None:
+    fault, moment = sys.argv[1:3]
+    guilty = os.environ["RANK"] == fault.partition("-")[2]
+
+    def befall() -> None:
+        if guilty:
+            os.kill(os.getpid(), {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}[fault.partition("-")[0]])
+
+    made, met = dist.init_process_group, session._offset
+
+    def group(*arguments: Any, **options: Any) -> None:
+        if moment == "group":
+            befall()
+        made(*arguments, **options)
+
+    def offset(rank: int, world: int) -> float:
+        if moment == "offset":
+            befall()
+        return met(rank, world)
+
+    class Writer(FileSystemWriter):
+        def write_data(self, *arguments: Any) -> Any:
+            if moment == "saving":
+                befall()
+            return super().write_data(*arguments)
+
+    dist.init_process_group = group
+    vars(session).update(_offset=offset)
+    vars(checkpoint).update(FileSystemWriter=Writer)
+    with join(TIMEOUT) as joined:
+        if moment == "leaving" and guilty:
+            sys.exit(0)
+        if moment == "saving":
+            plan = a_plan(RANKS)
+            part = training(plan, joined.rank)
+            joined.common_start()
+            Checkpoints(Path(sys.argv[3]), every=1).save(plan, joined, part, 0)
+        joined.barrier("to compute")
+
+
+def launch(*arguments: str, ranks: int = RANKS, **environment: str) -> list[Ended]:
+    return launch_forked(ranks, [sys.executable, "-m", "tests.runtime.ranks.test_joining", *arguments],
+                         timeout=LATE_IF_STOPPED if arguments[0].startswith("stopped") else LATE,
+                         environment=environment)
+
+
+def sentences(end: Ended) -> list[str]:
+    """What a rank wrote, but for torch's own warnings."""
+    return [line for line in end.errors.splitlines() if line.startswith("weft: ")]
+
+
+@pytest.mark.parametrize(("fault", "moment", "says"), [
+    pytest.param("killed-2", "group", r"rank 2 was (never heard|last heard) of|lost rank 2", marks=pytest.mark.slow),
+    ("killed-2", "offset", r"lost rank 2, (last heard of \w+|never heard of).*, while joining the other ranks"),
+    pytest.param("killed-0", "offset", r"lost rank 0|rank 0 is gone", marks=pytest.mark.slow),
+    pytest.param("stopped-2", "offset", r"of joining the other ranks; rank 2 was (last heard of .* s ago|never heard)",
+                 marks=pytest.mark.slow),
+    pytest.param("killed-1", "saving", r"lost rank 1, last heard of .*saving .*step-000000001", marks=pytest.mark.slow),
+    pytest.param("killed-0", "saving", r"lost rank 0|rank 0 is gone", marks=pytest.mark.slow),
+    pytest.param("stopped-1", "saving", r"of saving .*; rank 1 was last heard of .* s ago", marks=pytest.mark.slow),
+    pytest.param("left-1", "leaving", r"rank 1( gave up)?: SystemExit while", marks=pytest.mark.slow),
+])
+def test_a_rank_that_is_lost_is_named_by_all_others(tmp_path: Path, fault: str, moment: str, says: str) -> None:
+    ends = launch(fault, moment, str(tmp_path / "saved"))
+    guilty = int(fault.partition("-")[2])
+    for rank, end in enumerate(ends):
+        if rank == guilty and moment != "leaving":
+            assert end.code == -signal.SIGKILL  # a stopped one is killed by who launched it
+            continue
+        assert end.code > 0 and not end.late, ends
+        said = sentences(end)
+        assert len(said) == 1 and said[0].startswith(f"weft: rank {rank}: "), end.errors
+        assert re.search(says, said[0]), said
+        assert moment == "leaving" or "Traceback" not in end.errors, end.errors
+
+
+@pytest.mark.slow
+def test_the_rank_that_does_not_come_is_named() -> None:
+    ends = launch("none", "never", ranks=2, WORLD_SIZE="4")
+    for rank, end in enumerate(ends):
+        assert end.code == 1 and not end.late
+        assert f"SessionError: rank {rank} waited 4 s for ranks 2, 3 of 4 to join, in vain" in end.errors \
+            or f"SessionError: rank {rank} did not find rank 0" in end.errors
+    assert "waited 4 s for ranks 2, 3 of 4" in ends[0].errors
+
+
+def test_a_port_where_something_listens_that_never_answers_ends_the_rank_in_time() -> None:
+    """It hung for as long as the listener ran."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        port = str(silent.getsockname()[1])
+        end, = launch("none", "never", ranks=1, WORLD_SIZE="2", MASTER_PORT=port, WEFT_RANK="1")
+    assert end.code == 2 and not end.late
+    assert sentences(end) == [
+        f"weft: rank 1 did not find rank 0 at 127.0.0.1:{port} within 4 s: what listens there does not answer as rank "
+        "0 would; is it another program? start all ranks with one MASTER_ADDR and a MASTER_PORT that is free"]
+
+
+@pytest.mark.parametrize(("changed", "says"), [
+    ({"RANK": "one"}, "RANK is 'one', it must be a number; torchrun sets it for every rank"),
+    ({"RANK": "2"}, "RANK is 2 and WORLD_SIZE 2: ranks are numbered from 0"),
+    ({"WORLD_SIZE": ""}, "WORLD_SIZE is '', it must be a number"),
+    ({"MASTER_PORT": "70000"}, "MASTER_ADDR is '127.0.0.1' and MASTER_PORT 70000: they must name where"),
+    ({"MASTER_ADDR": ""}, "MASTER_ADDR is '' and"),
+    ({"MASTER_ADDR": "no.such.host.invalid"}, "rank 1 did not find rank 0 at no.such.host.invalid:"),
+])
+def test_variables_that_mean_nothing_are_named(
+        monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], says: str) -> None:
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in {**variables, **changed}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("weft.runtime.ranks.joining.SLACK", 120.0)  # past it this very process would end
+    threads = torch.get_num_threads()
+    with pytest.raises(SessionError) as raised, join(1.0):
+        pass
+    torch.set_num_threads(threads)
+    assert says in str(raised.value)
+
+
+def test_a_port_that_is_taken_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+            monkeypatch.setenv(name, value)
+        threads = torch.get_num_threads()
+        monkeypatch.setattr("weft.runtime.ranks.joining.SLACK", 120.0)
+        with pytest.raises(SessionError) as raised, join(1.0):
+            pass
+        torch.set_num_threads(threads)
+    assert f"rank 0 cannot listen at 127.0.0.1:{port} " in str(raised.value)
+    assert "give a MASTER_PORT that is free" in str(raised.value)
+
+
+if __name__ == "__main__":
+    if "WEFT_RANK" in os.environ:
+        os.environ["RANK"] = os.environ["WEFT_RANK"]
+    rank_main()

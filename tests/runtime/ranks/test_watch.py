@@ -1,0 +1,103 @@
+"""The watchdog where the rendezvous store itself is what fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from tests.support.ranks import launch_forked
+from weft.runtime.ranks.launch import free_port
+from weft.runtime.ranks.session import SessionError, join
+from weft.runtime.ranks.watch import SILENCE, Activity, Watch
+
+TIMEOUT = 1.0
+
+
+#: The process of the store: it writes down its port and waits.
+HOST = """
+import pathlib, sys, time
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+pathlib.Path(sys.argv[1] + ".part").write_text(str(store.port))
+pathlib.Path(sys.argv[1] + ".part").rename(sys.argv[1])
+time.sleep(3600)
+"""
+
+
+def main(port: int, host: int) -> None:
+    """Rank 1 of two works under a watch whose store is process ``host``'s, and stops that."""
+    with Watch(TCPStore("127.0.0.1", port), 1, 2, TIMEOUT) as watch:
+        watch.begin()
+        watch.doing("waiting for RECV 0F0<0", [0])
+        os.kill(host, signal.SIGSTOP)
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
+
+
+@pytest.mark.slow
+def test_a_rank_ends_though_the_process_of_the_store_is_stopped(tmp_path: Path) -> None:
+    host = subprocess.Popen([sys.executable, "-c", HOST, str(tmp_path / "port")])
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "port").exists():
+            assert time.monotonic() < deadline and host.poll() is None
+            time.sleep(0.02)
+        ended, = launch_forked(1, [sys.executable, "-m", __name__, (tmp_path / "port").read_text(),
+                                   str(host.pid)], timeout=TIMEOUT + SILENCE + 30)
+    finally:
+        host.kill()
+        host.wait()
+    assert ended.code == 1 and not ended.late
+    assert "rank 1: gave up while waiting for RECV 0F0<0: the rendezvous store has not answered for" in ended.errors
+
+
+def test_a_rank_that_does_not_find_the_first_says_where_it_looked(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = str(free_port())
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("weft.runtime.ranks.joining.SLACK", 120.0)  # past it this very process would end
+    threads = torch.get_num_threads()
+    with pytest.raises(SessionError, match=rf"rank 1 did not find rank 0 at 127.0.0.1:{port} within 1 s"), join(1.0):
+        pass
+    torch.set_num_threads(threads)
+
+
+def test_a_store_that_is_lost_while_the_guilty_is_looked_for_ends_the_rank(
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost:
+        """Answers until something beside its own rank is asked for."""
+
+        def set(self, key: str, value: str) -> None: ...
+
+        def check(self, keys: Sequence[str]) -> bool:
+            if keys != ["given up"]:
+                raise RuntimeError("connection reset")
+            return False
+
+    codes: list[int] = []
+
+    def leave(code: int) -> None:
+        codes.append(code)
+        raise SystemExit(code)
+
+    monkeypatch.setattr("weft.runtime.ranks.watch.os._exit", leave)
+    watch = Watch(Lost(), 1, 2, 0.1)  # type: ignore[arg-type]
+    watch.begin()
+    watch.at(Activity("waiting for RECV 0F0<0", (0,)))
+    time.sleep(0.2)
+    with pytest.raises(SystemExit):
+        watch._look()
+    assert codes == [1]
+    assert "lost the rendezvous store, so rank 0 is gone, while waiting for RECV 0F0<0" in capsys.readouterr().err

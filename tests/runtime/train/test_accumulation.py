@@ -1,0 +1,398 @@
+"""AdamA: Adam's moments gather the micro-batches' gradients, in the executor and out of it.
+
+Run as a program (``python -m tests.runtime.train.test_accumulation CASE``), this file is one rank of what its tests
+launch.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support.builders import chain, pipeline, v
+from tests.support.ranks import launch_forked
+from weft.runtime.interface.optim import AdamA
+from weft.runtime.interface.precision import MasterWeights
+from weft.runtime.interface.training import Boundary, Training
+from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.ranks.session import Session, SessionError, join
+from weft.runtime.replay.replay import run_training
+from weft.runtime.replay.single_rank import alone, measure_rank
+from weft.runtime.train.accumulation import tied_parameters
+from weft.solver.baselines import baseline
+
+WIDTH, WORDS, BATCH, BETAS, STEPS = 6, 11, 3, (0.8, 0.9), 3
+RATE = 0.05
+
+
+class Tied(nn.Module):
+    """All ways for a parameter to get its gradient in parts: a table that is also a linear layer's weight, a layer used
+    twice, a weight used in and beside its layer; a norm, and a layer that is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.norm = nn.Embedding(WORDS, WIDTH), nn.LayerNorm(WIDTH)
+        self.twice, self.beside = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head, self.unused = nn.Linear(WIDTH, WORDS, bias=False), nn.Linear(2, 2)
+        self.head.weight = self.words.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x + self.words(torch.arange(BATCH))
+        y = torch.tanh(self.twice(self.norm(y))) @ self.beside.weight
+        y = self.twice(torch.tanh(self.beside(y)))
+        z: Tensor = x + self.head(torch.tanh(y)) @ torch.ones(WORDS, WIDTH, dtype=x.dtype)
+        return z
+
+
+def inputs(step: int, micro_batch: int) -> Tensor:
+    chance = torch.Generator().manual_seed(100 * step + micro_batch)
+    return torch.randn(BATCH, WIDTH, dtype=torch.float64, generator=chance)
+
+
+def targets(step: int, micro_batch: int) -> Tensor:
+    return inputs(step + 50, micro_batch)
+
+
+def loss(y: Tensor, target: Tensor) -> Tensor:
+    return ((y - target) ** 2).mean()
+
+
+def model(stages: int) -> list[nn.Module]:
+    torch.manual_seed(1)
+    return [Tied().double() for _ in range(stages)]
+
+
+def training(plan: Plan, rank: int, steps: int = STEPS, ties: Sequence[dict[int, str]] = ()) -> Training:
+    assert plan.stage_ranks is not None
+    modules = model(len(plan.stage_ranks))
+    for tie in ties:
+        _equal(modules, tie)
+    mine = {s: modules[s] for s, where in enumerate(plan.stage_ranks) if where == rank}
+    return Training(mine, [Boundary((BATCH, WIDTH), torch.float64)] * (len(modules) - 1), inputs, targets, loss,
+                    optimizer=AdamA(list(nn.ModuleList(mine.values()).parameters()), RATE, BETAS), steps=steps,
+                    ties=ties)
+
+
+def _equal(modules: Sequence[nn.Module], tie: dict[int, str]) -> None:
+    first, *others = [modules[stage].get_parameter(name) for stage, name in tie.items()]
+    for other in others:
+        other.data.copy_(first.data)
+
+
+def reference(stages: int, micro_batches: int, steps: int = STEPS,
+              ties: Sequence[dict[int, str]] = ()) -> list[nn.Module]:
+    """The rule written out, by one process: sums of gradients and of their squares, a tie's gradient whole."""
+    modules = model(stages)
+    for tie in ties:
+        _equal(modules, tie)
+    tied = [[modules[stage].get_parameter(name) for stage, name in tie.items()] for tie in ties]
+    whole = nn.Sequential(*modules)
+    parameters = list(whole.parameters())
+    first = [torch.zeros_like(p) for p in parameters]
+    second = [torch.zeros_like(p) for p in parameters]
+    for step in range(steps):
+        found = []
+        for m in range(micro_batches):
+            value = loss(whole(inputs(step, m)), targets(step, m)) / micro_batches
+            found.append(torch.autograd.grad(value, parameters, allow_unused=True))
+        for i, parameter in enumerate(parameters):
+            gradients = [each[i] for each in found if each[i] is not None]
+            others = next((group for group in tied if any(p is parameter for p in group)), None)
+            if others is not None:
+                where = [j for j, p in enumerate(parameters) if any(p is other for other in others)]
+                gradients = [torch.stack([each[j] for each in found for j in where]).sum(0)]
+            if not gradients:
+                continue
+            first[i] = BETAS[0] * first[i] + (1 - BETAS[0]) * torch.stack(gradients).sum(0)
+            second[i] = BETAS[1] * second[i] + (1 - BETAS[1]) * torch.stack([g ** 2 for g in gradients]).sum(0)
+            mean, size = first[i] / (1 - BETAS[0] ** (step + 1)), second[i] / (1 - BETAS[1] ** (step + 1))
+            parameter.data -= RATE * mean / (size.sqrt() + 1e-8)
+    return modules
+
+
+def difference(one: nn.Module, other: nn.Module) -> float:
+    pairs = zip(one.named_parameters(), other.named_parameters(), strict=True)
+    return max(float((a - b).detach().abs().max()) for (_, a), (_, b) in pairs)
+
+
+def plans() -> dict[str, Plan]:
+    return {
+        "full": plan_of(baseline("1f1b", pipeline(chain(2)), 4)),
+        "split": plan_of(baseline("zb-h1", pipeline(chain(2), split=(1, 1), first_input_grad=False), 4)),
+        "v": plan_of(baseline("zb-v", pipeline(v(2), split=(1, 1)), 4)),
+    }
+
+
+def one_rank(split: bool, micro_batches: int = 4) -> Plan:
+    return plan_of(baseline("gpipe", pipeline([0, 0], split=(1, 1) if split else None), micro_batches))
+
+
+# -- the optimizer -----------------------------------------------------------------------------------------------------
+
+
+def random_gradients(shapes: Sequence[tuple[int, ...]], count: int) -> Iterator[list[Tensor]]:
+    chance = torch.Generator().manual_seed(3)
+    for _ in range(count):
+        yield [torch.randn(shape, dtype=torch.float64, generator=chance) for shape in shapes]
+
+
+SHAPES = [(4, 3), (5,)]
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_with_one_micro_batch_it_is_adam(decay: float) -> None:
+    start = next(random_gradients(SHAPES, 1))
+    ours, theirs = ([nn.Parameter(x.clone()) for x in start] for _ in range(2))
+    one = AdamA(ours, 0.01, weight_decay=decay)
+    other = (torch.optim.AdamW(theirs, 0.01, weight_decay=decay) if decay else torch.optim.Adam(theirs, 0.01))
+    for step, gradients in enumerate(random_gradients(SHAPES, 40)):
+        for parameter, twin, gradient in list(zip(ours, theirs, gradients, strict=True))[step % 3 == 2:]:
+            one.fold(parameter, gradient)  # every third step, the first parameter has no gradient: it rests
+            twin.grad = gradient
+        one.step()
+        other.step()
+        other.zero_grad()
+        assert max(float((a - b).detach().abs().max()) for a, b in zip(ours, theirs, strict=True)) < 1e-10
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_replicas_together_are_one_with_all_micro_batches(replicas: int) -> None:
+    start, micro_batches = next(random_gradients(SHAPES, 1)), 4
+    alone_ = [nn.Parameter(x.clone()) for x in start]
+    parts = [[nn.Parameter(x.clone()) for x in start] for _ in range(replicas)]
+    one, many = AdamA(alone_, 0.01), [AdamA(part, 0.01) for part in parts]
+    found = random_gradients(SHAPES, 10 * replicas * micro_batches)
+    for step in range(10):
+        for r in range(replicas):
+            many[r].replicas = replicas
+            for _ in range(micro_batches):
+                gradients = [gradient / (replicas * micro_batches) for gradient in next(found)]
+                for i, gradient in list(enumerate(gradients))[r == 0 and step % 3 == 0:]:  # one has no gradient there
+                    one.fold(alone_[i], gradient)
+                    many[r].fold(parts[r][i], gradient)
+        handed: list[list[Tensor]] = []
+        for r in range(replicas):
+            many[r].reduce(parts[r], handed.append)
+        for same in zip(*handed, strict=True):
+            total = torch.stack(same).sum(0)
+            for tensor in same:
+                tensor.copy_(total)
+        one.step()
+        for r in range(replicas):
+            many[r].step()
+            assert max(float((a - b).detach().abs().max()) for a, b in zip(alone_, parts[r], strict=True)) < 1e-10
+
+
+def test_a_saved_state_goes_on_where_it_was() -> None:
+    start = next(random_gradients(SHAPES, 1))
+    ours, theirs = ([nn.Parameter(x.clone()) for x in start] for _ in range(2))
+    one, other = AdamA(ours, 0.01), AdamA(theirs, 0.02)
+    steps = list(random_gradients(SHAPES, 6))
+    for gradients in steps[:3]:
+        for parameter, gradient in zip(ours, gradients, strict=True):
+            one.fold(parameter, gradient)
+        one.step()
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    for parameter, twin in zip(ours, theirs, strict=True):
+        twin.data.copy_(parameter)
+    for gradients in steps[3:]:
+        for parameter, twin, gradient in zip(ours, theirs, gradients, strict=True):
+            one.fold(parameter, gradient)
+            other.fold(twin, gradient)
+        one.step()
+        other.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"lr": -1.0}, r"lr is -1\.0, it must be at least 0"), ({"eps": float("nan")}, "eps is nan, it must be"),
+    ({"betas": (0.9, 1.0)}, r"betas\[1\] is 1\.0, it must be at least 0 and less than 1")])
+def test_impossible_settings_are_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AdamA([nn.Parameter(torch.ones(1))], **options)  # type: ignore[arg-type]
+
+
+def test_an_adapting_loss_scale_is_refused_with_the_reason() -> None:
+    parameter = nn.Parameter(torch.ones(1))
+    scaler = torch.amp.GradScaler("cpu")
+    torch.autograd.backward(scaler.scale(parameter.sum()))
+    with pytest.raises(ValueError, match=r"earlier micro-batches' gradients are in the moments .* use bf16"):
+        scaler.step(AdamA([parameter]))
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+def train_alone(plan: Plan, part: Training) -> None:
+    with alone(plan, 0, torch.device("cpu")) as session:
+        run_training(plan, session, part)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_every_gradient_is_whole_when_it_is_folded(split: bool) -> None:
+    plan = one_rank(split)
+    part = training(plan, 0)
+    train_alone(plan, part)
+    for module, expected in zip(part.stages.values(), reference(2, 4), strict=True):
+        assert difference(module, expected) < 1e-12
+        assert all(p.grad is None for p in module.parameters())
+
+
+def test_with_one_micro_batch_the_executor_trains_as_adam() -> None:
+    plan = one_rank(split=True, micro_batches=1)
+    ours, theirs = training(plan, 0, steps=5), training(plan, 0, steps=5)
+    theirs.optimizer = torch.optim.Adam(list(nn.ModuleList(theirs.stages.values()).parameters()), RATE, BETAS)
+    train_alone(plan, ours)
+    train_alone(plan, theirs)
+    assert max(difference(ours.stages[s], theirs.stages[s]) for s in (0, 1)) < 1e-10
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_parameters_of_several_stages_are_folded_once(split: bool) -> None:
+    plan, ties = one_rank(split), [{0: "beside.weight", 1: "twice.weight"}]
+    part = training(plan, 0, ties=ties)
+    assert tied_parameters(part) == {part.stages[0].get_parameter("beside.weight"),
+                                     part.stages[1].get_parameter("twice.weight")}
+    train_alone(plan, part)
+    for module, expected in zip(part.stages.values(), reference(2, 4, ties=ties), strict=True):
+        assert difference(module, expected) < 1e-12
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_masters_take_the_moments(split: bool) -> None:
+    """The modules are in fp32, the masters in fp64: what is folded is what would have been added up."""
+    plan = one_rank(split)
+    part = training(plan, 0)
+    modules = nn.ModuleList(part.stages.values()).float()
+    part.masters = MasterWeights(modules.parameters(), dtype=torch.float64)
+    part.optimizer = AdamA(part.masters.parameters(), RATE, BETAS)
+    part.inputs = lambda step, m: inputs(step, m).float()
+    part.boundaries = [Boundary((BATCH, WIDTH))]
+    train_alone(plan, part)
+    part.masters.close()
+    for module, expected in zip(part.stages.values(), reference(2, 4), strict=True):
+        assert difference(module, expected) < 1e-4
+    assert all(master.grad is None for master in part.masters.parameters())
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(8)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y
+
+
+LAYER = 64 * 64 * 8  # bytes
+
+
+def deep(optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> Training:
+    modules = {s: Deep().double() for s in (0, 1)}
+    return Training(modules, [Boundary((1, 64), torch.float64)], lambda s, m: torch.ones(1, 64, dtype=torch.float64),
+                    lambda s, m: torch.zeros(1, 64, dtype=torch.float64), loss, steps=2,
+                    optimizer=optimizer(list(nn.ModuleList(modules.values()).parameters())))
+
+
+class Watched(AdamA):
+    """Notes how many bytes of gradients there are whenever one is folded."""
+
+    most = 0
+
+    def fold(self, parameter: Tensor, gradient: Tensor, *, whole: bool = False) -> None:
+        everything = [p for group in self.param_groups for p in group["params"]]
+        self.most = max(self.most, gradient.nbytes + sum(p.grad.nbytes for p in everything if p.grad is not None))
+        super().fold(parameter, gradient, whole=whole)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_gradients_that_live_at_once_are_one_layers(split: bool) -> None:
+    part = deep(Watched)
+    train_alone(one_rank(split), part)
+    assert isinstance(part.optimizer, Watched) and part.optimizer.most == LAYER
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_the_peak_falls_by_the_gradient(split: bool) -> None:
+    plan, peaks = one_rank(split), []
+    for optimizer in (torch.optim.Adam, AdamA):
+        with alone(plan, 0, torch.device("cpu")) as session:
+            peaks.append(measure_rank(plan, session, deep(optimizer), repeats=1).peak)
+    assert peaks[0] - peaks[1] >= 16 * LAYER - 2 * LAYER  # but for the layers at work
+
+
+def test_clipping_is_refused_with_the_reason() -> None:
+    plan = one_rank(split=False)
+    part = training(plan, 0)
+    part.clip_norm = 1.0
+    with pytest.raises(SessionError, match=r"clip_norm is 1\.0, but AdamA cannot clip: the norm is known when"):
+        train_alone(plan, part)
+
+
+class Reentrant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.utils.checkpoint import checkpoint
+
+        for _ in range(2):
+            x = checkpoint(self.layer, x, use_reentrant=True)
+        return x
+
+
+def test_a_gradient_that_comes_in_parts_is_refused() -> None:
+    plan = plan_of(baseline("gpipe", pipeline([0]), 2))
+    module = Reentrant()
+    part = Training({0: nn.Sequential(nn.Linear(WIDTH, WIDTH).double(), module)}, [], inputs, targets, loss,
+                    optimizer=AdamA(module.parameters()))
+    with pytest.raises(SessionError, match="came in two parts in one backward"):
+        train_alone(plan, part)
+
+
+# -- real ranks --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_pipelines_and_replicas_are_one_process() -> None:
+    for case in ("pipelines", "replicas"):
+        ended = launch_forked(2, [sys.executable, "-m", "tests.runtime.train.test_accumulation", case], timeout=150)
+        assert [end.code for end in ended] == [0, 0], ended
+        for end in ended:
+            assert max(json.loads(end.output).values()) < 1e-12, end.output
+
+
+def pipelines() -> dict[str, float]:
+    found = {}
+    with join(60) as session:
+        for name, plan in plans().items():
+            last = len(plan.stage_ranks or ()) - 1
+            for ties in ((), [{0: "beside.weight", last: "twice.weight"}]):
+                found[f"{name}, {len(ties)} ties"] = _error(plan, session, 4, ties)
+    return found
+
+
+def replicas() -> dict[str, float]:
+    """Two replicas with three micro-batches each are one with six."""
+    with join(60, replicas=2) as session:
+        return {f"split {split}, {len(ties)} ties": _error(one_rank(split, 3), session, 6, ties)
+                for split in (False, True) for ties in ((), [{0: "beside.weight", 1: "twice.weight"}])}
+
+
+def _error(plan: Plan, session: Session, micro_batches: int, ties: Sequence[dict[int, str]]) -> float:
+    part = training(plan, session.rank, ties=ties)
+    run_training(plan, session, part)
+    expected = reference(len(plan.stage_ranks or ()), micro_batches, ties=ties)
+    return max(difference(module, expected[s]) for s, module in part.stages.items())
+
+
+if __name__ == "__main__":
+    print(json.dumps({"pipelines": pipelines, "replicas": replicas}[sys.argv[1]]()))

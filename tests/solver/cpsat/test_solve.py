@@ -1,0 +1,64 @@
+"""Attempts that race: all outcomes come back, and one that decides stops the others."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from ortools.sat.python import cp_model
+
+from weft.solver.cpsat.solve import Attempt, Budget, Outcome, race, run
+
+
+def pigeons(count: int, holes: int) -> cp_model.CpModel:
+    """``count`` pigeons in ``holes`` holes."""
+    model = cp_model.CpModel()
+    sits = [model.new_int_var(1, holes, f"pigeon {pigeon}") for pigeon in range(count)]
+    model.add_all_different(sits)
+    return model
+
+
+def market_split() -> cp_model.CpModel:
+    """Five markets of fifty customers, each to be halved exactly: far out of reach (Cornuejols and Dawande, 1998)."""
+    draw, model = random.Random(1), cp_model.CpModel()
+    sides = [model.new_bool_var(f"customer {customer}") for customer in range(50)]
+    for _ in range(5):
+        demand = [draw.randint(0, 99) for _ in sides]
+        model.add(sum(amount * side for amount, side in zip(demand, sides, strict=True)) == sum(demand) // 2)
+    return model
+
+
+def decided(outcome: Outcome) -> bool:
+    return outcome.found or outcome.infeasible
+
+
+def test_all_outcomes_come_in_order() -> None:
+    budget = Budget()
+    first, second = race([Attempt(pigeons(3, 2)), Attempt(pigeons(3, 3))], budget)
+    assert first.infeasible and second.found
+    spent = sum(outcome.solver.response_proto.deterministic_time for outcome in (first, second))
+    assert budget.deterministic_used == pytest.approx(spent)
+
+
+@pytest.mark.parametrize("easy_first", [True, False])
+def test_the_first_decision_stops_the_others(easy_first: bool) -> None:
+    easy, hard = Attempt(pigeons(3, 3)), Attempt(market_split(), relaxation=False)
+    attempts = [easy, hard] if easy_first else [hard, easy]
+    outcomes = race(attempts, Budget(seconds=60.0), decided)
+    stopped = outcomes[attempts.index(hard)]
+    assert outcomes[attempts.index(easy)].found
+    assert not decided(stopped) and stopped.solver.wall_time < 30.0
+
+
+def test_each_attempt_keeps_its_own_limit() -> None:
+    outcome, = race([Attempt(market_split(), 0.01, relaxation=False)], Budget())
+    assert not decided(outcome) and outcome.solver.response_proto.deterministic_time < 0.5
+
+
+def test_a_refused_model_is_said() -> None:
+    model = cp_model.CpModel()
+    x = model.new_int_var(0, 1, "x")
+    model.add_hint(x, 0)
+    model.add_hint(x, 1)
+    with pytest.raises(AssertionError, match="CP-SAT refuses the model"):
+        run(model, Budget())

@@ -1,0 +1,169 @@
+"""What files state of their schedules, and what ``weft check`` says of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builders import chain, pipeline
+from tests.support.paths import DATA
+from weft.app.lib.judged import verdict
+from weft.cli.main import main
+from weft.solver.io.files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
+from weft.solver.judge.claims import judge_claims
+from weft.solver.period.periodic import Periodic
+from weft.solver.schedule import Repetend, Schedule
+from weft.solver.step.search import solve
+from weft.solver.step.stretch import at_its_times, unroll
+from weft.solver.ticks import Instance
+from weft.solver.validate import statements, violations
+
+
+@pytest.fixture(scope="module")
+def steady() -> Schedule:
+    schedule = solve(pipeline(chain(3), memory=3), 9, effort=0.5)
+    assert schedule.period == 3
+    assert schedule.repetend is not None
+    assert schedule.repetend.count > 2
+    return schedule
+
+
+@pytest.mark.parametrize(("name", "fault"), [
+    ("high", "period is 5.05000005 ms, but the repetend takes 3.3666667 ms per micro-batch when it is repeated"),
+    ("low", "period is 2 ms, but the repetend takes 4 ms per micro-batch when it is repeated"),
+])
+def test_a_false_period_is_refused(name: str, fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = DATA / f"false-period-{name}.json"
+    assert violations(load_schedule(path)) == [fault]
+    assert main(["check", str(path)]) == 1
+    assert fault in capsys.readouterr().out
+    assert main(["check", str(path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["valid"]
+    assert found["faults"][0] == fault
+    assert found["verified"] == found["not_checked"] == []
+
+
+def test_what_is_verified_and_what_is_not_is_listed(steady: Schedule, tmp_path: Path,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    save_schedule(steady, tmp_path / "s.json")
+    assert main(["check", str(tmp_path / "s.json")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ("verified  operations, makespan_bound, repetend.first, repetend.count, repetend.micro_batches, "
+            "period_bound, period,") in lines
+    assert any(line.startswith("unchecked solver.name, solver.seconds") for line in lines)
+    assert main(["check", str(tmp_path / "s.json"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["valid"]
+    assert found["faults"] == []
+    assert {"period", "peak_memory"} < set(found["verified"])
+    assert {"claim": "solver.seconds", "reason": "it says how the schedule came about"} in found["not_checked"]
+
+
+def test_bounds_are_verified_where_a_simple_argument_gives_them(steady: Schedule) -> None:
+    assert {"makespan_bound", "period_bound"} < set(statements(steady).verified)
+    weaker = statements(replace(steady, makespan_bound=steady.makespan_bound - 1, period_bound=2.0))
+    assert weaker.false == []
+    assert weaker.open["makespan_bound"] == "it is true, but busy devices and chains alone give 33 s"
+    assert weaker.open["period_bound"] == "it is true, but busy devices and chains alone give 3 s"
+
+
+@pytest.mark.parametrize(("changes", "fault"), [
+    ({"first": 9}, "repetend: first is 9, but no"),
+    ({"count": 99}, "repetend: device 'gpu0' repeats its order"),
+    ({"micro_batches": 2}, "repetend: device 'gpu0' repeats its order"),
+])
+def test_a_false_repetend_is_refused(steady: Schedule, changes: dict[str, int], fault: str) -> None:
+    assert steady.repetend is not None
+    assert violations(replace(steady, repetend=replace(steady.repetend, **changes)))[0].startswith(fault)
+
+
+def test_a_repetend_that_fewer_micro_batches_make_is_not_checked(steady: Schedule) -> None:
+    assert steady.repetend is not None
+    first, count = steady.repetend.first, steady.repetend.count
+    twice = replace(steady, repetend=Repetend(first // 2 + 1, count // 2 - 1, 2))
+    found = statements(twice)
+    assert found.false == []
+    assert found.open["repetend.micro_batches"] == "fewer micro-batches repeat as well"
+    assert "period" in found.verified
+
+
+def test_a_repetend_below_the_work_is_refused(steady: Schedule) -> None:
+    low = steady.with_solver(repetend_period=2.0, repetend_period_bound=2.0)
+    assert verdict(low).faults == [
+        "solver: repetend_period is 2 s, and the busiest device works 3 s for each micro-batch"]
+
+
+def test_a_period_at_which_blocks_wait_for_their_time_is_true() -> None:
+    """Blocks that start every 3 although they could every 2."""
+    from tests.solver.test_validate import block, problem
+    from tests.solver.test_validate import schedule as timed
+
+    alone = problem(block("a", duration=2))
+    slow = timed(alone, ("a", 0, 0), ("a", 1, 3), ("a", 2, 6), repetend=Repetend(0, 3), period=3.0)
+    assert violations(slow) == []
+    assert violations(replace(slow, period=4.0)) == [
+        "period is 4 ms, but the repetend takes 2 ms per micro-batch when it is repeated"]
+
+
+@pytest.mark.parametrize(("key", "value", "fault"), [
+    ("latency", 1.0, "solver: latency is 1 s, but the longest micro-batch takes"),
+    ("bound_over_placements", 99.0, "solver: bound_over_placements is 99 s, above the makespan of"),
+    ("repetend_period", 2.0, "solver: repetend_period_bound is 3 s, above repetend_period of 2 s"),
+    ("steady_bound", 4.0, "solver: steady_bound is 4 s, above period of 3 s"),
+    ("repetend_period_bound", 4.0, "solver: repetend_period_bound is 4 s, above repetend_period of 3 s"),
+    ("latency_period", 2.0, "solver: latency_period is 2 s, and the period of 3 s is longer"),
+    ("gpu_memory", [1, 1, 1], "solver: static_memory is 5 on device 0, gpu_memory 1 and"),
+    ("placements", 3, "solver: placements is 3, but alternatives lists 1"),
+])
+def test_a_false_number_of_the_solver_is_refused(steady: Schedule, key: str, value: Any, fault: str) -> None:
+    known = steady.with_solver(
+        static_memory=[5, 5, 5], gpu_memory=[8, 8, 8], placements=1, placement="here",
+        alternatives=[{"placement": "here", "bound": 1.0, "makespan": steady.makespan, "verdict": "chosen"}])
+    assert verdict(known).faults == []
+    assert verdict(known.with_solver(**{key: value})).faults[0].startswith(fault)
+
+
+@pytest.mark.parametrize(("entries", "fault"), [
+    ([], "a list of placements of which the chosen one is not this placement"),
+    ([{"placement": "here", "bound": 1.0, "makespan": 3.0, "verdict": "chosen"}],
+     "a list in which the chosen placement takes 3 s"),
+])
+def test_alternatives_that_are_of_another_schedule_are_refused(steady: Schedule, entries: Any, fault: str) -> None:
+    [found] = verdict(steady.with_solver(placement="here", alternatives=entries)).faults
+    assert fault in found
+
+
+def test_an_unrolled_schedule_states_nothing_of_the_one_it_was(steady: Schedule) -> None:
+    longer = unroll(steady.with_solver(
+        placement="here", placements=1, bound_over_placements=30.0,
+        alternatives=[{"placement": "here", "bound": 1.0, "makespan": steady.makespan, "verdict": "chosen"}]), 20)
+    assert verdict(longer).faults == []
+    assert not {"alternatives", "bound_over_placements", "history"} & set(longer.solver)
+
+
+def test_blocks_that_wait_no_longer_have_the_period_of_their_order() -> None:
+    """What is unrolled starts as early as it can: every 2, where it was made to start every 3."""
+    from tests.solver.test_validate import block, problem
+
+    instance = Instance.of(problem(block("a", duration=2)))
+    slow = at_its_times(Periodic(instance, 3 / instance.tick, (Fraction(0),)), 3)
+    assert slow.period == 3
+    assert statements(slow).false == []
+    assert unroll(slow, 6).period == 2
+
+
+def test_peaks_are_exact() -> None:
+    """Floats that do not add up: ten times 0.1 is 1."""
+    from tests.solver.test_validate import block, problem
+    from tests.solver.test_validate import schedule as timed
+
+    leaving = timed(problem(block("a", memory=[0.1])), *(("a", m, float(m)) for m in range(10)))
+    value = schedule_to_json(leaving)
+    assert judge_claims({**value, "peak_memory": [1]}, schedule_from_json(value)).false == []
+    assert judge_claims({**value, "peak_memory": [1.00000001]}, schedule_from_json(value)).false != []

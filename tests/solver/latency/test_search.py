@@ -1,0 +1,194 @@
+"""The least latency at a throughput floor: by hand, against trying everything, and as schedules that are judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.oracles.brute import least_latency_on_grid
+from tests.support.builders import chain, loop, pipeline, v
+from tests.support.strategies import problems
+from weft.models.zoo.shapes import shape
+from weft.solver.cpsat.solve import Budget
+from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.latency.search import LatencySearch, critical_path, least_latency
+from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.periodic import Periodic
+from weft.solver.period.search import find_repetend
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
+from weft.solver.relations.min_dist import takes_before_giving
+from weft.solver.step.stretch import at_its_times
+from weft.solver.ticks import Instance
+from weft.solver.validate import validate
+
+
+def forwards(devices: Sequence[int], durations: Sequence[Number], lag: Number = 0) -> Problem:
+    """Inference: a chain of forwards that keep nothing."""
+    return Problem("forwards", tuple(Device(f"gpu{d}") for d in sorted(set(devices))), tuple(
+        Block(f"f{s}", BlockKind.FORWARD, (device,), duration, (), (),
+              (Dependency(f"f{s - 1}", lag if devices[s - 1] != device else 0),) if s else ())
+        for s, (device, duration) in enumerate(zip(devices, durations, strict=True))))
+
+
+def search(problem: Problem, limit: Fraction | int | None = None) -> LatencySearch:
+    """At a period of at most ``limit`` (the problem's unit); without one at the least period."""
+    instance = Instance.of(problem)
+    limit = None if limit is None else limit / instance.tick
+    trivial = one_at_a_time(instance)
+    known = [trivial]
+    least = None
+    if limit is None or trivial.period > limit:
+        periods = find_repetend(instance, trivial, Budget(deterministic=10.0))
+        known.append(periods.best)
+        least = periods.bound
+        limit = periods.best.period if limit is None else limit
+    start = min((found for found in known if found.period <= limit), key=lambda found: found.latency)
+    return least_latency(instance, Fraction(limit), start, Budget(deterministic=20.0), least_period=least)
+
+
+def judged(found: Periodic) -> None:
+    """Unrolled, the schedule is valid, and every micro-batch takes as long as the schedule says."""
+    schedule = at_its_times(found, found.depth + 4)
+    validate(schedule)
+    for m in range(schedule.micro_batches):
+        mine = [operation for operation in schedule.operations if operation.micro_batch == m]
+        took = max(operation.end for operation in mine) - min(operation.start for operation in mine)
+        assert took == pytest.approx(found.instance.time(found.latency))
+
+
+@pytest.mark.parametrize("limit", [4, Fraction(9, 2), 7, 100])
+def test_one_stage_a_device_takes_its_critical_path_at_any_throughput(limit: Fraction | int) -> None:
+    problem = forwards(chain(4), [3, 1, 4, 2], lag=1)
+    found = search(problem, limit)
+    assert found.proven
+    assert found.best.latency == found.bound == 13 == critical_path(Instance.of(problem), limit)
+    assert found.best.period == 4
+    judged(found.best)
+
+
+@pytest.mark.parametrize(("limit", "latency", "period"), [(4, 10, 4), (5, 10, 4), (Fraction(59, 10), 10, 4), (6, 8, 6),
+                                                         (7, 8, 6), (8, 8, 6)])
+def test_two_rounds_over_two_devices_are_either_fast_or_frequent(limit: Fraction | int, latency: int,
+                                                               period: int) -> None:
+    """A, B, A, B of 2 each. Without a pause device A starts at 0 and at 4, which repeats from a period of 6 on; more
+    often than that the next micro-batch runs first, so the second start is 2 + P at least, and the latency 6 + P: least
+    at the least period, 4. So a period of 5 allows less than all schedules of exactly that period (11)."""
+    found = search(forwards(loop(2), [2, 2, 2, 2]), limit)
+    assert found.proven
+    tick = found.best.instance.tick
+    assert found.best.latency * tick == found.bound * tick == latency
+    assert found.best.period * tick == period
+    judged(found.best)
+
+
+def test_the_best_period_can_be_a_fraction() -> None:
+    """Blocks 1, 3, 3, 1 on A, B, A, B, transfers 2, 2, 0. At most every 5, A's second block starts after the next but
+    one's first, at 1 + 2 P, so the latency is 5 + 2 P; B's second starts 8 after its first, before the next but one's,
+    hence 8 <= 2 P - 1: best is P = 9/2. Whole periods allow no less than 15."""
+    problem = Problem("A B A B", (Device("A"), Device("B")), tuple(
+        Block(f"f{s}", BlockKind.FORWARD, (s % 2,), duration, (), (), (Dependency(f"f{s - 1}", lag),) if s else ())
+        for s, (duration, lag) in enumerate(((1, 0), (3, 2), (3, 2), (1, 0)))))
+    found = search(problem, 5)
+    assert found.proven and found.bound == found.best.latency == 14
+    assert found.best.period == Fraction(9, 2)
+    judged(found.best)
+    whole = least_latency_on_grid(problem, Fraction(5), Fraction(1))
+    assert whole is not None and whole[1] == 15
+
+
+def test_memory_makes_a_frequent_micro_batch_wait() -> None:
+    """V on two devices, F = 1, B = 2, three activations: 12 alone, but longer at one every 7."""
+    alone, often = search(pipeline(v(2), memory=3), 12), search(pipeline(v(2), memory=3))
+    assert alone.proven and often.proven
+    assert alone.best.latency == 12
+    assert often.best.period == 7 and often.best.latency > 12
+    judged(often.best)
+
+
+def test_a_tighter_memory_allows_no_less_latency() -> None:
+    latencies = [search(pipeline(v(2), memory=memory), 8).bound for memory in (3, 4, 6)]
+    assert latencies == sorted(latencies, reverse=True)
+
+
+def test_a_link_that_is_busy_delays_the_second_transfer() -> None:
+    """One block sends two results over one link, 3 each: the second consumer starts at 1 + 6, not 1 + 3."""
+    link = (Link("wire", 0, 1),)
+    wait = (Dependency("a", 3, "wire"),)
+    problem = Problem("fork", (Device("x"), Device("y")), (
+        Block("a", BlockKind.FORWARD, (0,), 1), Block("b", BlockKind.FORWARD, (1,), 1, after=wait),
+        Block("c", BlockKind.FORWARD, (1,), 1, after=wait)), link)
+    found = search(problem)
+    assert found.proven and found.best.period == 6 and found.best.latency == 8
+    judged(found.best)
+
+
+@pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
+def test_inference_of_tessel_s_shapes_is_proven_at_full_throughput(kind: str) -> None:
+    problem = shape(kind, 4, None)
+    found = search(problem)
+    assert found.proven
+    assert found.best.period == Instance.of(problem).heaviest_load
+    judged(found.best)
+
+
+def test_decimal_durations_and_a_limit_that_is_no_whole_number_of_ticks() -> None:
+    found = search(forwards(loop(2), [0.31, 0.17, 0.22, 0.45], lag=0.03), Fraction("0.6235"))
+    assert found.proven and found.best.instance.time(found.best.period) <= 0.6235
+    judged(found.best)
+
+
+def test_a_start_that_is_too_slow_is_refused() -> None:
+    instance = Instance.of(forwards(chain(2), [1, 1]))
+    with pytest.raises(ValueError, match="period of 5 ticks, more than 2"):
+        least_latency(instance, Fraction(2), Periodic(instance, Fraction(5), (Fraction(0), Fraction(1))), Budget())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(problems(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False, capacities=True))
+def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    if not takes_before_giving(instance):
+        return
+    try:
+        trivial = one_at_a_time(instance)
+    except (Infeasible, ValueError):
+        return
+    limit = trivial.period * Fraction(3, 4)
+    scale = Instance.of(problem).tick
+    expected = least_latency_on_grid(problem, limit * scale, Fraction(1, 2))
+    periods = find_repetend(instance, trivial, Budget(deterministic=2.0))
+    if periods.best.period > limit:
+        assert expected is None or expected[0] / scale >= periods.bound
+        return
+    found = least_latency(instance, limit, periods.best, Budget(deterministic=5.0))
+    judged(found.best)
+    assert found.best.period <= limit
+    assert found.bound <= found.best.latency and found.proven
+    if expected is not None:
+        assert found.best.latency <= expected[1] / scale
+        on_grid = (found.best.period * scale * 2).denominator == 1
+        assert not on_grid or found.best.latency == expected[1] / scale
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(max_devices=3, max_blocks=6, balanced=True))
+def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
+    instance = Instance.of(problem)
+    if not takes_before_giving(instance):
+        return
+    trivial = one_at_a_time(instance)
+    periods = find_repetend(instance, trivial, Budget(deterministic=1.0))
+    last = math.inf
+    for share in (Fraction(0), Fraction(1, 3), Fraction(1)):
+        limit = periods.best.period + share * (trivial.period - periods.best.period)
+        start = min((one for one in (trivial, periods.best) if one.period <= limit), key=lambda one: one.latency)
+        found = least_latency(instance, limit, start, Budget(deterministic=2.0), least_period=periods.bound)
+        judged(found.best)
+        assert found.best.period <= limit
+        assert (critical_path(instance, limit) or 0) <= found.bound <= found.best.latency
+        assert found.bound <= last
+        last = float(found.best.latency)

@@ -1,0 +1,145 @@
+"""Folds, and the periods that they refute: in whole ticks all that do not work, in cells never one that does."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.builders import chain, loop, pipeline, tight_v, uneven, v, waves
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.decide import REFUTED, Allowance, decide
+from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.refuters.v_shape import FoldBound
+from weft.solver.period.refuters.v_shape_dp import FoldPatterns
+from weft.solver.period.search import find_repetend
+from weft.solver.period.structure.v_shape import Fold
+from weft.solver.problem import Device, Problem
+from weft.solver.relations.min_dist import closure_bound
+from weft.solver.ticks import Instance
+
+
+def fold_of(problem: Problem) -> Fold | None:
+    return Fold.of(Instance.of(problem))
+
+
+def refuted(fold: Fold, period: int, cells: int) -> bool:
+    return FoldPatterns(fold, period, cells).refuted(Budget())
+
+
+def with_amounts(problem: Problem, capacity: int, amounts: dict[str, int], workspace: int) -> Problem:
+    """``problem`` with ``amounts`` of memory that forwards take and backwards give back, and workspace for each."""
+    return replace(problem, devices=tuple(Device(device.name, capacity) for device in problem.devices), blocks=tuple(
+        replace(block, memory=(amounts[block.name] if block.name[0] == "f" else -amounts["f" + block.name[1:]],),
+                workspace=(workspace,)) for block in problem.blocks))
+
+
+def test_a_v_of_two_chunks_is_a_fold() -> None:
+    """Device d has the stages d and 5 - d; in and out twice, the last ends a forward and a backward of all later."""
+    problem = pipeline(v(3), memory=8)
+    fold = fold_of(problem)
+    assert fold is not None
+    assert [[problem.blocks[i].name for i in row] for row in fold.rows] == [
+        [f"f{d}", f"f{5 - d}", f"b{5 - d}", f"b{d}"] for d in range(3)]
+    assert fold.times == ((0, 5, 6, 16), (1, 4, 8, 14), (2, 3, 10, 12))
+    assert fold.capacities == (8, 8, 8)
+    assert [(held.kept, held.inner) for held in fold.levels] == [(1, 1)] * 3
+
+
+def test_devices_in_any_order_are_the_same_fold() -> None:
+    problem = pipeline([2, 0, 1, 1, 0, 2], memory=8)
+    fold, straight = fold_of(problem), fold_of(pipeline(v(3), memory=8))
+    assert fold is not None and straight is not None
+    assert (fold.rows, fold.times) == (straight.rows, straight.times)
+
+
+@pytest.mark.parametrize("problem", [
+    pipeline(chain(3), memory=3),  # two lanes
+    pipeline(loop(3), memory=9),  # does not turn
+    pipeline(waves(3, 2), memory=9),  # turns more often
+    pipeline(v(3)),  # unlimited memory
+    pipeline(v(3), backward=None, memory=9),  # two lanes, and nothing is given back
+    pipeline([0, 1, 2, 2, 0, 1], memory=9),  # does not come back the same way
+], ids=str)
+def test_what_is_no_fold(problem: Problem) -> None:
+    assert fold_of(problem) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 3), st.integers(0, 9999), st.integers(2, 9), st.integers(0, 2))
+def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: int, memory: int, lags: int) -> None:
+    """CP-SAT decides the whole period, block by block; amounts differ, and some blocks need workspace."""
+    chance = random.Random(seed)
+    problem = uneven(pipeline(v(devices), memory=memory), chance, most=4, lags=lags)
+    amounts = {f"f{s}": chance.randint(1, 2) for s in range(2 * devices)}
+    problem = with_amounts(problem, memory, amounts, chance.randint(0, 1))
+    instance, fold = Instance.of(problem), fold_of(problem)
+    assert fold is not None
+    low = instance.heaviest_load
+    for period in range(low, low + 24, 3):
+        verdict = decide(instance, period, Allowance(Budget(), 60.0, 60.0))
+        assert refuted(fold, period, period) == (verdict is REFUTED)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from([3, 5, 8]), st.booleans(), st.integers(0, 999), st.sampled_from([1.0, 1.3, 2.0]),
+       st.integers(0, 3), st.sampled_from([9, 32, 48]))
+def test_no_period_that_works_is_refuted(devices: int, split: bool, seed: int, cap: float, lags: int,
+                                         cells: int) -> None:
+    memory = max(2, round(cap * devices))
+    problem = uneven(pipeline(v(devices), split=(1, 1) if split else None, memory=memory), random.Random(seed),
+                     lags=lags)
+    instance, fold = Instance.of(problem), fold_of(problem)
+    assert fold is not None
+    found = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=0.5).best
+    assert not refuted(fold, ceil(found.period), cells)
+
+
+def test_amounts_that_differ_and_are_large() -> None:
+    """Bytes as they come from profiles, workspace included: nothing that works is refuted, but much that does not."""
+    chance = random.Random(5)
+    problem = with_amounts(uneven(pipeline(v(4), memory=8), random.Random(3), most=900), 16 * 10**9,
+                           {f"f{s}": chance.randint(10**9, 3 * 10**9) for s in range(8)}, 10**8 + 1)
+    instance, fold = Instance.of(problem), fold_of(problem)
+    assert fold is not None
+    search = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=20.0)
+    assert search.proven
+    period = ceil(search.best.period)
+    assert not refuted(fold, period, 96)
+    assert refuted(fold, int(0.97 * period), 96)
+
+
+def test_a_great_many_turns() -> None:
+    """Room for more micro-batches than fit into a byte."""
+    problem = with_amounts(uneven(pipeline(v(2), memory=8), random.Random(3), most=900), 300 * 10**9,
+                           dict.fromkeys(("f0", "f1", "f2", "f3"), 10**9), 0)
+    instance, fold = Instance.of(problem), fold_of(problem)
+    assert fold is not None
+    assert not refuted(fold, instance.heaviest_load, 9)
+
+
+def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
+    """Of a V of two chunks with memory for four activations on each of eight devices, where the closure is 14 % off."""
+    instance = Instance.of(tight_v())
+    start = one_at_a_time(instance)
+    search = find_repetend(instance, start, Budget(), deterministic=60.0)
+    assert search.proven
+    low = closure_bound(instance, ceil(start.period)) - 1
+    bound = FoldBound.of(instance, low)
+    assert bound is not None and not bound.exhausted
+    heard: list[int] = []
+    bound.refine(low, ceil(start.period), Allowance(Budget(workers=2), 60.0, 0.2), heard.append)
+    assert bound.helped and all(a < b for a, b in pairwise(heard))
+    assert 0.985 * search.best.period <= heard[-1] < search.best.period
+
+
+def test_a_spent_budget_refutes_nothing() -> None:
+    fold = fold_of(pipeline(v(4), memory=4))
+    assert fold is not None
+    assert refuted(fold, 1, 9)
+    assert not FoldPatterns(fold, 8, 9).refuted(Budget(seconds=0.0))

@@ -1,0 +1,147 @@
+"""Whatever fails in a search after a valid schedule exists: that schedule is returned, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+import weft.solver.step.search
+from tests.support.builders import chain, pipeline, v
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import Case, Placement, solve_case
+from weft.cli.main import main
+from weft.solver.baselines import baseline
+from weft.solver.io.files import save_problem
+from weft.solver.period.improvers.starts import STARTS
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Progress, Search, solve
+from weft.solver.validate import validate
+
+
+class Fault(Exception):
+    """What is injected."""
+
+
+#: What each phase calls, by the name under which the search knows it.
+CALLED = ["makespan_bound", "implied_order", "steady_bound", "takes_before_giving", "periodic_seed", "find_repetend",
+          "repeat", "shorten_latency", "complete", "reorder", "in_copies", "repeat_copies", "rolling_bounds",
+          "FixedOrder"]
+
+pytestmark = pytest.mark.faults
+
+
+#: Micro-batches, and the effort with which the search comes by all phases.
+COUNT, EFFORT = 16, 0.6
+
+
+def problem() -> Problem:
+    """One of which no bound is met early, so that all phases have work."""
+    return pipeline(v(2), forward=3, split=(4, 2), memory=3, lag=0.5)
+
+
+def failing(*_: Any, **__: Any) -> Any:
+    raise Fault("injected")
+
+
+def after(calls: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` for so many calls, then the fault."""
+    left = [calls]
+
+    def called(*arguments: Any, **settings: Any) -> Any:
+        left[0] -= 1
+        return function(*arguments, **settings) if left[0] >= 0 else failing()
+
+    return called
+
+
+def best_without_search() -> float:
+    return baseline("greedy", problem(), COUNT).makespan
+
+
+@pytest.mark.parametrize("name", CALLED)
+@pytest.mark.parametrize("calls", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    met = []
+    working = after(calls, getattr(weft.solver.step.search, name))
+
+    def noted(*arguments: Any, **settings: Any) -> Any:
+        try:
+            return working(*arguments, **settings)
+        except Fault:
+            met.append(name)
+            raise
+
+    monkeypatch.setattr(weft.solver.step.search, name, noted)
+    schedule = solve(problem(), COUNT, effort=EFFORT)
+    validate(schedule)
+    assert schedule.makespan <= best_without_search() * (1 + 1e-9)
+    assert ("Fault: injected" in schedule.solver.get("stopped", "")) == bool(met)
+    assert met or calls
+
+
+def test_a_known_schedule_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in STARTS:
+        monkeypatch.setattr(weft.solver.step.search, "STARTS", {**STARTS, name: failing})
+        schedule = solve(problem(), 2, effort=0.01)
+        validate(schedule)
+        assert schedule.solver["stopped"].startswith("baselines: Fault")
+        monkeypatch.undo()
+
+
+def test_a_schedule_that_the_judge_refuses_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timing, or the judge, fails on what a phase offers: the best before it stays."""
+    for name in ("time_orders", "validate"):
+        monkeypatch.setattr(weft.solver.step.search, name, failing)
+        schedule = solve(problem(), COUNT, effort=EFFORT, start=baseline("greedy", problem(), COUNT))
+        monkeypatch.undo()
+        validate(schedule)
+        assert "Fault: injected" in schedule.solver["stopped"]
+
+
+def test_a_fault_before_any_schedule_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weft.solver.step.search, "STARTS", {})
+    monkeypatch.setattr(weft.solver.step.search, "require_room", failing)
+    with pytest.raises(Fault):
+        solve(problem(), COUNT, effort=1)
+
+
+def test_what_a_listener_raises_is_for_the_caller() -> None:
+    def listener(progress: Progress) -> None:
+        if progress.phase != "baselines":
+            raise Fault("heard enough")
+
+    with pytest.raises(Fault, match="heard enough"):
+        solve(problem(), COUNT, effort=EFFORT, on_progress=listener)
+    with pytest.raises(Fault, match="heard enough"):
+        weft.solve(problem(), micro_batches=COUNT, effort=EFFORT, on_progress=listener)
+
+
+def test_a_fault_on_one_placement_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_fails(*arguments: Any, **settings: Any) -> Search:
+        if arguments[0].name == "odd":
+            failing()
+        return Search(*arguments, **settings)
+
+    odd = replace(pipeline(chain(2), forward=4, split=(4, 2)), name="odd")
+    case = Case("two", tuple(Placement(f"p{i}", one, {"placement": f"p{i}"})
+                             for i, one in enumerate((problem(), odd))), 8)
+    monkeypatch.setattr("weft.app.solve.Search", one_fails)
+    schedule: Schedule = solve_case(case, SearchOptions(effort=0.5))
+    validate(schedule)
+    assert schedule.solver["stopped"] == "p1: Fault: injected"
+    assert schedule.solver["bound_over_placements"] <= schedule.makespan
+
+
+def test_the_command_says_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weft.solver.step.search, "find_repetend", failing)
+    save_problem(problem(), tmp_path / "problem.json")
+    assert main(["solve", str(tmp_path / "problem.json"), "-n", "8", "--effort", "0.5", "--quiet"]) == 0
+    assert ("a part of the search failed, this is the best without it: repetend: Fault: injected"
+            in capsys.readouterr().out)

@@ -1,0 +1,91 @@
+"""Times from orders: each operation as early as its device, its producers and the links allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
+from weft.solver.timing import DeadlockError, Orders, time_orders
+
+
+def problem(*blocks: Block, devices: int = 2, links: tuple[Link, ...] = ()) -> Problem:
+    return Problem("p", tuple(Device(f"gpu{d}") for d in range(devices)), blocks, links)
+
+
+def block(name: str, devices: tuple[int, ...], duration: float, *after: Dependency) -> Block:
+    return Block(name, BlockKind.OTHER, devices, duration, after=after)
+
+
+def starts(problem: Problem, n: int, orders: Orders) -> dict[tuple[str, int], float]:
+    return {(problem.blocks[o.block].name, o.micro_batch): o.start for o in time_orders(problem, n, orders)}
+
+
+TWO = problem(block("a", (0,), 1), block("b", (1,), 3, Dependency("a", 0.5)))
+
+
+def test_longest_path() -> None:
+    assert starts(TWO, 3, [[(0, 0), (0, 1), (0, 2)], [(1, 0), (1, 1), (1, 2)]]) == {
+        ("a", 0): 0, ("a", 1): 1, ("a", 2): 2, ("b", 0): 1.5, ("b", 1): 4.5, ("b", 2): 7.5}
+
+
+def test_ends_are_start_plus_duration() -> None:
+    for operation in time_orders(TWO, 2, [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]):
+        assert operation.end == operation.start + TWO.blocks[operation.block].duration
+
+
+def test_a_block_on_two_devices_waits_for_both() -> None:
+    gang = problem(block("a", (0,), 1), block("b", (1,), 4), block("both", (0, 1), 2), block("c", (0,), 1))
+    assert starts(gang, 1, [[(0, 0), (2, 0), (3, 0)], [(1, 0), (2, 0)]]) == {
+        ("a", 0): 0, ("b", 0): 0, ("both", 0): 4, ("c", 0): 6}
+
+
+def test_distance_waits_for_an_earlier_micro_batch() -> None:
+    crossing = problem(block("a", (0,), 1, Dependency("b", distance=1)), block("b", (1,), 3, Dependency("a")))
+    assert starts(crossing, 2, [[(0, 0), (0, 1)], [(1, 0), (1, 1)]]) == {
+        ("a", 0): 0, ("b", 0): 1, ("a", 1): 4, ("b", 1): 5}
+
+
+LINKED = problem(block("a", (0,), 1), block("b", (0,), 1), block("x", (1,), 1, Dependency("a", 3, "wire")),
+                 block("y", (1,), 1, Dependency("b", 1, "wire")), links=(Link("wire", 0, 1),))
+
+
+def test_transfers_on_a_link_follow_their_producers() -> None:
+    assert starts(LINKED, 1, [[(0, 0), (1, 0)], [(2, 0), (3, 0)]]) == {
+        ("a", 0): 0, ("b", 0): 1, ("x", 0): 4, ("y", 0): 5}
+    assert starts(LINKED, 1, [[(1, 0), (0, 0)], [(3, 0), (2, 0)]]) == {
+        ("b", 0): 0, ("a", 0): 1, ("y", 0): 2, ("x", 0): 5}
+
+
+def test_transfers_of_one_producer_go_in_file_order() -> None:
+    fan = problem(block("a", (0,), 1), block("x", (1,), 1, Dependency("a", 3, "wire")),
+                  block("y", (1,), 1, Dependency("a", 1, "wire")), links=(Link("wire", 0, 1),))
+    assert starts(fan, 1, [[(0, 0)], [(1, 0), (2, 0)]]) == {("a", 0): 0, ("x", 0): 4, ("y", 0): 5}
+
+
+def test_orders_against_the_dependencies_deadlock() -> None:
+    crossed = problem(block("a", (0,), 1), block("b", (0,), 1, Dependency("a")), devices=1)
+    with pytest.raises(DeadlockError, match="block 'a' of micro-batch 0 can never start"):
+        time_orders(crossed, 1, [[(1, 0), (0, 0)]])
+
+
+def test_orders_against_each_other_deadlock() -> None:
+    gangs = problem(block("a", (0, 1), 1), block("b", (0, 1), 1))
+    with pytest.raises(DeadlockError):
+        time_orders(gangs, 1, [[(0, 0), (1, 0)], [(1, 0), (0, 0)]])
+
+
+@pytest.mark.parametrize("row", [[(0, 0)], [(0, 0), (0, 0)], [(0, 0), (0, 1), (0, 1)]])
+def test_incomplete_orders_are_refused(row: list[tuple[int, int]]) -> None:
+    with pytest.raises(DeadlockError, match="device 'gpu0': its order holds"):
+        time_orders(TWO, 2, [row, [(1, 0), (1, 1)]])
+
+
+@pytest.mark.parametrize("row", [[(0, 0), (1, 1)], [(0, 0), (0, 2)], [(0, 0), (0, -1)], [(0, 0), (7, 0)]])
+def test_what_does_not_belong_on_the_device_is_refused(row: list[tuple[int, int]]) -> None:
+    with pytest.raises(DeadlockError):
+        time_orders(TWO, 2, [row, [(1, 0), (1, 1)]])
+
+
+def test_too_few_rows_are_refused() -> None:
+    with pytest.raises(DeadlockError):
+        time_orders(TWO, 1, [[(0, 0)]])

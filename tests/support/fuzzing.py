@@ -1,0 +1,250 @@
+"""Inputs that nobody foresaw, drawn at random: for every command its own good files, damaged, and odd flags.
+
+Every input is drawn from its number alone, so that what fails can be drawn again: ``python -m tests.support.fuzzing
+NUMBER`` prints and runs one, ``python -m tests.support.fuzzing FIRST LAST`` runs a stretch of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.models.graph.test_formats import PIPER, PROFILED
+from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec
+from tests.support.damage import damaged
+from tests.weft.app.test_fit import run_of
+from weft.cli.main import main
+from weft.models.zoo.shapes import shape
+from weft.runtime.plan.plan import plan_of, save_plan
+from weft.runtime.plan.timeline import save_timeline
+from weft.solver.baselines import baseline
+from weft.solver.io.files import save_problem, save_schedule
+
+__all__ = ["Input", "Outcome", "COMMANDS", "draw_input", "good_files", "run_input"]
+
+#: Texts that an argument is replaced with. None that is accepted as a limit lets a command run on.
+_ARGUMENTS = ("", "0", "-1", "nan", "inf", "1e308", "-inf", "abc", "1" * 5000, "0x10", "1e-320", "1,2,x", ",", "=", ":",
+              "\ud800", "a\0b", "..", "/", "/dev/null", "/nowhere/at/all", "[/x]", "%s", "{}", "é" * 300, "1_0", "٣")
+
+#: Values that are good in themselves, but not with everything else; none makes a command run for long.
+_GOOD: dict[str, tuple[str, ...]] = {
+    "-n": ("1", "2", "7", "1,3"), "--seed": ("1",), "--memory": ("1x", "0.1x", "2GiB", "1,2"), "--chunks": ("1", "2"),
+    "--micro-batch-size": ("1", "2,3"), "--recompute": ("on", "both"), "--shapes": ("v", "chain,loop", "tensor,m"),
+    "--throughput": ("1/s", "0.001/step", "1e9/s"), "--period": ("1", "1e-9", "80ms"), "--points": ("1", "3"),
+    "--shape": ("chain", "v", "loop"), "--in-flight": ("1", "99"), "--baseline": ("schedule.json", "plan.json"),
+    "--measured": ("timeline.json", "schedule.json"), "--title": ("", "a\0b", "\ud800", "t" * 100_000),
+    "--devices": ("gpu=1", "accelerator=3:1", "cpu=0,accelerator=1", "x=2"), "--slack": ("0.5", "1e9"),
+    "--problem": ("out.json", "problem.json", "tiny.yaml", "x.html"), "--format": ("tessel", "megatron", "pytorch"),
+    "-o": ("out.svg", "out.json", "out.csv", "schedule.json", "problem.json", "tiny.yaml", "/dev/full", "no/x.json"),
+    "--torch": ("2.6", "2.15"), "--stages": ("os:system", "json:loads", "tests.support.builders:chain", "x.py:f"),
+    "--rank-alone": ("all", "0", "9"), "--transport": ("gloo", "emulated:1,1", "shared"), "--device": ("cpu", "cuda"),
+    "--replicas": ("1", "2"), "--checkpoint": (".", "/dev/null"), "--backward": ("split",),
+    "--optimizer-copies": ("0", "2147483647"), "--time-scale": ("0.1",), "--timeline": ("out.json", "plan.json"),
+}
+
+
+@dataclass(frozen=True)
+class _Command:
+    """How a command is called on good files (names of :func:`good_files`), and ``limits`` that keep it short."""
+
+    calls: tuple[tuple[str, ...], ...]
+    limits: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+
+_SEARCH = ("--effort", "0.01", "--time-limit", "2")
+_SEARCH_FLAGS = ("--effort", "--time-limit", "--seed", "--workers", "--quiet", "--json", "-o")
+
+#: Every command. An odd value may stand behind each of the flags, and behind the good one.
+COMMANDS: dict[str, _Command] = {
+    "solve": _Command((("problem.json", "-n", "3"), ("tiny.yaml",), ("gpt.yaml", "-n", "2")), _SEARCH,
+                      ("-n", *_SEARCH_FLAGS)),
+    "compare": _Command((("problem.json", "-n", "3"), ("tiny.yaml",)), _SEARCH, ("-n", *_SEARCH_FLAGS[:-1])),
+    "sweep": _Command((("problem.json", "-n", "2,3"), ("tiny.yaml", "--memory", "1x")),
+                      (*_SEARCH, "--no-cache", "--workers", "1"),
+                      ("-n", "--memory", "--micro-batch-size", "--recompute", "--shapes", "--chunks", "--no-refine",
+                       *_SEARCH_FLAGS)),
+    "latency": _Command((("problem.json", "-n", "3"), ("tiny.yaml", "--throughput", "9/s"),
+                         ("problem.json", "--period", "20")), (*_SEARCH, "--points", "2"),
+                        ("-n", "--throughput", "--period", "--points", *_SEARCH_FLAGS)),
+    "estimate": _Command((("tiny.yaml",), ("gpt.yaml",)), (), ("--shape", "--json")),
+    "check": _Command((("schedule.json",), ("solved.json",)), (), ("--json",)),
+    "explain": _Command((("schedule.json",), ("solved.json", "--what-if"), ("problem.json", "-n", "2"), ("tiny.yaml",)),
+                        _SEARCH, ("-n", "--what-if", "--in-flight", *_SEARCH_FLAGS[:-1])),
+    "draw": _Command((("schedule.json", "-o", "out.svg"), ("solved.json", "-o", "out.html", "--history"),
+                      ("schedule.json", "--measured", "timeline.json", "-o", "out.json"),
+                      ("schedule.json", "-o", "out.svg", "--baseline", "solved.json", "--critical")), (),
+                     ("-o", "--baseline", "--measured", "--critical", "--history", "--title")),
+    "place": _Command((("graph.json",), ("piper.json",), ("tiny.yaml",), ("operators.json", "--devices", "v100=2"),
+                       ("graph.json", "--stage-graph", "--problem", "out.json")), _SEARCH,
+                      ("--devices", "--recompute", "--latency", "--stage-graph", "--slack", "--replicate", "--problem",
+                       "--operators", "--memory", *_SEARCH_FLAGS)),
+    "plan": _Command((("schedule.json",), ("solved.json", "-o", "out.json")), (), ("-o", "--stages")),
+    "export": _Command((("schedule.json", "-o", "out.csv"), ("solved.json", "-o", "out.toml"),
+                        ("schedule.json", "-o", "out.json", "--format", "tessel")), (), ("-o", "--format", "--torch")),
+    "import": _Command((("order.csv", "-o", "out.json"), ("tessel.json", "--problem", "problem.json", "-o", "out.json"),
+                        ("order.csv", "--problem", "tiny.yaml", "-o", "out.json")), (), ("-n", "--problem", "-o")),
+    "replay": _Command((("plan.json", "--emulate"), ("plan.json", "--rank-alone", "0", "--stages", "no.such:thing")),
+                      (), ("--stages", "--timeout", "--rank-alone", "--device", "--json", "--timeline", "--time-scale",
+                        "--paced", "--transport", "--reserve", "--checkpoint", "--checkpoint-every", "--resume",
+                        "--replicas")),
+    "fit": _Command((("plan.json", "timeline.json", "-o", "out.json"), ("schedule.json", "timeline.json")), (),
+                    ("-o", "--json")),
+    "capture": _Command((("model.pt2", "-o", "out.json"), ("model.pt2", "--layers")), (), ("-o", "--layers", "--json")),
+    "profile": _Command((("model.pt2", "-o", "out.json"), ("--stages", "no.such:thing", "--problem", "out.json")),
+                        ("--repeats", "1", "--device", "cpu"),
+                        ("--stages", "-o", "--repeats", "--device", "--ranks", "--problem", "--backward", "--memory",
+                         "--optimizer-copies")),
+    "demo": _Command((("-o", "schedule.json"), ("-o", "/dev/null"), ("-o", "/nowhere/at/all/\0")), _SEARCH,
+                     _SEARCH_FLAGS[:-1]),
+    "schema": _Command(((),), (), ("--json",)),
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """Arguments, with the names of files in a folder, and what these files hold where it is no good file's content.
+    ``None``: there is no such file; a text that begins with ``/``: a link to there; ``...``: a folder."""
+
+    arguments: tuple[str, ...]
+    files: dict[str, bytes | str | None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run printed and how it ended; ``seconds`` of this thread's CPU time."""
+
+    status: int
+    printed: str
+    seconds: float
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with it, if anything is."""
+        if self.status not in (0, 1, 2, 130):
+            return f"status {self.status}: {self.printed[-600:]}"
+        return f"traceback: {self.printed[-600:]}" if "Traceback" in self.printed else None
+
+
+def good_files(folder: Path) -> None:
+    """Small good files of every kind."""
+    problem = shape("v", 2, 2)
+    save_problem(problem, folder / "problem.json")
+    (folder / "tiny.yaml").write_text(TINY_SPEC)
+    (folder / "gpt.yaml").write_text(together_spec("chain, v"))
+    planned = pipeline(chain(2), memory=2)
+    schedule = baseline("1f1b", planned, 4)
+    save_schedule(schedule, folder / "schedule.json")
+    save_plan(plan_of(schedule), folder / "plan.json")
+    save_timeline(run_of(schedule, planned), folder / "timeline.json")
+    (folder / "graph.json").write_text(json.dumps(PROFILED))
+    (folder / "piper.json").write_text(json.dumps(PIPER))
+    _quietly(["solve", str(folder / "tiny.yaml"), "-o", str(folder / "solved.json"), "--effort", "0.05"])
+    _quietly(["export", str(folder / "schedule.json"), "-o", str(folder / "order.csv")])
+    _quietly(["solve", str(folder / "problem.json"), "-n", "3", "-o", str(folder / "t.json"), "--effort", "0.05"])
+    _quietly(["export", str(folder / "t.json"), "-o", str(folder / "tessel.json"), "--format", "tessel"])
+    _quietly(["capture", str(_model(folder)), "-o", str(folder / "operators.json")])
+
+
+def draw_input(number: int, folder: Path) -> Input:
+    """Input ``number`` on the good files in ``folder``; commands take turns."""
+    draw = random.Random(number)
+    name = list(COMMANDS)[number % len(COMMANDS)]
+    command = COMMANDS[name]
+    arguments = [*draw.choice(command.calls), *command.limits]
+    read = [word for word in arguments if word in os.listdir(folder)]
+    files: dict[str, bytes | str | None] = {}
+    damage = draw.choice(["file", "file", "file", "flags", "both"]) if read else "flags"
+    if damage != "flags":
+        victim = draw.choice(read)
+        files[victim] = damaged(draw, folder, victim)
+    if damage != "file":
+        for _ in range(draw.randint(1, 3)):
+            flag = draw.choice(command.flags)
+            arguments += [flag] if draw.random() < 0.2 else [flag, draw.choice(_GOOD.get(flag, _ARGUMENTS) if
+                                                                               draw.random() < 0.5 else _ARGUMENTS)]
+    return Input((name, *arguments), files)
+
+
+def run_input(found: Input, good: Path) -> Outcome:
+    """Run ``found`` in a new folder with the good files and its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, before = Path(name), os.getcwd()
+        for path in good.iterdir():
+            if path.name not in found.files:
+                os.link(path, folder / path.name)
+        for victim, content in found.files.items():
+            _place(folder / victim, content)
+        os.chdir(folder)
+        began = time.thread_time()
+        try:
+            status, printed = _quietly(found.arguments)
+        finally:
+            os.chdir(before)
+        return Outcome(status, printed, time.thread_time() - began)
+
+
+def _place(path: Path, content: bytes | str | None) -> None:
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif content == "...":
+        path.mkdir()
+    elif content == "pipe":
+        os.mkfifo(path)
+    elif content is not None:
+        path.symlink_to(content)
+
+
+def _quietly(arguments: Sequence[str]) -> tuple[int, str]:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        try:
+            status = main(list(arguments))
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 1
+    return status, out.getvalue()
+
+
+def _model(folder: Path) -> Path:
+    import torch
+
+    from tests.support.exported_models import MODELS
+    from weft.models.capture.capture import save_exported
+
+    torch.manual_seed(3)
+    module, inputs = MODELS["attention"]
+    save_exported(module(), inputs(), folder / "model.pt2")
+    return folder / "model.pt2"
+
+
+def _main() -> None:
+    first, last = int(sys.argv[1]), int(sys.argv[-1])
+    slow = 0.0
+    with tempfile.TemporaryDirectory() as name:
+        good, faults = Path(name), 0
+        good_files(good)
+        for number in range(first, last + 1):
+            found = draw_input(number, good)
+            if first == last:
+                print(found)
+            sys.stderr.write(f"\r{number} ")
+            outcome = run_input(found, good)
+            slow = max(slow, outcome.seconds)
+            if first == last or outcome.fault or outcome.seconds > 10:
+                faults += outcome.fault is not None
+                print(f"{number}: {' '.join(found.arguments)[:200]!r} {outcome.seconds:.1f} s "
+                      f"{outcome.fault or outcome.printed[-600:]!r}", flush=True)
+    print(f"{last - first + 1} inputs, {faults} faults, the slowest took {slow:.1f} s of CPU")
+
+
+if __name__ == "__main__":
+    _main()

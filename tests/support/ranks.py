@@ -1,0 +1,131 @@
+"""Ranks for tests, forked from one process that has imported everything once.
+
+A Python that imports torch takes seconds of a core, and these tests start some eighty ranks. So a *nursery*, a process
+without threads or groups of its own, imports a rank's module when it is first asked for it, and forks each rank: a
+process of its own from then on, with its own output, environment and death. (A few tests start theirs by
+:func:`weft.runtime.ranks.launch.launch_local`, as users' ranks are started: each a new Python.)
+
+Run as a program (``python -m tests.support.ranks``), this file is the nursery.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+from tests.support.paths import ROOT
+from weft.runtime.ranks.launch import Ended, free_port
+
+__all__ = ["launch_forked"]
+
+#: What torch imports at the first optimizer, and what the executor imports late.
+LATE = ("torch._dynamo", "torch.distributed.checkpoint", "torch.profiler", "weft.runtime.replay.replay",
+        "weft.runtime.execute.executor", "weft.runtime.train.worker", "weft.runtime.ranks.session", "weft.cli.main")
+
+
+def launch_forked(ranks: int, command: Sequence[str], *, timeout: float,
+                  environment: Mapping[str, str] | None = None) -> list[Ended]:
+    """:func:`~weft.runtime.ranks.launch.launch_local` for a ``command`` of the form ``[python, "-m", module, ...]``, in
+    this tree."""
+    python, option, module, *arguments = command
+    assert (python, option) == (sys.executable, "-m")
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                     "MASTER_PORT": str(free_port()), **(environment or {})}
+        nursery = _nursery()
+        assert nursery.stdin is not None and nursery.stdout is not None
+        nursery.stdin.write(json.dumps([ranks, module, arguments, variables, timeout, folder]) + "\n")
+        nursery.stdin.flush()
+        ends = json.loads(nursery.stdout.readline())
+        return [Ended(code, _read(folder, f"{rank}.out"), _read(folder, f"{rank}.err"), seconds, late)
+                for rank, (code, seconds, late) in enumerate(ends)]
+
+
+def _read(folder: str, name: str) -> str:
+    return (Path(folder) / name).read_text(errors="replace")
+
+
+@cache
+def _nursery() -> subprocess.Popen[str]:
+    """It ends when its standard input does, which is when this process ends."""
+    return subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            text=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)})
+
+
+def nursery() -> None:
+    """Start ranks for as long as somebody asks."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what importing prints is no answer
+    for line in iter(sys.stdin.readline, ""):
+        answers.write(json.dumps(_raise(*json.loads(line))) + "\n")
+        answers.flush()
+
+
+def _raise(ranks: int, module: str, arguments: list[str], variables: dict[str, str], timeout: float,
+           folder: str) -> list[tuple[int, float, bool]]:
+    """Fork the ranks and wait for them: exit code, seconds, and whether it had to be killed, for each."""
+    for name in (*LATE, module):
+        importlib.import_module(name)
+    begun = time.monotonic()
+    rank_of = {_fork(rank, module, arguments, variables, folder): rank for rank in range(ranks)}
+    found: dict[int, tuple[int, float, bool]] = {}
+    late = False
+    while len(found) < ranks:
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if process in rank_of:
+            found[rank_of[process]] = os.waitstatus_to_exitcode(status), time.monotonic() - begun, late
+        elif not late and time.monotonic() - begun > timeout:
+            late = True
+            for other, rank in rank_of.items():
+                if rank not in found:
+                    os.kill(other, signal.SIGKILL)
+        else:
+            time.sleep(0.01)
+    return [found[rank] for rank in range(ranks)]
+
+
+def _fork(rank: int, module: str, arguments: list[str], variables: dict[str, str], folder: str) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if not process:
+        _be(rank, module, arguments, variables, folder)
+    return process
+
+
+def _be(rank: int, module: str, arguments: list[str], variables: dict[str, str], folder: str) -> NoReturn:
+    """Be that rank, to the end."""
+    code = 1
+    try:
+        written = os.O_WRONLY | os.O_CREAT
+        for number, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, os.open(f"{folder}/{rank}.out", written)),
+                             (2, os.open(f"{folder}/{rank}.err", written))):
+            os.dup2(file, number)
+        os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank))
+        sys.argv[1:] = arguments
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    nursery()

@@ -1,0 +1,83 @@
+"""What a proof over placements covers is named wherever it is said: in tables, in text and in numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.support.builders import chain, pipeline
+from tests.support.paths import SPECS
+from weft.app.lib.coverage import NOTHING, Coverage
+from weft.app.solve import case_of
+from weft.cli.main import main
+from weft.models.spec.spec import load_spec
+from weft.solver.io.files import load_schedule, save_problem
+
+SPEC = SPECS / "tiny.yaml"
+COVERED = ("the 3 placements considered (1 stage a GPU, I+W; V, 2 chunks, I+W; loop, 2 chunks, I+W; one cut of each)")
+
+
+def plain(text: str) -> str:
+    """``text`` without the line ends of a table's caption."""
+    return " ".join(text.split())
+
+
+def test_titles_that_are_there_twice_are_several_cuts() -> None:
+    layers = {"layers_of_stage": [["a"], ["b", "c"]]}
+    found = Coverage.of([("V, B", layers), ("V, B", {"layers_of_stage": [["a", "b"], ["c"]]}), ("M", {})])
+    assert found.text() == "the 3 placements considered (V, B: 2 cuts; M)"
+    assert found.to_json() == [{"placement": "V, B", "cut": [1, 2]}, {"placement": "V, B", "cut": [2, 1]},
+                               {"placement": "M", "cut": []}]
+    assert Coverage.of([("V, B", layers)]).text() == "the one placement considered (V, B)"
+    assert Coverage.of([(f"M{i}", {}) for i in range(15)]).text().endswith("; M11; 3 more; one cut of each)")
+
+
+def test_a_block_problem_is_placed_already() -> None:
+    assert case_of(pipeline(chain(2)), 4).coverage.text() == NOTHING.text() == ""
+
+
+def test_solve_says_and_saves_what_its_proof_covers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "schedule.json"
+    assert main(["solve", str(SPEC), "--effort", "0.5", "--quiet", "-o", str(output)]) == 0
+    text = capsys.readouterr().out
+    assert f"covered   proven optimal over {COVERED}; other cuts and shapes may be faster" in text
+    schedule = load_schedule(output)
+    assert schedule.solver["covered"] == COVERED
+    assert {entry["placement"]: len(entry["cut"]) for entry in schedule.solver["alternatives"]} == {
+        "1 stage a GPU, I+W": 2, "V, 2 chunks, I+W": 4, "loop, 2 chunks, I+W": 4}
+    assert main(["explain", str(output)]) == 0
+    assert "no schedule of this placement is shorter (proven)" in capsys.readouterr().out
+
+
+def test_compare_names_what_its_proof_covers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(SPEC), "--effort", "0.5", "--quiet"]) == 0
+    assert f"proven optimal over {COVERED}; other cuts and shapes may be faster" in plain(capsys.readouterr().out)
+    assert main(["compare", str(SPEC), "--effort", "0.5", "--quiet", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["placements"]
+    assert [(entry["placement"], len(entry["cut"])) for entry in found] == [
+        ("1 stage a GPU, I+W", 2), ("V, 2 chunks, I+W", 4), ("loop, 2 chunks, I+W", 4)]
+
+
+def test_sweep_and_latency_name_what_their_gaps_are_over() -> None:
+    spec = load_spec(SPEC)
+    swept = weft.sweep(spec, effort=0.3, refine=False)
+    assert f"gaps are over {COVERED}; other cuts and shapes may be faster" in plain(str(swept))
+    assert swept.to_json()["rows"][0]["covered"] == COVERED
+
+
+def test_latency_names_what_its_bound_is_over() -> None:
+    spec = SPECS / "gpt-1.3b-inference.yaml"
+    served = weft.latency(spec, effort=0.3, period=0.1)
+    assert ("on the 3 placements considered (1 stage a GPU, inference; V, 2 chunks, inference; loop, 2 chunks, "
+            "inference; one cut of each); other cuts and shapes may be faster") in plain(served.caption())
+    assert [entry["placement"] for entry in served.to_json()["covered"]] == [
+        "1 stage a GPU, inference", "V, 2 chunks, inference", "loop, 2 chunks, inference"]
+
+
+def test_a_problem_says_nothing_of_placements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_problem(pipeline(chain(2)), tmp_path / "p.json")
+    assert main(["solve", str(tmp_path / "p.json"), "-n", "4", "--effort", "0.3", "--quiet"]) == 0
+    assert "placement" not in capsys.readouterr().out

@@ -1,0 +1,292 @@
+"""Sweeps: rows against single solves, the front, what is refused, the command line and the picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import weft
+from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec, v
+from tests.support.sweeps import EFFORT, sweep, uniform
+from weft.app.solve import case_of
+from weft.app.sweep.points import Axes, variants_of
+from weft.app.sweep.refine import tightened
+from weft.app.sweep.result import non_dominated, peak_of
+from weft.cli.main import main
+from weft.figures.front import front_chart
+from weft.figures.marks import specification
+from weft.figures.style import text_width
+from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
+from weft.solver.baselines import baseline
+from weft.solver.step.search import Infeasible
+from weft.solver.validate import violations
+from weft.text.units import memory_text
+
+SPEC = (TINY_SPEC.replace("micro_batch_size: 1", "micro_batch_size: 2")
+        + "placement: {shapes: [chain], backward: [full]}\n")
+#: Three caps, the least of which no split fits.
+CAPS = ("1.1 GiB", "1.5 GiB", "2 GiB")
+
+
+def spec() -> Spec:
+    return parse_spec(SPEC)
+
+
+# -- rows -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_those_of_single_solves() -> None:
+    found = sweep(memory=[1, 2, 3], micro_batches=[3, 5], refine=False)
+    assert [(row.point.memory, row.point.micro_batches) for row in found.rows] == [
+        ((cap, cap), n) for cap in (1, 2, 3) for n in (3, 5)]
+    for row in found.rows:
+        problem = pipeline(chain(2), memory=row.point.memory[0])
+        alone = weft.solve(problem, micro_batches=row.point.micro_batches, effort=EFFORT)
+        assert (row.makespan, row.bound, row.gap, row.peak) == (
+            alone.makespan, alone.makespan_bound, alone.gap, max(alone.peak_memory))
+        assert row.throughput == pytest.approx(row.point.micro_batches / alone.makespan)
+        known = weft.compare(problem, micro_batches=row.point.micro_batches, effort=EFFORT)
+        assert {(k.name, k.makespan, k.peak) for k in row.known} == {
+            (r.name, r.makespan, max(r.peak)) for r in known.rows if r.fits and r.name != "weft"}
+
+
+def test_a_specs_points_are_its_variants_and_count_their_work() -> None:
+    found = sweep(spec(), memory=CAPS, micro_batches=[2, 4], recompute=[True], refine=False)
+    assert {entry.point.memory[0] for entry in found.left_out} == {round(1.1 * 2**30)}
+    assert all("lacks" in entry.reason for entry in found.left_out)
+    assert found.work == "samples"
+    for row in found.rows:
+        size = memory_text(row.point.memory[0] or 0, "B")[0]
+        text = SPEC.replace("memory: 2 GiB", f"memory: {size} GiB").replace(
+            "micro_batches: 4", f"micro_batches: {row.point.micro_batches}, recompute: true")
+        alone = weft.solve(parse_spec(text), effort=EFFORT)
+        static = alone.solver["static_memory"]
+        assert (row.makespan, row.peak) == (alone.makespan, max(
+            base + peak for base, peak in zip(static, alone.peak_memory, strict=True)))
+        assert row.throughput == pytest.approx(2 * row.point.micro_batches / alone.makespan)
+        assert row.work == 2 * row.point.micro_batches
+
+
+def test_throughput_counts_tokens_and_a_size_without_costs_is_left_out() -> None:
+    small = demo_spec().model_copy(update={"placement": demo_spec().placement.model_copy(
+        update={"shapes": ("chain",), "backward": ("full",)})})
+    found = sweep(small, memory=["32 GiB"], micro_batches=[4], micro_batch_sizes=[1, 3, 4], recompute=[True],
+                  refine=False)
+    assert found.work == "tokens"
+    assert [row.work for row in found.rows] == [4 * 2048, 16 * 2048]
+    (left_out,) = found.left_out
+    assert left_out.point.micro_batch_size == 3
+    assert "micro_batch_size" in left_out.reason
+    assert f"left out: 3 a micro-batch: {left_out.reason[:40]}" in str(found)
+
+
+def test_memory_can_be_scaled() -> None:
+    uneven = replace(uniform(), devices=tuple(replace(device, memory=amount) for device, amount in zip(
+        uniform().devices, (2, 4), strict=True)))
+    assert [row.point.memory for row in sweep(uneven, memory=["0.5x", "1.5x"], refine=False).rows] == [(1, 2), (3, 6)]
+    found = sweep(spec(), memory=["0.75x"], refine=False)
+    assert found.rows[0].point.memory == (1536 * 2**20, 1536 * 2**20)
+
+
+def test_chunks_and_shapes_are_solved_by_themselves() -> None:
+    source = parse_spec(SPEC.replace("[chain]", "[chain, v, loop]"))
+    by_chunks = sweep(source, chunks=[1, 2], refine=False)
+    assert [row.point.shapes for row in by_chunks.rows] == [("chain",), ("v", "loop")]
+    by_shape = sweep(source, shapes=["v", "loop"], refine=False)
+    assert [row.placement.split(",")[0] for row in by_shape.rows] == ["V", "loop"]
+
+
+def test_refinement_leaves_no_known_schedule_ahead() -> None:
+    source = pipeline(v(4), memory=8, split=(1, 1))
+    coarse, fine = (sweep(source, micro_batches=[8], refine=refine) for refine in (False, True))
+    assert coarse.ahead
+    assert not fine.ahead
+    assert fine.rows[:1] == coarse.rows
+    added = fine.rows[1:]
+    assert added and all(row.added for row in added)
+    for known in coarse.ahead:
+        assert any(row.peak <= known.peak and row.throughput >= known.throughput for row in fine.rows)
+    for row in added:  # at that cap, and not only for the known schedule
+        assert row.peak <= (row.point.memory[0] or 0)
+
+
+def test_refinement_counts_what_a_spec_reserves_and_holds() -> None:
+    source = parse_spec(SPEC.replace("micro_batches: 4", "micro_batches: 8"))
+    found = sweep(source, memory=["2 GiB"], micro_batches=[8])
+    assert not found.ahead
+    for row in found.rows:
+        assert row.peak + 2**30 <= (row.point.memory[0] or 0)
+
+
+def test_refinement_takes_a_known_schedule_on_gpus_that_compute_together() -> None:
+    """Such a schedule is on every GPU, its placement on groups of them."""
+    gpt = parse_spec(together_spec("groups, m"))
+    case = case_of(gpt)
+    placement = next(one for one in case.placements if any(len(group) > 1 for group in one.gpus))
+    known = placement.label(baseline("1f1b", placement.problem, 4))
+    variant = next(iter(variants_of(gpt, Axes())[0]))
+    tighter, found = tightened(variant, case, known)
+    own = next(one for one in found.placements if one.gpus == placement.gpus)
+    assert tighter.point.memory == (peak_of(known) + 2**30,) * 4
+    assert not violations(own.label(baseline("1f1b", own.problem, 4)))
+
+
+# -- the front ------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=12))
+def test_the_front_is_exactly_the_points_that_no_other_beats(points: list[tuple[int, int]]) -> None:
+    def beats(a: tuple[int, int], b: tuple[int, int]) -> bool:
+        return a != b and a[0] <= b[0] and a[1] >= b[1]
+
+    front = non_dominated(points)
+    assert sorted(front) == [i for i, b in enumerate(points) if not any(beats(a, b) for a in points)]
+    assert [points[i][0] for i in front] == sorted(points[i][0] for i in front)
+
+
+def test_the_front_of_a_sweep_rises_with_memory() -> None:
+    found = sweep(pipeline(chain(3), memory=1), memory=[1, 2, 3, 4], micro_batches=[6])
+    assert len(found.front) > 1
+    for cheaper, dearer in zip(found.front, found.front[1:], strict=False):
+        assert (cheaper.peak, cheaper.throughput) < (dearer.peak, dearer.throughput) or cheaper.peak == dearer.peak
+    marked = [entry["on_front"] for entry in found.to_json()["rows"]]
+    assert sum(marked) == len(found.front)
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"memory": []}, r"memory is \[\], it must be a list with at least one value, or left out"),
+    ({"memory": "24 GiB"}, "memory is '24 GiB', it must be a list"),
+    ({"memory": ["24 GO"]}, "memory: '24 GO' is no amount, it must be a whole number of bytes"),
+    ({"memory": [0]}, "memory: 0 is no amount, it must be greater than 0"),
+    ({"memory": ["-1x"]}, "memory: '-1x' is no amount"),
+    ({"memory": ["nanx"]}, "memory: 'nanx' is no amount"),
+    ({"micro_batches": [0]}, "micro_batches: 0 is not possible, it must be a whole number from 1 to"),
+    ({"micro_batches": [2.0]}, "micro_batches: 2.0 is not possible"),
+    ({"micro_batch_sizes": [4]}, "micro_batch_sizes cannot vary for a model that lists its layers"),
+    ({"recompute": ["yes"]}, "recompute: 'yes' is not possible, it must be True or False"),
+    ({"shapes": ["w"]}, "shapes: 'w' is none of chain, v, loop"),
+    ({"shapes": ["v"], "chunks": [2]}, "give either shapes or chunks"),
+    ({"shapes": ["tensor"], "chunks": [1]}, "give either shapes or chunks"),
+    ({"chunks": [3]}, r"chunks: 3 stages a GPU has no shape that the spec allows, it must be of 1 \(chain\)"),
+    ({"micro_batches": list(range(1, 102)), "memory": [f"{m} GiB" for m in range(2, 12)]},
+     r"the sweep has 1,010 points \(10 x 1 x 1 x 1 x 101\), at most 1,000"),
+    ({"time_limit": 0}, "time_limit is 0, it must be greater than 0"),
+    ({"workers": -1}, "workers is -1, it must be greater than 0"),
+])
+def test_a_bad_argument_is_one_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as raised:
+        sweep(spec(), **options)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"recompute": [True]}, "recompute cannot vary in a block problem"),
+    ({"chunks": [1]}, "chunks cannot vary in a block problem"),
+    ({"micro_batches": None}, "a block problem does not say how many micro-batches run"),
+    ({"memory": ["2 GiB"]}, "memory: '2 GiB' is no amount, it must be a number greater than 0"),
+])
+def test_a_block_problem_has_memory_and_micro_batches_only(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sweep(replace(uniform(), memory_unit="units"), **options)
+
+
+def test_unlimited_memory_cannot_be_scaled() -> None:
+    with pytest.raises(ValueError, match=r"memory: '2x' scales .* all of them are unlimited"):
+        sweep(pipeline(chain(2)), memory=["2x"])
+
+
+def test_a_sweep_without_any_point_says_why(tmp_path: Path) -> None:
+    with pytest.raises(Infeasible, match="lacks"):
+        sweep(spec(), memory=["1.05 GiB", "1.1 GiB"])
+    with pytest.raises(SpecError, match="micro_batch_size"):
+        sweep(demo_spec(), micro_batch_sizes=[3, 5])
+
+
+# -- the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "spec.yaml"
+    path.write_text(SPEC)
+    yield path
+
+
+def test_the_command_prints_and_writes(spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = [tmp_path / f"front{ending}" for ending in (".html", ".svg", ".png", ".json")]
+    arguments = ["sweep", str(spec_file), "--memory", ",".join(CAPS), "-n", "2,4", "--recompute", "both",
+                 "--effort", str(EFFORT), "--workers", "1", "--cache", str(tmp_path / "cache")]
+    assert main([*arguments, *(part for output in outputs for part in ("-o", str(output)))]) == 0
+    printed = capsys.readouterr()
+    assert "samples/s" in printed.out and "left out: 1.1 GiB" in printed.out
+    assert "/12  1.5 GiB, 4 micro-batches, recompute: " in printed.err
+    assert outputs[0].read_text().startswith("<!DOCTYPE html>")
+    assert "peak memory of the fullest GPU (GiB)" in outputs[1].read_text()
+    assert outputs[2].read_bytes().startswith(b"\x89PNG")
+    assert main([*arguments, "--json", "--quiet"]) == 0
+    again = capsys.readouterr()
+    assert again.err == ""
+    assert json.loads(again.out)["rows"] == json.loads(outputs[3].read_text())["rows"]
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--memory", "much"], "memory: 'much' is no amount"),
+    (["-n", "4,x"], "argument -n/--micro-batches: is 'x', it must be a whole number"),
+    (["--recompute", "maybe"], "argument --recompute: is 'maybe', it must be on, off or both"),
+    (["-o", "front.pdf"], "front.pdf: the ending is .pdf, a sweep is written as .html, .svg, .png, .json"),
+    (["-o", "no/such/front.svg"], "no/such/front.svg: its folder does not exist"),
+    (["--memory", "1.05GiB"], "lacks"),
+])
+def test_a_mistake_on_the_command_line_is_one_sentence(spec_file: Path, arguments: list[str], message: str,
+                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["sweep", str(spec_file), "--no-cache", "--quiet", "--workers", "1", *arguments])
+    except SystemExit as left:
+        status = int(str(left.code))
+    assert status == (1 if "1.05GiB" in arguments else 2)
+    printed = capsys.readouterr()
+    assert message in printed.err and printed.out == ""
+    assert printed.err.count("\n") == 1
+
+
+# -- the picture -----------------------------------------------------------------------------------------------------
+
+
+def test_labels_do_not_cover_each_other_and_every_mark_means_one_schedule() -> None:
+    found = sweep(spec(), memory=["1.3 GiB", "1.4 GiB", "1.6 GiB"], micro_batches=[2, 4],
+                  recompute=[False, True], refine=False)
+    chart = front_chart(found)
+    texts = [text for name, rows in chart.datasets.items() if name.startswith("texts") for text in rows]
+    assert len(texts) >= 3
+    boxes = []
+    for text in texts:
+        width = text_width(text["text"], 10)
+        left = text["px"] - {"left": 0, "center": width / 2, "right": width}[text["align"]]
+        boxes.append((left, left + width, text["py"] - 5, text["py"] + 5))
+    for a, b in combinations(boxes, 2):
+        assert a[1] <= b[0] or b[1] <= a[0] or a[3] <= b[2] or b[3] <= a[2]
+    assert len(chart.datasets["weft"]) == len(found.rows)
+    scales = [layer["encoding"] for layer in specification(chart)["layer"] if "shape" in layer["encoding"]]
+    (known,) = scales
+    pairs = list(zip(known["color"]["scale"]["range"], known["shape"]["scale"]["range"], strict=True))
+    assert len(set(pairs)) == len(pairs) == len(known["color"]["scale"]["domain"]) > 3
+
+
+def test_a_sweep_without_rows_or_of_one_point_is_drawn_or_refused(tmp_path: Path) -> None:
+    sweep().save(tmp_path / "one.svg")
+    assert "micro-batches per s" in (tmp_path / "one.svg").read_text()
+    with pytest.raises(ValueError, match="the sweep has no solved points"):
+        replace(sweep(), rows=()).save(tmp_path / "none.svg")
+    with pytest.raises(ValueError, match=r"front\.pdf: the ending is .pdf"):
+        sweep().save(tmp_path / "front.pdf")

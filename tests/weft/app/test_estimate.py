@@ -1,0 +1,140 @@
+"""The estimate of stages before any search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import weft
+from tests.support.paths import SPECS
+from weft.cli.main import main
+from weft.models.spec.spec import demo_spec, parse_spec
+from weft.models.zoo.shapes import shape
+
+GIB = 1024**3
+
+
+def gpt(memory: str = "32 GiB", costs: str = "v100", more: str = "", run: str = "training") -> str:
+    return f"""
+name: GPT
+model: {{family: gpt, layers: 24, hidden: 2048, heads: 32, vocabulary: 51200, sequence: 2048}}
+costs: {costs}
+cluster: {{gpus: 4, memory: {memory}, links: nvlink-v100}}
+{run}: {{micro_batches: 8{more}}}
+"""
+
+
+def test_a_gpu_s_memory_is_the_sum_of_what_it_is_for() -> None:
+    found = weft.estimate(parse_spec(gpt())).estimate
+    assert found.fits and found.shape == "chain"
+    assert [stage.in_flight for stage in found.stages] == [4, 3, 2, 1]
+    for stage, device in zip(found.stages, found.devices, strict=True):
+        assert (stage.weights, stage.gradients, stage.optimizer) == tuple(stage.parameters * n for n in (2, 2, 12))
+        assert device.activations == stage.activation * stage.in_flight
+        assert device.needed == (device.weights + device.gradients + device.optimizer + device.activations
+                                 + device.workspace + device.reserve)
+    assert found.stages[0].sent == 8 * 1024**2 and found.stages[-1].sent == 0
+    assert [bool(stage.transfer) for stage in found.stages] == [True, True, True, False]
+
+
+def test_an_estimate_is_what_the_search_works_with() -> None:
+    """The device memory that a candidate's problem is left with, and its durations."""
+    from weft.models.candidates.build import candidates
+
+    spec = parse_spec(gpt())
+    found = weft.estimate(spec).estimate
+    layers = [stage.layers for stage in found.stages]
+    (chain,) = [c for c in candidates(spec) if c.shape == "chain" and c.backward == "full"
+                and [row.layers for row in c.stages] == layers]
+    assert [row.forward for row in chain.stages] == [stage.forward for stage in found.stages]
+    assert list(chain.static_memory) == [d.weights + d.gradients + d.optimizer for d in found.devices]
+
+
+def test_origins_are_told_apart() -> None:
+    measured = weft.estimate(demo_spec())
+    assert measured.estimate.memory_origin == "measured"
+    assert all(stage.time_origin == {"measured": 1.0} for stage in measured.estimate.stages)
+    modelled = weft.estimate(parse_spec(gpt()))
+    assert modelled.estimate.memory_origin == "modelled"
+    assert all(stage.time_origin == {"modelled": 1.0} for stage in modelled.estimate.stages)
+    assert any("median error is 8 %" in note for note in modelled.estimate.notes)
+    assert any("3 to 11 % lower" in note for note in modelled.estimate.notes)
+    given = weft.estimate(SPECS / "tiny.yaml")
+    assert given.estimate.memory_origin == "given"
+
+
+def test_stated_errors_are_those_of_the_experiment() -> None:
+    found = json.loads((SPECS.parent / "roofline.json").read_text())
+    error = found["shipped"]["judged on gpt-1.3b-v100"]
+    operator, layer = error["operator forward and backward"], error["layer forward and backward"]
+    stated = [round(100 * share) for share in (operator["median_absolute"], layer["median_absolute"],
+                                               operator["p90_absolute"], layer["p90_absolute"])]
+    assert stated == [8, 7, 29, 32]
+    memory = found["memory, GPT-1.3B on 4 V100"]
+    for recompute, (least, most) in ((False, (3, 11)), (True, (8, 25))):
+        peaks = [peak for name, entry in memory.items() if ("recomputation" in name) == recompute
+                 for peak in entry["peak of each GPU"]]
+        assert (round(-100 * max(peaks)), round(-100 * min(peaks))) == (least, most)
+    assert max(abs(entry["kept activations, largest error of a layer"]) for entry in memory.values()) < 0.02
+
+
+def test_partly_measured_times_say_how_much(tmp_path: Path) -> None:
+    text = gpt(costs="gpt-1.3b-v100").replace("sequence: 2048", "sequence: 2048, norm: rms_norm")
+    found = weft.estimate(parse_spec(text)).estimate
+    assert all(0.9 < stage.time_origin["measured"] < 1 and stage.time_origin["modelled"] > 0 for stage in found.stages)
+    assert any("lacks" in note and "are modelled" in note for note in found.notes)
+
+
+def test_what_does_not_fit_is_said_with_what_is_missing() -> None:
+    tight = weft.estimate(parse_spec(gpt("16 GiB"))).estimate
+    assert tight.fits and [stage.in_flight for stage in tight.stages] == [1, 1, 1, 1]
+    assert tight.notes[0].startswith("4 3 2 1 micro-batches in flight (1F1B) do not fit")
+    small = weft.estimate(parse_spec(gpt("8 GiB"))).estimate
+    assert not small.fits
+    assert all(d.missing == max(0, d.needed - 8 * GIB) for d in small.devices)
+
+
+def test_inference_keeps_nothing() -> None:
+    found = weft.estimate(parse_spec(gpt(run="inference"))).estimate
+    assert found.backward == "none"
+    assert all(stage.activation == stage.gradients == stage.optimizer == 0 for stage in found.stages)
+    assert all(stage.backward == 0 and stage.workspace > 0 for stage in found.stages)
+
+
+def test_a_config_beside_the_spec_is_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    (tmp_path / "gpt2.yaml").write_text("name: GPT-2\nmodel: {config: config.json, sequence: 256}\n"
+                                        "cluster: {gpus: 2, memory: 16 GiB, bandwidth: 10 GB/s, device: a100-40gb}\n"
+                                        "training: {micro_batches: 4}\n")
+    found = weft.estimate(tmp_path / "gpt2.yaml").estimate
+    table = 50257 * 768
+    assert sum(stage.parameters for stage in found.stages) == 124_439_808 + table  # a copy of the tied table on each
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
+    with pytest.raises(ValueError, match=r"config\.json: model_type is 'bert', the known ones are"):
+        weft.estimate(tmp_path / "gpt2.yaml")
+
+
+def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "gpt.yaml"
+    path.write_text(gpt())
+    assert main(["estimate", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "modelled" in text and "GiB of each GPU at its peak" in text
+    assert main(["estimate", str(path), "--shape", "v", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["shape"] == "v" and len(found["stages"]) == 8 and found["fits"]
+    assert found["origin"]["parameters"] == "counted" and found["origin"]["transfer"] == "measured"
+    path.write_text(gpt("6 GiB"))
+    assert main(["estimate", str(path)]) == 1
+    assert "lacks" in capsys.readouterr().out
+
+
+def test_what_cannot_be_estimated_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a block problem states its own times"):
+        weft.estimate(shape("v", 2, 2))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="shape is 'x', it must be chain, v or loop"):
+        weft.estimate(parse_spec(gpt()), shape="x")
+    with pytest.raises(ValueError, match="too few for 64 stages"):
+        weft.estimate(parse_spec(gpt().replace("gpus: 4", "gpus: 32")), shape="v")

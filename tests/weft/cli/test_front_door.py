@@ -1,0 +1,144 @@
+"""What nobody foresaw: one sentence, exit status 3 and a file with the details; and numbers that mean nothing."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import weft
+from tests.support.paths import ROOT
+from weft.cli.main import main
+from weft.solver.step.search import Infeasible
+from weft.solver.stopping import STOP
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], object]) -> None:
+    """``weft schema`` comes to ``error``."""
+    monkeypatch.setattr("weft.schema", lambda *_, **__: error())
+
+
+def raises(error: BaseException) -> Callable[[], NoReturn]:
+    def fail() -> NoReturn:
+        raise error
+
+    return fail
+
+
+def endlessly(depth: int = 0) -> int:
+    return endlessly(depth + 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("error", "what"), [
+    (raises(KeyError("b")), "(KeyError: 'b')"),
+    (raises(AssertionError()), "(AssertionError)"),
+    (raises(MemoryError()), "(needs more memory than there is)"),
+    (endlessly, "(is nested more deeply than can be followed)"),
+    (lambda: min([]), "(ValueError: min() arg is an empty sequence)"),
+    (lambda: int("x"), "(ValueError: invalid literal for int() with base 10: 'x')"),
+    (lambda: 1 / 0, "(ZeroDivisionError: division by zero)"),
+    (raises(RuntimeError("a\nb" * 500)), "(RuntimeError: a ba ba b"),
+])
+def test_what_nobody_foresaw_is_a_sentence_and_a_file(error: Callable[[], object], what: str, folder: Path,
+                                                      monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, error)
+    assert main(["schema"]) == 3
+    printed = capsys.readouterr().err
+    assert len(printed.splitlines()) == 1 and len(printed) < 600
+    assert printed.startswith("weft: schema: a fault in weft, please report it (") and what in printed
+    details = Path(printed.strip().split("the details are in ")[1]).read_text()
+    assert details.startswith(f"weft {weft.__version__}, Python 3.") and "Traceback" in details
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_fault_without_a_place_for_its_details_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    failing(monkeypatch, raises(KeyError("b")))
+    monkeypatch.setattr("weft.cli.faults.tempfile.mkstemp", raises_any)
+    assert main(["schema"]) == 3
+    assert capsys.readouterr().err == "weft: schema: a fault in weft, please report it (KeyError: 'b')\n"
+
+
+def raises_any(**_: object) -> NoReturn:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_sentence_of_wefts_own_stays_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", str(tmp_path / "no.yaml")]) == 2
+    assert "no.yaml: " in capsys.readouterr().err
+
+
+def test_where_a_stop_came_nothing_found_is_no_answer(monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    def stopped() -> NoReturn:
+        STOP.requested = True
+        raise Infeasible("x: none was found")
+
+    failing(monkeypatch, stopped)
+    monkeypatch.setattr("weft.cli.main.is_said", lambda _: True)
+    assert main(["schema"]) == 130
+    assert not STOP.requested
+
+
+def test_a_reader_who_has_had_enough_is_no_fault() -> None:
+    done = subprocess.run(f"{sys.executable} -m weft schema | head -1", shell=True, capture_output=True, text=True,
+                          timeout=60, cwd=ROOT)
+    assert done.stdout == "{\n" and done.stderr == ""
+
+
+def test_a_terminal_that_knows_few_characters_gets_signs_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(raw, encoding="ascii"))
+    assert main(["solve", "modèle.yaml"]) == 2
+    assert b"mod\\xe8le.yaml" in raw.getvalue()
+
+
+def test_an_error_is_as_long_as_people_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "x" * 100_000 + ".json", "-n", "2"]) == 2
+    assert len(capsys.readouterr().err) < 2200
+    with pytest.raises(SystemExit):
+        main(["solve", "x.json", "-n", "y" * 100_000])
+    assert len(capsys.readouterr().err) < 2200
+
+
+@pytest.mark.parametrize("option", [
+    ["--workers", "100000"], ["--workers", "0"], ["--time-limit", "nan"], ["--time-limit", "-1"],
+    ["--time-limit", "1e308"], ["--time-limit", "inf"], ["-n", "1000000000"], ["-n", "9" * 5000],
+    ["--effort", "1e308"]])
+@pytest.mark.parametrize("command", ["solve", "compare", "explain", "latency", "sweep"])
+def test_numbers_beyond_any_meaning_are_refused(command: str, option: list[str],
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main([command, "x.json", *option])
+    printed = capsys.readouterr().err
+    assert exit_.value.code == 2 and len(printed.splitlines()) == 1 and "it must be a" in printed
+
+
+def test_names_mean_nothing_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.table import Table
+
+    from weft.cli.commands.output import show
+
+    class Found:
+        def table(self) -> Any:
+            table = Table(title="[/x] :smile:")
+            table.add_column("name")
+            table.add_row("[bold]" + "n" * 100_000)
+            return table
+
+    show(Found(), as_json=False)  # type: ignore[arg-type]
+    printed = capsys.readouterr().out
+    assert "[/x] :smile:" in printed and "[bold]" in printed and len(printed) < 2000

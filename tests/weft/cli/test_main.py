@@ -1,0 +1,252 @@
+"""The command line: what each command prints and writes, its exit status, and one sentence for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weft
+from tests.support.builders import TINY_SPEC, chain, pipeline
+from tests.support.paths import ROOT
+from weft.cli.commands import commands
+from weft.cli.main import main
+from weft.models.zoo.shapes import shape
+from weft.solver.baselines import baseline
+from weft.solver.io.files import load_schedule, problem_to_json, save_problem, save_schedule
+from weft.solver.io.writing import write_atomically
+from weft.solver.problem import Problem
+
+
+@pytest.fixture
+def problem(tmp_path: Path) -> Path:
+    path = tmp_path / "problem.json"
+    save_problem(shape("v", 2, 2), path)
+    return path
+
+
+@pytest.fixture
+def schedule(tmp_path: Path) -> Path:
+    path = tmp_path / "schedule.json"
+    save_schedule(baseline("1f1b", pipeline(chain(2), memory=2), 4), path)
+    return path
+
+
+def run(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def test_solve_writes_a_schedule_that_check_passes(problem: Path, tmp_path: Path,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out.json"
+    assert run("solve", problem, "-n", 8, "-o", output, "--effort", 1) == 0
+    printed = capsys.readouterr()
+    assert "makespan  36 step, lower bound 36 step: proven optimal" in printed.out
+    assert "best 36 step" in printed.err
+    assert load_schedule(output).makespan == 36
+    assert run("check", output) == 0
+    assert f"{output}: valid" in capsys.readouterr().out
+
+
+def test_solve_prints_json(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("solve", problem, "-n", 8, "--effort", 1, "--json", "--quiet") == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)
+    assert (result["makespan"], result["status"], result["period"]) == (36, "optimal", 4)
+    assert printed.err == ""
+
+
+def test_check_names_what_is_wrong_and_says_no(schedule: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value: dict[str, Any] = json.loads(schedule.read_text())
+    value["operations"][-1]["start"] -= 1
+    value["operations"][-1]["end"] -= 1
+    schedule.write_text(json.dumps(value))
+    assert run("check", schedule, "--json") == 1
+    faults = json.loads(capsys.readouterr().out)["faults"]
+    assert any("micro-batch 3" in fault for fault in faults)
+    assert any(fault.startswith("makespan is stated as") for fault in faults)
+
+
+def test_compare_shows_every_known_schedule(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("compare", problem, "-n", 8, "--effort", 1, "--json", "--quiet") == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert set(rows) == {"gpipe", "1f1b", "v-block", "greedy", "weft"}
+    assert not rows["gpipe"]["fits"]
+    assert rows["weft"]["makespan"] == rows["1f1b"]["makespan"] == rows["weft"]["bound"] == 36
+    assert run("compare", problem, "-n", 8, "--effort", 1, "--quiet") == 0
+    assert "a tie" in capsys.readouterr().out
+
+
+def test_a_model_spec_is_solved_over_its_placements(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = tmp_path / "tiny.yaml"
+    spec.write_text(TINY_SPEC)
+    comparison = weft.compare(spec, effort=0.3)
+    assert {"1f1b", "interleaved", "zb-v", "weft"} <= set(comparison.schedules)
+    for row in comparison.rows:
+        if row.fits:
+            assert comparison.weft.makespan <= row.makespan * (1 + 1e-9)
+    assert run("solve", spec, "--effort", 0.2, "--json", "--quiet") == 0
+    solved = json.loads(capsys.readouterr().out)["solver"]
+    assert solved["bound_over_placements"] <= comparison.weft.makespan
+    assert solved["placement"]
+
+
+def test_draw_and_plan_write_their_files(schedule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outputs = [tmp_path / f"picture{ending}" for ending in (".svg", ".png", ".html", ".json")]
+    assert run("draw", schedule, *(word for output in outputs for word in ("-o", output))) == 0
+    assert all(output.stat().st_size > 500 for output in outputs)
+    assert run("plan", schedule, "-o", tmp_path / "plan.json") == 0
+    assert json.loads((tmp_path / "plan.json").read_text())["format"] == "weft.plan/2"
+    capsys.readouterr()
+    assert run("plan", schedule) == 0
+    assert json.loads(capsys.readouterr().out)["micro_batches"] == 4
+
+
+@pytest.mark.parametrize("command", ["check", "draw", "plan", "export"])
+def test_a_spec_in_the_place_of_a_schedule_is_told_how_to_become_one(command: str, tmp_path: Path,
+                                                                     capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.yaml"
+    path.write_text(TINY_SPEC)
+    further = [] if command == "check" else ["-o", tmp_path / ("out.svg" if command == "draw" else "out.json")]
+    assert run(command, path, *further) == 2
+    assert "model.yaml: is a model spec by its ending, and this needs a schedule; make" in capsys.readouterr().err
+
+
+def test_schema_is_the_json_schema_of_a_spec(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("schema") == 0
+    assert {"model", "cluster", "training"} <= set(json.loads(capsys.readouterr().out)["properties"])
+
+
+@pytest.mark.parametrize(("name", "content", "status", "message"), [
+    ("missing.yaml", None, 2, "missing.yaml: "),
+    ("empty.yaml", "", 2, "empty.yaml: is empty"),
+    ("list.yaml", "- 1\n- 2\n", 2, "list.yaml: "),
+    ("empty.json", "", 2, "empty.json: is empty"),
+    ("broken.json", "{\"format\": ", 2, "broken.json: line 1"),
+    ("key.yaml", TINY_SPEC.replace("micro_batches", "micro_batchs"), 2, "did you mean 'micro_batches'"),
+    ("negative.yaml", TINY_SPEC.replace("forward: 1 ms", "forward: -1 ms"), 2, "negative.yaml: line"),
+    ("nan.yaml", TINY_SPEC.replace("forward: 1 ms", "forward: .nan"), 2, "nan.yaml: line"),
+    ("none.yaml", TINY_SPEC.replace("micro_batches: 4", "micro_batches: 0"), 2, "micro_batches"),
+    ("million.yaml", TINY_SPEC.replace("micro_batches: 4", "micro_batches: 1000000"), 2, "micro_batches"),
+    ("small.yaml", TINY_SPEC.replace("2 GiB", "1.05 GiB"), 1, "GPU"),
+])
+def test_a_bad_spec_gets_one_sentence(name: str, content: str | None, status: int, message: str, tmp_path: Path,
+                                      capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    assert run("solve", path, "-n" if name.endswith("json") else "--effort", 1) == status
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert len(printed.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    ({"devices": [7]}, "names device 7, but there are 2 devices (0 to 1)"),
+    ({"duration": -1}, "duration is -1, it must be greater than 0"),
+    ({"after": ["b03"]}, "wait for each other in a cycle"),
+    ({"memori": 1}, "unknown field 'memori'; did you mean 'memory'?"),
+])
+def test_a_bad_problem_gets_one_sentence(damage: dict[str, Any], message: str, tmp_path: Path,
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    value = problem_to_json(shape("v", 2, 2))
+    value["blocks"][0].update(damage)
+    (tmp_path / "p.json").write_text(json.dumps(value))
+    assert run("solve", tmp_path / "p.json", "-n", 2) == 2
+    printed = capsys.readouterr().err
+    assert message in printed and "p.json" in printed
+    assert len(printed.splitlines()) == 1
+
+
+def test_a_problem_that_fits_no_memory_is_a_no(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tight: Problem = pipeline(chain(2), activation=5, memory=4)
+    save_problem(tight, tmp_path / "tight.json")
+    assert run("solve", tmp_path / "tight.json", "-n", 2, "-o", tmp_path / "out.json") == 1
+    assert "too little: the least that works is" in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_block_problem_needs_the_number_of_micro_batches(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("solve", problem) == 2
+    assert "--micro-batches N" in capsys.readouterr().err
+
+
+def test_every_command_is_listed_and_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ROOT / "weft" / "cli" / "commands"
+    defined = [path for path in folder.glob("*.py") if "\nCOMMAND = " in path.read_text()]
+    known = commands()
+    assert len(known) == len(defined) > 15
+    for name, command in known.items():
+        with pytest.raises(SystemExit) as exit_:
+            main([name, "--help"])
+        assert exit_.value.code == 0
+        assert capsys.readouterr().out.count(f"weft {name} - {command.summary}"[:90]) == 1
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["dance"], ["solve"], ["solve", "x", "-n", "0"], ["solve", "x", "-n", "many"],
+    ["solve", "x", "--time-limit", "-3"], ["solve", "x", "--seed", "-1"]])
+def test_bad_usage_is_said_in_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(arguments)
+    assert exit_.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_search(problem: Path, tmp_path: Path,
+                                                                       capsys: pytest.CaptureFixture[str]) -> None:
+    for output in (tmp_path / "nowhere" / "out.json", tmp_path):
+        assert run("solve", problem, "-n", 2, "-o", output) == 2
+        printed = capsys.readouterr().err
+        assert str(output) in printed and len(printed.splitlines()) == 1
+
+
+def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    full, rescue = tmp_path / "full", tmp_path / "rescue"
+    full.mkdir()
+    rescue.mkdir()
+
+    def fill(path: str | os.PathLike[str], content: str | bytes) -> None:
+        if Path(path).parent == full:
+            raise OSError(28, "No space left on device", os.fspath(path))
+        write_atomically(path, content)
+
+    monkeypatch.setattr("weft.solver.io.files.write_atomically", fill)
+    monkeypatch.setenv("TMPDIR", str(rescue))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    assert run("solve", problem, "-n", 8, "-o", full / "out.json", "--effort", 1, "--quiet") == 2
+    saved = list(rescue.iterdir())
+    assert len(saved) == 1 and str(saved[0]) in capsys.readouterr().err
+    assert load_schedule(saved[0]).makespan == 36
+    assert list(full.iterdir()) == []
+
+
+def test_a_file_of_the_wrong_kind_is_named(schedule: Path, problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("check", problem) == 2
+    assert "format is 'weft.problem/1', it must be 'weft.schedule/1'" in capsys.readouterr().err
+    assert run("draw", schedule, "-o", schedule.with_suffix(".gif")) == 2
+    assert ".html" in capsys.readouterr().err
+
+
+def test_importing_weft_and_the_solver_loads_nothing_heavy() -> None:
+    code = ("import sys, weft; heavy = {'torch', 'altair', 'ortools', 'pydantic', 'numpy'} & set(sys.modules); "
+            "assert not heavy, heavy; import weft.solver.step.search; assert 'torch' not in sys.modules")
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_stranger_named_solver_is_said_in_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "solver").mkdir()
+    (tmp_path / "solver" / "__init__.py").write_text("")
+    home = ROOT
+    result = subprocess.run([sys.executable, "-c", "import weft"], cwd=tmp_path, capture_output=True, text=True,
+                            timeout=60, env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{home}"})
+    last = result.stderr.strip().splitlines()[-1]
+    assert result.returncode == 1
+    assert last.startswith("ImportError: weft needs its own package 'solver'")
+    assert str(tmp_path / "solver") in last

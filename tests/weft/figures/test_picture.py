@@ -1,0 +1,371 @@
+"""Pictures hold what they should, in all three formats, and leave nothing behind when they fail."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.support.builders import chain, pipeline, v
+from weft.app.draw import draw_schedule
+from weft.figures import chart, draw
+from weft.figures.axis import TimeAxis, time_axis
+from weft.figures.data import read_measured, repetend_span
+from weft.figures.style import INK, Unit, chunk_of_block, figure, memory_unit, tint
+from weft.runtime.plan.plan import plan_of
+from weft.runtime.plan.timeline import Measured, Timeline, save_timeline
+from weft.solver.baselines import baseline
+from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
+from weft.solver.schedule import Operation, Repetend, Schedule
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def schedule() -> Schedule:
+    """1F1B of 4 devices and 8 micro-batches; 0.01 s forwards that keep 1 GiB each under a cap of 6 GiB."""
+    made = baseline("1f1b", pipeline(chain(4), forward=0.01, backward=0.02, activation=GIB, memory=6 * GIB), 8)
+    return Schedule(made.problem, made.micro_batches, made.operations, 0.3, made.period, made.period,
+                    Repetend(3, 5), {"name": "weft"})
+
+
+@pytest.fixture(scope="module")
+def gpipe(schedule: Schedule) -> Schedule:
+    return baseline("gpipe", schedule.problem, 8)
+
+
+def svg_texts(path: Path) -> list[str]:
+    return ["".join(element.itertext()) for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def rows(schedule: Schedule, name: str, **options: Any) -> list[dict[str, Any]]:
+    """One of the tables in the chart of ``schedule``."""
+    tables: dict[str, list[dict[str, Any]]] = chart(schedule, **options).datasets
+    return tables.get(name, [])
+
+
+# -- the three formats -------------------------------------------------------------------------------------------
+
+
+def test_svg_says_what_is_in_the_schedule(schedule: Schedule, gpipe: Schedule, tmp_path: Path) -> None:
+    draw(schedule, tmp_path / "a.svg", baseline=gpipe)
+    texts = svg_texts(tmp_path / "a.svg")
+    for device in schedule.problem.devices:
+        assert texts.count(device.name) == 2  # in the schedule and in the baseline above it
+    assert texts.count("cap 6 GiB") == 8
+    assert texts.count("peak 8 GiB") == 4  # GPipe keeps all 8 micro-batches
+    assert {"weft", "GPipe", "warm-up", "repetend × 5", "cool-down", "F forward", "B backward", "time (ms)"} <= {*texts}
+    for micro_batch in range(8):  # a forward and a backward on each of 4 devices, twice; digits may also be axis labels
+        assert texts.count(str(micro_batch)) >= 16
+    assert not {"I input gradient", "W weight gradient", "activations"} & {*texts}
+
+
+def test_png_is_a_picture(schedule: Schedule, tmp_path: Path) -> None:
+    draw(schedule, tmp_path / "a.png")
+    data = (tmp_path / "a.png").read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert int.from_bytes(data[16:20], "big") >= 2 * 960
+
+
+def test_html_holds_all_it_needs(schedule: Schedule, tmp_path: Path) -> None:
+    draw(schedule, tmp_path / "a.HTML", title="a <b> & </script>")
+    page = (tmp_path / "a.HTML").read_text(encoding="utf-8")
+    assert re.findall(r"<script[^>]*>|<link[^>]*>", page) == ["<script>", "<script>"]
+    assert "default-src 'none'" in page  # the browser refuses any access to the network
+    assert page.count("</script>") == 2
+    assert "<title>a &lt;b&gt; &amp; &lt;/script&gt;</title>" in page
+    for field in ("micro-batch", "device", "start", "end", "duration", "memory"):
+        assert f'"{field}"' in page
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a", "a.svg.gz"])
+def test_another_ending_is_refused(schedule: Schedule, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"a picture is one of \.html, \.svg, \.png"):
+        draw(schedule, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(schedule: Schedule, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="missing"):
+        draw(schedule, tmp_path / "missing" / "a.svg")
+    (tmp_path / "a.svg").mkdir()
+    with pytest.raises(OSError, match=r"a\.svg"):
+        draw(schedule, tmp_path / "a.svg")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.svg"]
+    assert list((tmp_path / "a.svg").iterdir()) == []
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------
+
+
+def test_every_operation_is_a_box_with_its_details(schedule: Schedule) -> None:
+    boxes = rows(schedule, "boxes")
+    blocks = schedule.problem.blocks
+    assert sorted((b["block"], b["micro-batch"], b["x"], b["x2"], b["device"]) for b in boxes) \
+        == sorted((blocks[o.block].name, o.micro_batch, o.start, o.end, f"gpu{blocks[o.block].devices[0]}")
+                  for o in schedule.operations)
+    assert {(b["kind"], b["duration"], b["memory"]) for b in boxes} == {("F forward", "10 ms", "+1 GiB"),
+                                                                        ("B backward", "20 ms", "−1 GiB")}
+
+
+def test_boxes_of_one_device_share_a_lane_and_lanes_lie_apart(schedule: Schedule) -> None:
+    lanes: dict[str, set[tuple[float, float]]] = {}
+    for box in rows(schedule, "boxes"):
+        lanes.setdefault(box["device"], set()).add((box["y"], box["y2"]))
+    assert all(len(lane) == 1 for lane in lanes.values())
+    edges = [edge for name in sorted(lanes) for edge in next(iter(lanes[name]))]
+    assert edges == sorted(edges)
+
+
+def test_a_block_on_several_devices_is_drawn_on_each() -> None:
+    both = Block("F0", BlockKind.FORWARD, (0, 1), 1.0)
+    alone = Block("F1", BlockKind.FORWARD, (0,), 1.0)
+    boxes = rows(baseline("greedy", Problem("both", (Device("a"), Device("b")), (both, alone)), 1), "boxes")
+    assert sorted((box["block"], box["device"]) for box in boxes) == [("F0", "a, b"), ("F0", "a, b"), ("F1", "a")]
+    assert len({box["y"] for box in boxes if box["block"] == "F0"}) == 2
+    assert {box["block"]: box["edge"] != "white" for box in boxes} == {"F0": True, "F1": False}
+
+
+def test_numbers_stand_only_where_they_fit() -> None:
+    problem = pipeline([0], forward=1, backward=30)
+    numbers = rows(baseline("1f1b", problem, 40), "numbers")  # forwards are 0.8 pixels wide, backwards 23
+    assert [row["text"] for row in numbers] == [str(m) for m in range(40)]
+    assert rows(baseline("1f1b", pipeline([0], forward=1, backward=1), 200), "numbers", window="all") == []
+
+
+def test_the_memory_strip_reaches_the_peak(schedule: Schedule) -> None:
+    areas = rows(schedule, "memory")
+    strip = [row for row in areas if row["area"] == areas[0]["area"]]
+    cap, base = (min(row["y"] for row in rows(schedule, "rules") if row["dash"]), max(row["y"] for row in strip))
+    highest = min(row["y2"] for row in strip)
+    assert (base - highest) / (base - cap) == pytest.approx(4 / 6)  # 1F1B keeps 4 GiB of 6 on the first device
+
+
+def test_weights_form_the_ground_under_activations(schedule: Schedule, tmp_path: Path) -> None:
+    heavy = schedule.with_solver(static_memory=[10 * GIB, 9 * GIB, 9 * GIB, 10 * GIB])
+    draw(heavy, tmp_path / "a.svg")
+    texts = svg_texts(tmp_path / "a.svg")
+    assert {"weights + optimizer state", "activations", "peak 14 GiB", "cap 16 GiB", "cap 15 GiB"} <= {*texts}
+    draw(heavy.with_solver(gpu_memory=20 * GIB), tmp_path / "b.svg")
+    assert svg_texts(tmp_path / "b.svg").count("cap 20 GiB") == 4
+
+
+def test_memory_over_the_cap_stands_out(schedule: Schedule, gpipe: Schedule) -> None:
+    assert not [row for row in rows(schedule, "memory") if row["kind"] == "over the cap"]
+    assert [row for row in rows(gpipe, "memory") if row["kind"] == "over the cap"]
+
+
+def test_without_memory_there_is_no_strip() -> None:
+    problem = pipeline(chain(2), backward=None)
+    assert rows(baseline("gpipe", problem, 4), "memory") == []
+
+
+def test_the_saved_time_is_written_and_pointed_at(schedule: Schedule, gpipe: Schedule, tmp_path: Path) -> None:
+    slower = gpipe.with_operations([o._replace(start=o.start * 1.25, end=o.end * 1.25) for o in gpipe.operations])
+    draw(schedule, tmp_path / "a.svg", baseline=slower)
+    texts = svg_texts(tmp_path / "a.svg")
+    assert {"330 ms", "412.5 ms", "−20.0 %"} <= {*texts}
+    first, second = sorted(row["x"] for row in rows(schedule, "arrows", baseline=slower))
+    assert 0.33 < first < second < 0.4125
+    assert "±0 %" in {row["text"] for row in rows(schedule, "text left bold", baseline=gpipe)}
+
+
+def test_a_proof_is_claimed_only_where_there_is_one(schedule: Schedule, gpipe: Schedule) -> None:
+    def header(of: Schedule) -> str:
+        return next(str(row["text"]) for row in rows(of, "text left") if "bubble" in row["text"])
+
+    assert "at most 10 % above the optimum" in header(schedule)
+    assert "optim" not in header(gpipe)  # nothing is known of it
+    proven = Schedule(schedule.problem, 8, schedule.operations, schedule.makespan)
+    assert "proven optimal" in header(proven)
+
+
+def test_chunks_of_a_v_are_told_apart() -> None:
+    schedule = baseline("zb-v", pipeline(v(4), split=(1, 1)), 8)
+    kinds = {box["block"]: box["kind"] for box in rows(schedule, "boxes")}
+    assert kinds["f0"] == "F forward"
+    assert kinds["f7"] == "F forward, chunk 2"
+    assert kinds["b0"] == "I input gradient"
+    assert kinds["w7"] == "W weight gradient, chunk 2"
+    assert chunk_of_block(schedule.problem)[schedule.problem.index["b7"]] == 1
+    assert tint("#56B4E9", 1, 2) != tint("#56B4E9", 0, 2) == "#56b4e9"
+
+
+# -- phases ------------------------------------------------------------------------------------------------------
+
+
+def test_the_repetend_is_where_every_device_repeats(schedule: Schedule) -> None:
+    span = repetend_span(schedule)
+    assert span is not None
+    last_start = schedule.device_orders[3][0].start  # the last device alternates from its first operation on ...
+    fourth = [o for o in schedule.device_orders[0] if o.micro_batch == 4][-1]
+    assert span == (last_start, fourth.end)  # ... the first one until it has no forwards left
+
+
+def test_nothing_is_marked_without_a_repetend(gpipe: Schedule) -> None:
+    assert gpipe.repetend is None
+    assert repetend_span(gpipe) is None
+    assert not [row for row in rows(gpipe, "text center") if row["text"] == "warm-up"]
+
+
+# -- measured runs -----------------------------------------------------------------------------------------------
+
+
+def test_a_measured_run_lies_under_its_plan(schedule: Schedule) -> None:
+    blocks = schedule.problem.blocks
+    run = [(blocks[o.block].name, o.micro_batch, blocks[o.block].devices[0], 7 + 2 * o.start, 7 + 2 * o.end)
+           for o in schedule.operations]
+    boxes = rows(schedule, "boxes", measured=run)
+    planned, measured = ([box for box in boxes if (box["fade"] < 1) is pale] for pale in (True, False))
+    assert len(planned) == len(measured) == len(run)
+    assert max(box["x2"] for box in planned) == schedule.makespan
+    assert max(box["x2"] for box in measured) == pytest.approx(2 * schedule.makespan)
+    assert min(box["x"] for box in measured) == 0
+    assert min(box["y"] for box in planned) < min(box["y"] for box in measured)
+    header = " ".join(row["text"] for row in rows(schedule, "text left", measured=run))
+    assert "planned 330 ms, measured 660 ms (+100.0 %)" in header
+
+
+def test_a_timeline_in_seconds_is_brought_to_the_unit_of_the_plan() -> None:
+    run = Timeline("digest", "uniform", 0.5, (Measured("f0", 0, 0, 0.0, 0.5),))
+    found = read_measured(run, baseline("gpipe", pipeline([0]), 1))
+    assert found.rows == ((Operation(0, 0, 0.0, 1.0),),)
+
+
+def towers() -> Problem:
+    """Two towers, on the devices 0 and 1, that a stage on both brings together and a stage on device 1 follows."""
+    def after(*names: str) -> tuple[Dependency, ...]:
+        return tuple(map(Dependency, names))
+
+    forward, backward = BlockKind.FORWARD, BlockKind.BACKWARD
+    return Problem("towers", (Device("a"), Device("b")), (
+        Block("left", forward, (0,), 2, (1,)), Block("right", forward, (1,), 3, (1,)),
+        Block("both", forward, (0, 1), 1, (1, 1), after=after("left", "right")),
+        Block("end", forward, (1,), 1, (1,), after=after("both")),
+        Block("end'", backward, (1,), 2, (-1,), after=after("end")),
+        Block("both'", backward, (0, 1), 2, (-1, -1), after=after("end'")),
+        Block("left'", backward, (0,), 4, (-1,), after=after("both'")),
+        Block("right'", backward, (1,), 6, (-1,), after=after("both'")),
+    ), time_unit="ms")
+
+
+def late(schedule: Schedule) -> Timeline:
+    """A run of ``schedule`` in which each rank is as many ms late as its number."""
+    blocks = schedule.problem.blocks
+    return Timeline.of(plan_of(schedule), 1e-3, [
+        Measured(blocks[o.block].name, o.micro_batch, rank, (o.start + rank) / 1e3, (o.end + rank) / 1e3)
+        for o in schedule.operations for rank in blocks[o.block].devices])
+
+
+def test_a_measured_graph_has_each_block_on_each_of_its_ranks_when_it_ran_there() -> None:
+    schedule = baseline("greedy", towers(), 3)
+    boxes = [box for box in rows(schedule, "boxes", measured=late(schedule)) if box["fade"] == 1]
+    lanes = sorted({box["y"] for box in boxes})
+    blocks = schedule.problem.blocks
+    expected = sorted((lanes[rank], blocks[o.block].name, o.micro_batch, o.start + rank, o.end + rank)
+                      for o in schedule.operations for rank in blocks[o.block].devices)
+    found = sorted((box["y"], box["block"], box["micro-batch"], box["x"], box["x2"]) for box in boxes)
+    assert len(lanes) == 2 and [row[:3] for row in found] == [row[:3] for row in expected]
+    assert [row[3:] for row in found] == [pytest.approx(row[3:]) for row in expected]
+    assert {box["block"] for box in boxes if box["edge"] == INK} == {"both", "both'"}
+
+
+@pytest.mark.parametrize("ending", ["svg", "json"])
+def test_a_run_of_another_plan_is_refused_in_a_picture_and_a_trace(tmp_path: Path, ending: str) -> None:
+    schedule, more = (baseline("greedy", towers(), count) for count in (3, 4))
+    for name, run in (("right", schedule), ("more", more)):
+        save_timeline(late(run), tmp_path / f"{name}.json")
+    draw_schedule(schedule, tmp_path / f"picture.{ending}", measured=tmp_path / "right.json")
+    with pytest.raises(ValueError, match=r"more.json: holds block 'both' of micro-batch 3 on rank 0"):
+        draw_schedule(schedule, tmp_path / f"none.{ending}", measured=tmp_path / "more.json")
+    with pytest.raises(ValueError, match=r"right.json: lacks block 'both' of micro-batch 3 on rank 0"):
+        draw_schedule(more, tmp_path / f"none.{ending}", measured=tmp_path / "right.json")
+    assert not (tmp_path / f"none.{ending}").exists()
+
+
+@pytest.mark.parametrize("entry", [("nobody", 0, 0, 0, 1), ("f0", 0, 9, 0, 1), ("f0", 0), 3, {"block": "f0"}])
+def test_a_measured_entry_that_does_not_fit_is_named(schedule: Schedule, entry: Any) -> None:
+    with pytest.raises(ValueError, match=r"measured\[1\]: "):
+        chart(schedule, measured=[("f0", 0, 0, 0.0, 1.0), entry])
+
+
+# -- long schedules ----------------------------------------------------------------------------------------------
+
+
+def test_a_long_schedule_is_cut_and_says_so(tmp_path: Path) -> None:
+    schedule = baseline("1f1b", pipeline(chain(4)), 1000)
+    draw(schedule, tmp_path / "a.svg", baseline=baseline("gpipe", schedule.problem, 1000))
+    texts = svg_texts(tmp_path / "a.svg")
+    assert any(text.startswith("Shown: 0–") and text.endswith(" of 3009 s.") for text in texts)
+    assert {"0", "999"} <= {*texts}
+    assert "500" not in texts
+    assert (tmp_path / "a.svg").stat().st_size < 1_000_000
+
+
+def test_all_of_a_long_schedule_can_be_drawn() -> None:
+    schedule = baseline("1f1b", pipeline(chain(2)), 1500)
+    assert len(rows(schedule, "boxes", window="all")) == len(schedule.operations) == 6000  # more than Altair's limit
+    assert len(rows(schedule, "boxes")) < 400
+
+
+def test_a_window_shows_its_part_only(schedule: Schedule) -> None:
+    boxes = rows(schedule, "boxes", window=(0.1, 0.2))
+    assert (min(box["x"] for box in boxes), max(box["x2"] for box in boxes)) == (0.1, 0.2)
+    inside = sum(o.start < 0.2 and o.end > 0.1 for o in schedule.operations)
+    assert len(boxes) == inside
+
+
+@pytest.mark.parametrize("window", [(0.2, 0.1), (-1.0, 1.0), (5.0, 6.0), (0.0, float("nan")), "some"])
+def test_a_window_without_sense_is_refused(schedule: Schedule, window: Any) -> None:
+    with pytest.raises(ValueError, match="window"):
+        chart(schedule, window=window)
+
+
+def test_a_cut_axis_keeps_order_and_scale() -> None:
+    axis = TimeAxis(((0.0, 10.0), (90.0, 100.0)), 226.0)
+    assert axis.per_pixel == 0.1
+    assert [axis.place(time) for time in (0.0, 10.0, 50.0, 90.0, 100.0)] == pytest.approx([0, 10, None, 12.6, 22.6])
+    assert list(axis.clip(5.0, 95.0)) == [(5.0, 10.0), pytest.approx((12.6, 17.6))]
+    assert [label for _, label in axis.ticks(Unit("s", 1))] == ["0", "5", "10", "90", "95", "100"]
+
+
+def test_the_axis_holds_the_ends_of_both_schedules() -> None:
+    problem = pipeline(chain(2))
+    fast, slow = baseline("1f1b", problem, 500), baseline("gpipe", pipeline(chain(2), forward=2), 500)
+    axis = time_axis([slow, fast], slow.makespan, "auto", 960)
+    assert axis.place(fast.makespan) is not None
+    assert axis.place(slow.makespan) is not None
+    assert len(axis.parts) == 3
+
+
+# -- misfits -----------------------------------------------------------------------------------------------------
+
+
+def test_a_baseline_in_another_unit_is_refused(schedule: Schedule) -> None:
+    other = Problem("steps", (Device("a"),), (Block("F", BlockKind.FORWARD, (0,), 1),), time_unit="step")
+    with pytest.raises(ValueError, match=r"time_unit is 'step' and the schedule's is 's'"):
+        chart(schedule, baseline=baseline("greedy", other, 1))
+
+
+def test_memory_of_the_wrong_length_is_refused(schedule: Schedule) -> None:
+    with pytest.raises(ValueError, match=r"static_memory is \[1\].*each of the 4 devices"):
+        chart(schedule.with_solver(static_memory=[1]))
+
+
+def test_an_empty_schedule_is_refused(schedule: Schedule) -> None:
+    with pytest.raises(ValueError, match="nothing to draw"):
+        chart(schedule.with_operations(()))
+
+
+@pytest.mark.parametrize(("highest", "name"), [(0, "B"), (9, "B"), (700, "KiB"), (2**20, "MiB"), (2**27, "GiB")])
+def test_bytes_are_shown_in_a_unit_that_suits_them(highest: float, name: str) -> None:
+    assert memory_unit(pipeline(chain(2)), highest).name == name
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.44061, "0.4406"), (1552.0, "1552"), (12.30, "12.3"),
+                                             (123456.7, "123457"), (-2.5, "-2.5"), (100, "100")])
+def test_numbers_are_short_and_without_exponents(value: float, text: str) -> None:
+    assert figure(value) == text

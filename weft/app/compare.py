@@ -1,0 +1,245 @@
+"""Known schedules and weft's own on the same model, devices, memory and durations: a table of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.coverage import OTHERS
+from weft.app.lib.options import SearchOptions
+from weft.app.place.memory_plans import plan_text
+from weft.app.solve import Case, case_of, read_source, solve_case, solve_source
+from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.cpsat.solve import Budget
+from weft.solver.problem import Number, Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Infeasible, Progress, is_large
+from weft.solver.validate import violations
+from weft.text.tables import table_text
+from weft.text.units import memory_text, time_text
+
+if TYPE_CHECKING:
+    from weft.api.sources import Source
+
+__all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
+
+
+#: What the known schedules may take of the time that is left, and weft's own search where another one follows.
+_KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
+#: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
+_LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
+#: Rows that are searches under the same memory and durations themselves, not one fixed order.
+SEARCHES = {"v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One schedule's figures. Times are in the problem's unit, memory in its unit; bubbles are shares, 0 to 1.
+
+    ``peak`` is the highest memory use of each device, static memory included where it is known. ``fits`` says whether
+    every device has that much. ``bound`` and ``gap`` are those of weft's own row only.
+    """
+
+    name: str
+    title: str
+    placement: str
+    makespan: float
+    bubble_steady: float | None
+    bubble_step: float
+    bubble_span: float
+    peak: tuple[Number, ...]
+    fits: bool
+    bound: float | None = None
+    gap: float | None = None
+    bound_over_placements: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What :func:`weft.compare` found. ``schedules`` holds every row's schedule, by the row's name; ``left_out`` says
+    why a known schedule is missing. ``with_adam``: for a spec with AdamA, weft's schedule for the same with Adam, or
+    why nothing fits then. ``str()`` is the table."""
+
+    case: Case
+    rows: tuple[Row, ...]
+    schedules: Mapping[str, Schedule]
+    left_out: Mapping[str, str]
+    with_adam: Schedule | str | None = None
+
+    @property
+    def weft(self) -> Schedule:
+        """weft's own schedule."""
+        return self.schedules["weft"]
+
+    @property
+    def best_fixed(self) -> str | None:
+        """The name of the fastest schedule that fits (or of all, if none does), searches left out."""
+        published = [row for row in self.rows if row.name != "weft" and row.name not in SEARCHES]
+        return min(published, key=lambda row: (not row.fits, row.makespan)).name if published else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as plain data."""
+        problem = self.weft.problem
+        adam = self.with_adam
+        return {"name": self.case.name, "micro_batches": self.case.micro_batches, "time_unit": problem.time_unit,
+                "memory_unit": problem.memory_unit, "placements": self.case.coverage.to_json(),
+                "rows": [asdict(row) for row in self.rows],
+                "left_out": dict(self.left_out),
+                **({} if adam is None else {"with_adam": {"infeasible": adam} if isinstance(adam, str) else
+                                            asdict(_row("weft", adam))})}
+
+    def __str__(self) -> str:
+        return table_text(self.table())
+
+    def table(self) -> Any:
+        """The table, to be printed by rich."""
+        from rich.table import Table
+
+        problem = self.weft.problem
+        time_unit, memory_unit = _units(problem.time_unit, problem.memory_unit)
+        table = Table(title=f"{self.case.name}: {self.case.micro_batches} micro-batches, {len(problem.devices)} GPUs",
+                      caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
+        for header in ("schedule", "placement"):
+            table.add_column(header)
+        step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
+        for header in (step, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"):
+            table.add_column(header, justify="right")
+        for row in self.rows:
+            table.add_row(
+                row.title, row.placement, time_text(row.makespan, problem.time_unit)[0],
+                "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
+                f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
+                " ".join(memory_text(amount, problem.memory_unit)[0] for amount in row.peak),
+                "yes" if row.fits else "no", style="bold" if row.name == "weft" else None)
+        return table
+
+    def caption(self) -> str:
+        """One line a fact: weft's bound and gap, how it stands to the best known schedule, what is left out."""
+        own, over = next(row for row in self.rows if row.name == "weft"), self.case.coverage.text()
+        unit = self.weft.problem.time_unit
+        bound = " ".join(time_text(own.bound or 0.0, unit))
+        lines = [f"weft: lower bound {bound}, " + ("proven optimal" if own.gap == 0 else f"gap at most {own.gap:.2%}")
+                 + (" for this placement" if over else "")]
+        if own.bound_over_placements is not None:
+            proof = ("proven optimal" if own.makespan <= own.bound_over_placements * (1 + 1e-9) else
+                     "lower bound " + " ".join(time_text(own.bound_over_placements, unit)))
+            beyond = self.weft.solver.get("bound_over_any_placement", 0.0) >= own.makespan * (1 - 1e-9)
+            lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else OTHERS))
+        elif over:
+            lines.append(f"that is over {over}; {OTHERS}")
+        if decided := plan_text(self.weft):
+            lines.append(f"weft: {decided}")
+        published = next((row for row in self.rows if row.name == self.best_fixed), None)
+        if published is not None and not published.fits:
+            lines.append("no fixed schedule fits")
+            published = None
+        rivals = [] if published is None else [(f"the best fixed schedule that fits ({published.title})", published)]
+        rivals += [(SEARCHES[row.name], row) for row in self.rows if row.name in SEARCHES and row.fits]
+        for what, rival in rivals:
+            change = own.makespan / rival.makespan - 1
+            lines.append(f"against {what}: " + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
+        if isinstance(self.with_adam, str):
+            lines.append(f"with Adam in place of AdamA nothing fits: {self.with_adam}")
+        elif self.with_adam is not None:
+            change, step = own.makespan / self.with_adam.makespan - 1, time_text(self.with_adam.makespan, unit)
+            lines.append(f"against weft with Adam in place of AdamA ({' '.join(step)}): "
+                         + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
+        alike: dict[str, list[str]] = {}
+        for name, reason in self.left_out.items():
+            alike.setdefault(reason, []).append(BASELINES[name].title)
+        lines += [f"{', '.join(titles)} left out: {reason}" for reason, titles in alike.items()]
+        return "\n".join(lines)
+
+
+def compare_source(
+    source: Source,
+    micro_batches: int | None,
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None],
+) -> Comparison:
+    """See :func:`weft.compare`."""
+    source = read_source(source)
+    with options.preparing():
+        case = case_of(source, micro_batches)
+    twofold = not isinstance(source, Problem) and source.training is not None and source.training.optimizer == "adama"
+    if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
+        # weft has a first schedule within seconds, the known ones together have not.
+        own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
+        known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE)
+    else:
+        known, left_out = known_schedules(case, options.budget())
+        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), on_progress)
+    schedules = {**known, "weft": own}
+    adam: Schedule | str | None = None
+    cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
+    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem) and not cut_short:
+        assert source.training is not None
+        twin = source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
+        try:
+            adam = solve_source(twin, micro_batches, options)
+        except Infeasible as refusal:
+            adam = str(refusal)
+    return Comparison(case, tuple(_row(name, schedule) for name, schedule in schedules.items()), schedules, left_out,
+                      adam)
+
+
+def known_schedules(case: Case, budget: Budget | None = None,
+                    share: float = _KNOWN_SHARE) -> tuple[dict[str, Schedule], dict[str, str]]:
+    """Every known schedule on its best placement, by name; and, for those that can run on none, why.
+
+    Those that ``share`` of what is left of ``budget`` is too short for are left out.
+    """
+    known: dict[str, Schedule] = {}
+    left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
+    with nullcontext() if budget is None else budget.limited(share * budget.left):
+        _make_known(case, known, left_out)
+    return known, left_out
+
+
+def _make_known(case: Case, known: dict[str, Schedule], left_out: dict[str, str]) -> None:
+    """Put every known schedule into ``known``, taking it out of ``left_out``, or there why it can run nowhere."""
+    for name in BASELINES:
+        found: list[Schedule] = []
+        reason = ""
+        for placement in case.placements:
+            try:
+                found.append(placement.label(baseline(name, placement.problem,
+                                                      case.micro_batches // placement.replicas)))
+            except NotApplicable as error:
+                reason = reason or str(error)
+        if found:
+            known[name] = min(found, key=lambda schedule: (not _fits(schedule), schedule.makespan))
+            del left_out[name]
+        else:
+            left_out[name] = reason
+
+
+def _row(name: str, schedule: Schedule) -> Row:
+    bubble = schedule.bubble
+    static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
+    own = name == "weft"
+    return Row(
+        name=name,
+        title="weft" if own else BASELINES[name].title,
+        placement=str(schedule.solver.get("placement", "")),
+        makespan=schedule.makespan,
+        bubble_steady=bubble.steady,
+        bubble_step=bubble.step,
+        bubble_span=bubble.span,
+        peak=tuple(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True)),
+        fits=_fits(schedule),
+        bound=schedule.makespan_bound if own else None,
+        gap=schedule.gap if own else None,
+        bound_over_placements=schedule.solver.get("bound_over_placements") if own else None,
+    )
+
+
+def _fits(schedule: Schedule) -> bool:
+    """Whether the judge, which has passed everything else, also passes its memory."""
+    return not violations(schedule, limit=1)
+
+
+def _units(time_unit: str, memory_unit: str) -> tuple[str, str]:
+    return time_text(1.0, time_unit)[1], memory_text(1, memory_unit)[1]

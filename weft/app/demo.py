@@ -1,0 +1,52 @@
+"""The demo: GPT-1.3B on four V100s with measured costs, compared, drawn and planned."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from weft.app.compare import Comparison, compare_source
+from weft.app.lib.options import SearchOptions
+from weft.figures import FORMATS, draw
+from weft.runtime.export.perfetto import save_trace
+from weft.runtime.plan.plan import plan_of, save_plan
+from weft.solver.io.files import save_schedule
+from weft.solver.step.search import Progress
+from weft.solver.stopping import STOP
+
+__all__ = ["Demonstration", "demonstrate"]
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """What the demo found, and the files it wrote."""
+
+    comparison: Comparison
+    files: tuple[Path, ...]
+
+
+def demonstrate(
+    folder: str | os.PathLike[str],
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None],
+) -> Demonstration:
+    """See :func:`weft.demo`."""
+    from weft.models.spec.spec import demo_spec
+
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    comparison = compare_source(demo_spec(), None, options, on_progress)
+    schedule, rival = comparison.weft, comparison.best_fixed
+    files = [target / name for name in ("schedule.json", "plan.json", "trace.json")]
+    save_schedule(schedule, files[0])
+    save_plan(plan_of(schedule), files[1])
+    save_trace(schedule, files[2])
+    title = f"{comparison.case.name}: {comparison.case.micro_batches} micro-batches, same memory, same durations"
+    for ending in FORMATS:
+        if STOP.requested:  # what is drawn can be drawn later, with weft draw
+            break
+        files.append(target / f"schedule{ending}")
+        draw(schedule, files[-1], baseline=None if rival is None else comparison.schedules[rival], title=title)
+    return Demonstration(comparison, tuple(files))

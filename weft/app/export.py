@@ -1,0 +1,196 @@
+"""Schedules out to other tools' formats, and in from them: which format a file is of, and who writes and reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.api.sources import PathLike, Source
+    from weft.runtime.export.torch_import import Table
+    from weft.solver.schedule import Schedule
+
+__all__ = ["EXPORTS", "export_to", "format_of", "import_from", "require_export"]
+
+
+def _pytorch(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.torch_csv import save_torch_csv
+
+    save_torch_csv(schedule, path, torch=torch)
+    return [Path(path)]
+
+
+def _pytorch_comms(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.torch_csv import save_torch_csv
+
+    save_torch_csv(schedule, path, communication=True, torch=torch)
+    return [Path(path)]
+
+
+def _megatron(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.layouts import save_megatron
+
+    save_megatron(schedule, path)
+    return [Path(path)]
+
+
+def _torchtitan(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.layouts import save_torchtitan
+
+    return [Path(path), save_torchtitan(schedule, path, torch=torch)]
+
+
+def _nnscaler(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.nnscaler import save_nnscaler
+
+    save_nnscaler(schedule, path)
+    return [Path(path)]
+
+
+def _tessel(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.tessel import save_tessel
+
+    save_tessel(schedule, path)
+    return [Path(path)]
+
+
+def _perfetto(schedule: Schedule, path: PathLike, torch: str) -> list[Path]:
+    from weft.runtime.export.perfetto import save_trace
+
+    save_trace(schedule, path)
+    return [Path(path)]
+
+
+#: What a schedule can be written as, and who does it; returned are the files written.
+EXPORTS: dict[str, Callable[[Schedule, PathLike, str], list[Path]]] = {
+    "pytorch": _pytorch, "pytorch-comms": _pytorch_comms, "megatron": _megatron, "torchtitan": _torchtitan,
+    "nnscaler": _nnscaler, "tessel": _tessel, "perfetto": _perfetto,
+}
+_ENDINGS = {".csv": "pytorch", ".toml": "torchtitan", ".py": "nnscaler"}
+#: The endings that say what a file is, each with the formats that are that; a format may have other endings.
+_SAID = {".csv": ("pytorch", "pytorch-comms"), ".toml": ("torchtitan",), ".py": ("nnscaler",),
+         ".json": ("tessel", "perfetto"), ".html": (), ".svg": (), ".png": (), ".yaml": (), ".yml": ()}
+
+
+def format_of(path: PathLike) -> str:
+    """The format that the ending of ``path`` says. Raises ``ValueError`` where it may be several, or none."""
+    ending = Path(path).suffix.lower()
+    if ending not in _ENDINGS:
+        known = ", ".join(f"{ending} ({name})" for ending, name in _ENDINGS.items())
+        raise ValueError(f"{os.fspath(path)}: the ending does not say which format; name one with --format "
+                         f"({', '.join(EXPORTS)}) or end the file's name in {known}")
+    return _ENDINGS[ending]
+
+
+def export_to(schedule: Schedule, path: PathLike, *, format: str | None = None, torch: str = "2.13") -> list[Path]:
+    """See :func:`weft.export_schedule`."""
+    return EXPORTS[require_export(path, format)](schedule, path, torch)
+
+
+def require_export(path: PathLike, format: str | None) -> str:
+    """The format that ``path`` is to have. Raises ``ValueError`` for an unknown one, and for an ending that says
+    another."""
+    name = format_of(path) if format is None else format
+    if name not in EXPORTS:
+        raise ValueError(f"there is no format {name!r}, there are {', '.join(EXPORTS)}")
+    ending = Path(path).suffix.lower()
+    if name not in _SAID.get(ending, (name,)):
+        fit = [known for known, formats in _SAID.items() if name in formats]
+        raise ValueError(f"{os.fspath(path)}: the ending is {ending}, which {name} is not; end the file's name in "
+                         f"{fit[0] if fit else '.txt'}")
+    return name
+
+
+def import_from(path: PathLike, *, problem: Source | None = None, micro_batches: int | None = None) -> Schedule:
+    """See :func:`weft.import_schedule`."""
+    ending = Path(path).suffix.lower()
+    if ending == ".json":
+        _refuse_own(path)
+        schedule = _from_tessel(path, problem, micro_batches)
+    elif ending == ".csv":
+        schedule = _from_pytorch(path, problem, micro_batches)
+    else:
+        raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, what can be read is .csv (a PyTorch "
+                         "pipelining schedule) and .json (a Tessel schedule)")
+    return _with_bounds(_require_count(schedule, micro_batches))
+
+
+def _refuse_own(path: PathLike) -> None:
+    from weft.solver.io.entries import read_json
+
+    value = read_json(path)
+    if isinstance(value, dict) and str(value.get("format", "")).startswith("weft."):
+        raise ValueError(f"{os.fspath(path)}: is weft's own ({value['format']}), there is nothing to import")
+
+
+def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
+    from weft.runtime.export.torch_check import check_communication
+    from weft.runtime.export.torch_import import read_table, schedule_of_table
+
+    table = read_table(path)
+    notes = check_communication(table)
+    if problem is None:
+        schedule = schedule_of_table(table)
+    else:
+        schedule = _on_best_placement(problem, micro_batches or table.micro_batches, table)
+    return schedule.with_solver(notes=notes) if notes else schedule
+
+
+def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Schedule:
+    """On the placement of the source, of those that are the file's, where it fits and is fastest. A block problem is
+    one placement; a spec has several, and those of one shape differ in where the layers are cut, which no file says."""
+    from weft.app.solve import case_of
+    from weft.runtime.export.torch_import import schedule_of_table
+    from weft.solver.io.entries import FormatError
+    from weft.solver.validate import violations
+
+    case = case_of(source, micro_batches)
+    found, refusals = [], []
+    for placement in case.placements:
+        try:
+            found.append(placement.label(schedule_of_table(table, placement.problem)))
+        except FormatError as error:
+            refusals.append(error)
+    if found:
+        return min(found, key=lambda schedule: (bool(violations(schedule, limit=1)), schedule.makespan))
+    if len(refusals) == 1:
+        raise refusals[0]
+    raise FormatError(f"{table.where}: has {len(table.ranks)} stages in rows "
+                      f"{', '.join(str(rank + 1) for rank in table.ranks)}, which is none of the {len(refusals)} "
+                      f"placements of {case.name!r} ({'; '.join(placement.title for placement in case.placements)})")
+
+
+def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
+    from weft.app.solve import read_source
+    from weft.runtime.export.tessel import load_tessel
+    from weft.solver.problem import Problem
+
+    source = None if problem is None else read_source(problem)
+    if source is not None and not isinstance(source, Problem):
+        raise ValueError(f"{os.fspath(path)}: a Tessel schedule goes with a block problem, not with a model spec")
+    return load_tessel(path, source)
+
+
+def _require_count(schedule: Schedule, micro_batches: int | None) -> Schedule:
+    if micro_batches not in (None, schedule.micro_batches):
+        raise ValueError(f"{schedule.solver['source']}: has {schedule.micro_batches} micro-batches, not "
+                         f"{micro_batches}")
+    return schedule
+
+
+def _with_bounds(schedule: Schedule) -> Schedule:
+    """The schedule with its steady period and a proven lower bound, where it keeps every rule: bounds hold for those
+    schedules only."""
+    from weft.solver.baselines import steady_period
+    from weft.solver.bounds import least_time
+    from weft.solver.ticks import Instance
+    from weft.solver.validate import violations
+
+    if violations(schedule):
+        return schedule
+    bound = least_time(Instance.of(schedule.problem), schedule.micro_batches)
+    return replace(schedule, makespan_bound=min(bound, schedule.makespan),
+                   period=steady_period(schedule.problem, schedule.micro_batches, schedule.operations))

@@ -1,0 +1,359 @@
+"""Latency of one micro-batch against throughput: the best at a floor, or the whole front, over all placements."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from math import isqrt
+from typing import TYPE_CHECKING
+
+from weft.app.latency.result import Point, Serving, parse_period, parse_throughput
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import Case, Placement, case_of, read_source
+from weft.solver.cpsat.solve import Budget
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.latency.search import LatencySearch, critical_path, least_latency, slowest_useful_period
+from weft.solver.period.improvers.starts import periodic_seed
+from weft.solver.period.periodic import Periodic
+from weft.solver.period.search import PROOF_TOLERANCE, PeriodSearch, find_repetend
+from weft.solver.problem import Number, Problem
+from weft.solver.relations.min_dist import takes_before_giving
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Search
+from weft.solver.step.stretch import at_its_times
+from weft.solver.stopping import breakable
+from weft.solver.ticks import Instance
+from weft.solver.validate import validate
+
+if TYPE_CHECKING:
+    from weft.api.sources import Source
+
+__all__ = ["PointLines", "serve_source"]
+
+#: Deterministic seconds for the least period of one placement, and for one latency, at most.
+_PERIOD, _LATENCY = 20.0, 20.0
+#: Two points whose periods, or latencies, are closer than this share are one.
+_APART = Fraction(1, 200)
+
+
+class PointLines:
+    """A listener: one line on standard error for each point that is found."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._seen: set[tuple[float, float]] = set()
+
+    def __call__(self, serving: Serving) -> None:
+        """Show the points that are new."""
+        for point in serving.points:
+            if not self.quiet and (point.period, point.latency) not in self._seen:
+                self._seen.add((point.period, point.latency))
+                print(f"{serving.seconds:6.1f} s  {serving.point_text(point)}", file=sys.stderr, flush=True)
+
+
+def serve_source(
+    source: Source,
+    micro_batches: int | None,
+    options: SearchOptions,
+    on_progress: Callable[[Serving], None],
+    *,
+    throughput: Number | str | None,
+    period: Number | str | None,
+    points: int,
+) -> Serving:
+    """See :func:`weft.latency`."""
+    if throughput is not None and period is not None:
+        raise ValueError("throughput and period say the same: give one of them")
+    if points < 2:
+        raise ValueError(f"points is {points}, a trade-off has at least its two ends")
+    source = read_source(source)
+    size = None if isinstance(source, Problem) else source.run.micro_batch_size
+    with options.preparing():
+        case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
+    unit = case.placements[0].problem.time_unit
+    floor = (parse_period(period, unit) if period is not None
+             else None if throughput is None else 1 / parse_throughput(throughput, unit))
+    budget = options.budget()
+    count = case.micro_batches if micro_batches is not None or size is not None else None
+    hunt = _Hunt(case, size, count, floor, budget, on_progress)
+    try:
+        with budget.limited(), breakable():
+            hunt.start()
+            if floor is None:
+                hunt.trace(points)
+            else:
+                hunt.meet(floor)
+    except KeyboardInterrupt:
+        budget.interrupted = True
+    if not hunt.points:
+        hunt.settle()
+    if not hunt.points:
+        if budget.interrupted:
+            raise KeyboardInterrupt
+        raise NoneFound(f"{case.name}: no steady state {'so fast ' if floor is not None else ''}was found within the "
+                        "time limit, and it is not proven that there is none; give it more time")
+    return hunt.result()
+
+
+@dataclass
+class _Placed:
+    """What is known of one placement. Times are in ticks of its instance.
+
+    ``bounds`` are ``(period, latency)``: at most so long a period, at least so long a latency.
+    """
+
+    placement: Placement
+    instance: Instance
+    known: list[Periodic]
+    least_period: Fraction
+    bounds: list[tuple[Fraction, Fraction]] = field(default_factory=list)
+
+    @property
+    def fastest(self) -> Periodic:
+        return min(self.known, key=lambda found: (found.period, found.latency))
+
+    def limit(self, period: Fraction) -> Fraction:
+        """A period in the problem's unit as ticks."""
+        return period / self.instance.tick
+
+    def best_within(self, period: Fraction) -> Periodic | None:
+        """The known schedule of least latency with a period of at most ``period`` (the problem's unit)."""
+        fast = [found for found in self.known if found.period <= self.limit(period)]
+        return min(fast, key=lambda found: (found.latency, found.period), default=None)
+
+    def bound_within(self, period: Fraction) -> Fraction | None:
+        """A proven bound on the latency at a period of at most ``period``, both in the problem's unit; None where no
+        schedule is so fast."""
+        instance, limit = self.instance, self.limit(period)
+        if self.least_period > instance.loosened(limit):
+            return None
+        path = critical_path(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
+        if path is None:
+            return None
+        best = max([Fraction(path), *(bound for at, bound in self.bounds if at >= limit)])
+        return instance.latency_bound(best, Fraction(instance.heaviest_load) - instance.loss)
+
+
+class _Hunt:
+    """The search for latencies over the placements of a case."""
+
+    def __init__(self, case: Case, size: int | None, count: int | None, floor: Fraction | None, budget: Budget,
+                 on_progress: Callable[[Serving], None]) -> None:
+        self.case, self.size, self.count, self.floor = case, size, count, floor
+        self.budget, self.on_progress = budget, on_progress
+        self.points: dict[tuple[Fraction, Fraction], tuple[_Placed, Periodic]] = {}  # by period and latency
+        self.placed: list[_Placed] = []
+        self.examined = 0  # placements that bounds hold for: fewer than all after an early interrupt
+        self._built: dict[tuple[Fraction, Fraction], tuple[Schedule, tuple[Number, ...]]] = {}
+
+    def start(self) -> None:
+        """The least period of every placement. Raises :class:`Infeasible` where none fits."""
+        refused: list[Infeasible] = []
+        for number, placement in enumerate(self.case.placements):
+            self.examined = number + 1
+            try:
+                self._start(placement, len(self.case.placements) - number)
+            except Infeasible as refusal:
+                refused.append(refusal)
+        if not self.placed:
+            raise refused[0]
+
+    def settle(self) -> None:
+        """Points of what is known so far: what an interrupt leaves before the first search for a latency has ended."""
+        for placed in self.placed:
+            for found in placed.known:
+                if self.floor is None or found.period <= placed.limit(self.floor):
+                    self._add(placed, found)
+
+    # -- the two ways to search ---------------------------------------------------------------------------------
+
+    def meet(self, floor: Fraction) -> None:
+        """The least latency at a period of at most ``floor``. Raises :class:`Infeasible` where none is so short."""
+        if all(placed.best_within(floor) is None for placed in self.placed):
+            raise Infeasible(self._refusal(floor))
+        self._probe(floor, 1)
+
+    def trace(self, points: int) -> None:
+        """The front from the best throughput to the least latency, ``points`` of it, the widest gaps first."""
+        longest = max(slowest_useful_period(placed.instance) * placed.instance.tick for placed in self.placed)
+        longest = max(longest, *(max(found.period for found in placed.known) * placed.instance.tick
+                                 for placed in self.placed))
+        self._probe(longest, points)
+        shortest = min(placed.fastest.period * placed.instance.tick for placed in self.placed)
+        self._probe(shortest, points - 1)
+        reach = {shortest: shortest}  # up to which period a point is known to be the best
+        for turn in range(3 * points):
+            front = self.front()
+            if len(front) >= points or self.budget.spent:
+                return
+            gaps = [(longer / max(shorter, reach.get(shorter, shorter)) - 1, high / low - 1, shorter, longer)
+                    for (shorter, high), (longer, low) in pairwise(front)]
+            open_gaps = [gap for gap in gaps if gap[0] > _APART and gap[1] > _APART]
+            if not open_gaps:
+                return
+            _, _, shorter, longer = max(open_gaps, key=lambda gap: gap[0] * gap[1])
+            middle = _between(max(shorter, reach.get(shorter, shorter)), longer)
+            self._probe(middle, max(2, 2 * points - turn))
+            reach[max(period for period, _ in self.front() if period <= middle)] = middle
+
+    def front(self) -> list[tuple[Fraction, Fraction]]:
+        """``(period, latency)`` of the points that no other beats, by rising period."""
+        front: list[tuple[Fraction, Fraction]] = []
+        for period, latency in sorted(self.points):
+            if not front or latency < front[-1][1]:
+                front.append((period, latency))
+        return front
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _share(self, most: float, parts: int) -> float:
+        """A deterministic limit: ``most``, or what is left of the budget for one of ``parts``."""
+        left = self.budget.left if self.budget.deterministic is None else self.budget.deterministic_left
+        return min(most, left / parts)
+
+    def _start(self, placement: Placement, parts: int) -> None:
+        """One micro-batch after another, and, unless that is fast enough, the least period."""
+        problem, instance = placement.problem, Instance.of(placement.problem)
+        if placement.replicas > 1:
+            raise Infeasible(f"{problem.name}: with several replicas of the model a period has as many micro-batches; "
+                             "latency is searched with one (leave x out of placement.shapes)")
+        search = Search(problem, 1, self.budget)
+        for _ in search.steps():  # raises Infeasible where one micro-batch alone does not fit
+            if search.best is not None:
+                break
+        search.result()  # raises NoneFound where that is not known
+        if not instance.balanced or not takes_before_giving(instance):
+            raise Infeasible(f"{problem.name}: no steady state is looked for, so there is no throughput to hold: "
+                             "every micro-batch must give back the memory it takes, each part after it was taken")
+        name = None if search.best is None else str(search.best.solver.get("name"))
+        placed = _Placed(placement, instance, list({id(one): one for one in (
+            periodic_seed(instance, None), periodic_seed(instance, name))}.values()),
+            Fraction(instance.heaviest_load))
+        self.placed.append(placed)
+
+        def changed(search: PeriodSearch) -> None:
+            placed.least_period = max(placed.least_period, search.bound)
+            if search.best.period < placed.fastest.period:
+                placed.known.append(search.best)
+            if self._fast_enough(placed):
+                raise _FastEnough
+
+        if not self._fast_enough(placed):
+            with contextlib.suppress(_FastEnough), self.budget.limited():
+                changed(find_repetend(instance, placed.fastest, self.budget, changed,
+                                      deterministic=self._share(_PERIOD, parts + 1)))
+
+    def _fast_enough(self, placed: _Placed) -> bool:
+        return self.floor is not None and placed.fastest.period <= placed.limit(self.floor)
+
+    def _probe(self, period: Fraction, parts: int) -> None:
+        """Search every placement for the least latency at a period of at most ``period``; ``parts`` probes are left."""
+        def rank(placed: _Placed) -> Fraction:
+            return placed.bound_within(period) or Fraction(0)
+
+        for number, placed in enumerate(sorted(self.placed, key=rank)):
+            start, bound = placed.best_within(period), placed.bound_within(period)
+            if start is None or bound is None:
+                continue
+            self._add(placed, start)
+            best = min(latency for at, latency in self.points if at <= period)
+            if bound >= best:
+                continue
+            found: LatencySearch | None = None
+
+            def changed(search: LatencySearch) -> None:
+                nonlocal found
+                found = search
+
+            with self.budget.limited():
+                least_latency(placed.instance, placed.limit(period), start, self.budget,
+                              least_period=placed.least_period, on_change=changed,
+                              deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+            if found is None:
+                continue
+            placed.bounds.append((placed.limit(period), found.bound))
+            placed.known.append(found.best)
+            self._add(placed, found.best)
+        self.on_progress(self.result())
+
+    def _add(self, placed: _Placed, found: Periodic) -> None:
+        tick = placed.instance.tick
+        self.points.setdefault((found.period * tick, found.latency * tick), (placed, found))
+
+    # -- what is known ----------------------------------------------------------------------------------------------
+
+    def _bound(self, period: Fraction) -> Fraction:
+        """A proven bound on the latency at a period of at most ``period``, over all placements."""
+        bounds = [bound for placed in self.placed if (bound := placed.bound_within(period)) is not None]
+        return min(bounds)
+
+    def _refusal(self, floor: Fraction) -> str:
+        first = self.placed[0].placement.problem
+        unit = first.time_unit
+        best = min(placed.fastest.period * placed.instance.tick for placed in self.placed)
+        bound = Fraction(min(placed.instance.bound(placed.least_period, 1) for placed in self.placed))
+        proof = ("proven the best with one micro-batch a period" if best <= bound * (1 + Fraction(PROOF_TOLERANCE))
+                 else f"and no more than {_rate(bound)}/{unit} is possible with one micro-batch a period")
+        return (f"{self.case.name}: {_rate(floor)} micro-batches/{unit} cannot be met: the best found is "
+                f"{_rate(best)}/{unit} (a period of {float(best):.6g} {unit}), {proof}")
+
+    def result(self) -> Serving:
+        """The front so far, or the one point at the floor."""
+        first = self.placed[0].placement.whole
+        front = self.front()
+        if self.floor is not None:
+            front = front[-1:]
+        return Serving(
+            self.case.name, len(first.devices), first.time_unit, first.memory_unit, self.size,
+            tuple(self._point(period, latency) for period, latency in front),
+            floor=self.floor, placements=self.examined,
+            least_period=float(min(p.fastest.period * p.instance.tick for p in self.placed)),
+            least_period_bound=min(p.instance.bound(p.least_period, 1) for p in self.placed),
+            seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted,
+            covered=self.case.coverage)
+
+    def _point(self, period: Fraction, latency: Fraction) -> Point:
+        placed, _ = self.points[period, latency]
+        limit = max(period, self.floor or period)
+        bound = min(float(latency), float(self._bound(limit)))
+        schedule, peak = self._build(period, latency)
+        schedule = placed.placement.label(schedule).with_solver(
+            latency=float(latency), latency_bound=bound, latency_period=float(limit), seed=self.budget.seed,
+            seconds=round(self.budget.elapsed, 3))
+        return Point(placed.placement.title, float(period), float(latency), bound, peak, schedule)
+
+    def _build(self, period: Fraction, latency: Fraction) -> tuple[Schedule, tuple[Number, ...]]:
+        """The schedule of a point for its micro-batches, judged, and every device's peak in the steady state."""
+        if (period, latency) not in self._built:
+            placed, found = self.points[period, latency]
+            schedule = at_its_times(found, self.count or found.depth + 4)
+            steady = at_its_times(found, found.depth + 2)
+            for judged in (schedule, steady):
+                validate(judged)
+            peaks = placed.placement.label(steady).peak_memory  # of every GPU, also of those that are one device here
+            static = placed.placement.details.get("static_memory") or [0] * len(peaks)
+            self._built[period, latency] = schedule, tuple(
+                base + peak for base, peak in zip(static, peaks, strict=True))
+        return self._built[period, latency]
+
+
+class _FastEnough(Exception):
+    """Ends the search for a shorter period."""
+
+
+def _between(low: Fraction, high: Fraction) -> Fraction:
+    """About the geometric mean, with as few digits as fit in between: large denominators make proofs harder."""
+    mean = Fraction(isqrt(int(low * high * 10**24)), 10**12)
+    for digits in (1, 2, 5, 10, 20, 50, *(10**power for power in range(2, 13))):
+        rounded = Fraction(round(mean * digits), digits)
+        if low < rounded < high:
+            return rounded
+    return (low + high) / 2
+
+
+def _rate(period: Fraction) -> str:
+    return f"{float(1 / period):.6g}"

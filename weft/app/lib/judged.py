@@ -1,0 +1,89 @@
+"""Schedules that somebody hands in: read, and judged before anything is made of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.api.sources import PathLike
+    from weft.solver.schedule import Schedule
+
+__all__ = ["Judgement", "judged", "read_schedule", "verdict"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the judge makes of a schedule and of what is stated of it.
+
+    ``faults`` holds a sentence for each rule that is broken and each statement that is false. ``verified`` names the
+    statements that follow from the operations, ``not_checked`` the others, each with the reason.
+    """
+
+    faults: list[str]
+    verified: list[str] = field(default_factory=list)
+    not_checked: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data, led by ``valid``."""
+        return {"valid": not self.faults, "faults": self.faults, "verified": self.verified,
+                "not_checked": [{"claim": claim, "reason": reason} for claim, reason in self.not_checked.items()]}
+
+
+def read_schedule(path: PathLike) -> Schedule:
+    """The schedule in a file, not judged. Raises ``FormatError``, which for a model spec says how to come to one."""
+    from weft.solver.io.files import schedule_from_json
+
+    return schedule_from_json(_content(path), os.fspath(path))
+
+
+def _content(path: PathLike) -> Any:
+    """The JSON value in a file that is to be a schedule."""
+    from weft.solver.io.entries import FormatError, read_json
+
+    name = os.fspath(path)
+    if name.lower().endswith((".yaml", ".yml")):
+        raise FormatError(f"{name}: is a model spec by its ending, and this needs a schedule; make one with "
+                          f"`weft solve {name} -o schedule.json`")
+    return read_json(path)
+
+
+def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: bool = True) -> Schedule:
+    """``schedule``, read if it is a path, which keeps every rule.
+
+    ``in_turn=False`` allows a block to run micro-batches in any order: devices can run such schedules as they stand,
+    and other tools make them; only what bounds and periods say does not hold for them. ``capacities=False`` allows it
+    to need more memory than there is. Raises :class:`~weft.solver.validate.InvalidSchedule`, its sentences led by the
+    file's name, and ``FormatError``.
+    """
+    from weft.solver.validate import InvalidSchedule, violations
+
+    where = ""
+    if isinstance(schedule, str | os.PathLike):
+        where, schedule = f"{os.fspath(schedule)}: ", read_schedule(schedule)
+    faults = violations(schedule, in_turn=in_turn, capacities=capacities)
+    if faults:
+        raise InvalidSchedule([where + fault for fault in faults])
+    return schedule
+
+
+def verdict(schedule: Schedule | PathLike) -> Judgement:
+    """The judgement on a schedule, or on a file and every number that stands in it. Raises ``FormatError`` for a file
+    that is no schedule."""
+    from weft.solver.io.files import schedule_from_json, schedule_to_json
+    from weft.solver.judge.claims import judge_claims
+    from weft.solver.validate import violations
+
+    value: Any
+    if isinstance(schedule, str | os.PathLike):
+        value = _content(schedule)
+        loaded = schedule_from_json(value, os.fspath(schedule))
+    else:
+        loaded, value = schedule, schedule_to_json(schedule)
+    faults = violations(loaded)
+    if faults and loaded.micro_batches < 1:
+        return Judgement(faults)
+    stated = judge_claims(value, loaded)
+    faults += [fault for fault in stated.false if fault not in faults]
+    return Judgement(faults, [] if faults else ["operations", *stated.verified], {} if faults else stated.open)

@@ -1,0 +1,86 @@
+"""How a search may be run: what the public functions take as keywords, in one piece for everything they call."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.solver.cpsat.solve import Budget
+
+__all__ = ["SearchOptions", "began", "command_began"]
+
+#: What reading a source and making its placements may take of the time limit.
+_PREPARATION = 0.4
+
+_command_began: ContextVar[float | None] = ContextVar("command_began", default=None)
+
+
+@contextlib.contextmanager
+def command_began(at: float) -> Iterator[None]:
+    """Time limits inside count from ``at`` on (by :func:`time.monotonic`), when the whole command began."""
+    token = _command_began.set(at)
+    try:
+        yield
+    finally:
+        _command_began.reset(token)
+
+
+def began() -> float:
+    """When what is under way began: the command, or, where a function is called from Python, now."""
+    at = _command_began.get()
+    return time.monotonic() if at is None else at
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """``time_limit``: seconds on the clock. ``effort``: CP-SAT's deterministic time (about seconds) for all its runs
+    together, so that a ``seed`` with one worker repeats a run exactly; ``None``: only the clock counts. ``workers``:
+    CP-SAT's threads. ``started``: since when the time limit counts, by :func:`time.monotonic`.
+    """
+
+    time_limit: float = 60.0
+    effort: float | None = None
+    seed: int = 0
+    workers: int = 1
+    started: float = field(default_factory=began, compare=False)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All but when it started: what makes one run like another."""
+        return {"time_limit": self.time_limit, "effort": self.effort, "seed": self.seed, "workers": self.workers}
+
+    @property
+    def left(self) -> float:
+        """Seconds left of the time limit, more than 0."""
+        return max(1e-3, self.time_limit - (time.monotonic() - self.started))
+
+    def restarted(self, seconds_used: float = 0.0) -> SearchOptions:
+        """The same from now on, on this machine, ``seconds_used`` of the time limit being gone."""
+        return replace(self, started=time.monotonic() - seconds_used)
+
+    def shortened(self, share: float) -> SearchOptions:
+        """The same with ``share`` of what is left of the time limit; unchanged where an effort ends the search."""
+        if self.effort is not None or share == 1.0:
+            return self
+        return replace(self, time_limit=self.time_limit - (1 - share) * self.left)
+
+    def budget(self) -> Budget:
+        """The budget of the search, some of whose time may be gone."""
+        from weft.solver.cpsat.solve import Budget
+
+        return Budget(seconds=self.time_limit, deterministic=self.effort, seed=self.seed, workers=self.workers,
+                      started=self.started)
+
+    @contextlib.contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Reading and the making of placements stop at their checkpoints when their part of the time is over."""
+        from weft.solver.clock import watching
+
+        until = self.started + self.time_limit * (_PREPARATION if self.effort is None else 1.0)
+        with watching(lambda: time.monotonic() >= until):
+            yield

@@ -1,0 +1,204 @@
+"""Why this placement: what each one considered would have cost, and what ruled it out, in numbers and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.coverage import OTHERS
+from weft.app.place.memory_plans import plan_lines
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.text.units import memory_text, time_text
+
+if TYPE_CHECKING:
+    from weft.models.tensor_parallel.parts import Part
+    from weft.models.tensor_parallel.shapes import ShapeCandidate
+    from weft.models.tensor_parallel.space import Space
+
+__all__ = ["Searched", "choice", "choice_lines", "covered_lines", "shape_placement_details"]
+
+#: Placements that one line of text each tells of; the rest are counted.
+_MOST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """One placement after the search: its lower bound, and its best makespan where it was scheduled. ``cut``: layers
+    on each of its stages."""
+
+    placement: str
+    bound: float
+    makespan: float | None
+    chosen: bool
+    refusal: str = ""
+    cut: tuple[int, ...] = ()
+
+
+def choice(rows: Sequence[Searched], refused: Sequence[tuple[str, str]], best: float,
+           any_bound: float | None) -> dict[str, Any]:
+    """Entries for a schedule's ``solver``: ``alternatives``, best first, and a bound on every placement there is.
+
+    A placement's ``verdict`` is "chosen", "bound" (its lower bound is not below the best makespan), "worse" (a
+    schedule of it was found, none better, and its bound alone does not rule it out), "memory" (nothing fits) or
+    "unknown" (time ended before it had a schedule).
+    """
+    entries: list[dict[str, Any]] = []
+    for row in sorted(rows, key=lambda row: (not row.chosen, row.makespan or row.bound)):
+        verdict = ("chosen" if row.chosen else "memory" if row.refusal else
+                   "bound" if row.bound >= best * (1 - RELATIVE_TOLERANCE) else
+                   "unknown" if row.makespan is None else "worse")
+        entries.append({key: value for key, value in asdict(row).items() if key not in ("chosen", "refusal")}
+                       | {"verdict": verdict} | ({"reason": row.refusal} if row.refusal else {}))
+    entries += [{"placement": shape, "bound": None, "makespan": None, "verdict": "none", "reason": reason}
+                for shape, reason in refused]
+    return {"alternatives": entries} | ({} if any_bound is None else {"bound_over_any_placement": min(any_bound, best)})
+
+
+def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[str, dict[str, Any]]:
+    """The title of ``candidate`` and what its schedules say of it; lists by GPU, not by device of its problem."""
+    backward = {"full": "B", "split": "I+W", "none": "inference"}[candidate.backward]
+    title = f"{candidate.title}, {backward}"
+    of_gpu = {gpu: d for d, group in enumerate(candidate.gpus) for gpu in group}
+    static = [candidate.static_memory[of_gpu[gpu]] for gpu in sorted(of_gpu)]
+    return title, {
+        "placement": title,
+        "static_memory": static,
+        "gpu_memory": [space.capacity] * len(static),
+        "bytes_per_parameter": dict(space.classes),
+        "layers_of_stage": [list(names) for names in candidate.layers_of_part],
+        "gpus_of_stage": [list(part.gpus) for part in candidate.parts],
+        "tensor_parallel": [_exchanges(space, part.degree, names)
+                            for part, names in zip(candidate.parts, candidate.layers_of_part, strict=True)],
+        **({"co_shard": [_in_parts(space, part) for part in candidate.parts]}
+           if any(part.co_shard for part in candidate.parts) else {}),
+        **({"replicas": candidate.replicas} if candidate.replicas > 1 else {}),
+        **({"notes": list(space.family.notes)} if space.family.notes else {}),
+    }
+
+
+def _in_parts(space: Space, part: Part) -> dict[str, Any] | None:
+    """In which parts the layers of ``part`` run in turn, and what that costs and saves for one micro-batch."""
+    if not part.co_shard:
+        return None
+    from weft.models.tensor_parallel.parts import stage_cost
+
+    whole = stage_cost(space.costs[1], part.layers)
+    return {"parts": part.co_shard, "seconds_more": round((part.cost.load - whole.load) * 1e-9, 9),
+            "kept_less": whole.activation - part.cost.activation,
+            "workspace_less": max(whole.workspace_forward, whole.workspace_backward)
+            - max(part.cost.workspace_forward, part.cost.workspace_backward)}
+
+
+def _exchanges(space: Space, degree: int, layers: Sequence[str]) -> dict[str, Any]:
+    """How the operators of ``layers`` are split at ``degree``, by kind; their collectives for a micro-batch; and where
+    their times come from."""
+    sharded, inside = space.sharded[degree], set(layers)
+    splits: dict[str, str] = {}
+    for operator in space.graph.operators:
+        option = sharded.choices[operator.name]
+        if operator.layer in inside and option is not None:
+            splits[operator.name.partition(".")[2] or operator.name] = option.dimension
+    counts: dict[str, int] = {}
+    seconds = 0.0
+    for entry in sharded.exchanges:
+        if entry.layer in inside:
+            for step in (entry.exchange.forward, entry.exchange.backward):
+                if step not in ("none", "slice"):
+                    counts[step] = counts.get(step, 0) + 1
+            seconds += entry.forward + entry.backward
+    return {"degree": degree, "splits": splits, "collectives": counts, "seconds": round(seconds, 9),
+            "origins": space.origins(degree, inside)}
+
+
+def covered_lines(schedule: Schedule) -> list[str]:
+    """Which placements the schedule is the best of, as far as that is proven; none for a block problem."""
+    covered, bound = schedule.solver.get("covered"), schedule.solver.get("bound_over_placements")
+    if not covered:
+        return []
+    if bound is None:
+        return [f"covered   {covered}; {OTHERS}"]
+    proof = ("proven optimal" if schedule.makespan <= bound * (1 + RELATIVE_TOLERANCE) else
+             f"lower bound {' '.join(time_text(bound, schedule.problem.time_unit))}")
+    return [f"covered   {proof} over {covered}; {OTHERS}"]
+
+
+def choice_lines(schedule: Schedule) -> list[str]:
+    """What was chosen, what each GPU holds, and why nothing else was, a line each; none for a block problem."""
+    entries = schedule.solver.get("alternatives")
+    if not isinstance(entries, list):
+        return plan_lines(schedule)
+    unit = schedule.problem.time_unit
+    lines = [*_stages(schedule), *plan_lines(schedule), *_memory(schedule)]
+    bound = schedule.solver.get("bound_over_any_placement")
+    if isinstance(bound, float) and bound > 0:
+        lines.append(f"no placement on groups of these GPUs, whatever its shape and order, is shorter than "
+                     f"{' '.join(time_text(bound, unit))} (gap {schedule.makespan / bound - 1:.2%})")
+    others = [entry for entry in entries if entry["verdict"] != "chosen"]
+    told = {entry["placement"] for entry in entries if entry["verdict"] == "chosen"}
+    for entry in others[:_MOST_LINES]:
+        again = ", cut otherwise" if entry["placement"] in told else ""  # for another number of micro-batches in flight
+        told.add(entry["placement"])
+        lines.append(f"{entry['placement']}{again}: {_verdict(entry, unit)}")
+    if len(others) > _MOST_LINES:
+        lines.append(f"{len(others) - _MOST_LINES} more in the schedule's solver.alternatives")
+    return lines
+
+
+def _verdict(entry: Mapping[str, Any], unit: str) -> str:
+    def shown(value: float) -> str:
+        return " ".join(time_text(value, unit))
+
+    if entry["verdict"] in ("none", "memory"):
+        return str(entry["reason"])
+    cost = "" if entry["makespan"] is None else f"{shown(entry['makespan'])} at best so far, "
+    return cost + {"bound": f"ruled out: not below {shown(entry['bound'])}",
+                   "worse": f"not below {shown(entry['bound'])}",
+                   "unknown": f"not searched to its end: not below {shown(entry['bound'])}"}[entry["verdict"]]
+
+
+def _stages(schedule: Schedule) -> list[str]:
+    layers, gpus = schedule.solver.get("layers_of_stage"), schedule.solver.get("gpus_of_stage")
+    if not isinstance(layers, list) or not isinstance(gpus, list):
+        return []
+    rows = []
+    in_turn = schedule.solver.get("co_shard") or [None] * len(layers)
+    for names, where, how, parts in zip(layers, gpus, schedule.solver["tensor_parallel"], in_turn, strict=True):
+        what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]} ({len(names)} layers)"
+        place = f"GPU {where[0]}" if len(where) == 1 else (
+            f"all {len(where)} GPUs" if len(where) == len(schedule.problem.devices) else
+            f"GPUs {', '.join(map(str, where))}")
+        steps = ", ".join(f"{count} {kind.replace('_', '-')}" for kind, count in sorted(how["collectives"].items()))
+        known = sum(share for origin, share in how.get("origins", {}).items() if origin != "modelled")
+        rows.append(f"stage     {what} on {place}" + (f": {steps} a micro-batch" if steps else "")
+                    + (f"; {known:.0%} of its time is measured" if known else "") + _turns(parts, schedule))
+    return rows
+
+
+def _turns(parts: Mapping[str, Any] | None, schedule: Schedule) -> str:
+    """What parts that run in turn cost and save, as the end of a stage's line."""
+    if parts is None:
+        return ""
+    time = " ".join(time_text(parts["seconds_more"], schedule.problem.time_unit))
+    kept, workspace = (" ".join(memory_text(parts[key], schedule.problem.memory_unit))
+                       for key in ("kept_less", "workspace_less"))
+    return (f"; {parts['parts']}, run in turn: {time} more a micro-batch, {kept} less kept, {workspace} less "
+            "workspace")
+
+
+def _memory(schedule: Schedule) -> list[str]:
+    static, most = schedule.solver.get("static_memory"), schedule.solver.get("gpu_memory")
+    if not isinstance(static, list) or not isinstance(most, list):
+        return []
+    unit = schedule.problem.memory_unit
+
+    def shown(value: float) -> str:
+        return " ".join(memory_text(value, unit))
+
+    worst = max(range(len(static)), key=lambda d: static[d] + schedule.peak_memory[d])
+    classes = schedule.solver.get("bytes_per_parameter") or {"weights, gradients and optimizer state": 1}
+    total = sum(classes.values())
+    parts = [f"{shown(static[worst] * share / total)} {name}" for name, share in classes.items() if share]
+    return [f"fullest   {schedule.problem.devices[worst].name}: {', '.join(parts)}, "
+            f"{shown(schedule.peak_memory[worst])} activations and workspace"
+            + ("" if most[worst] is None else f", of {shown(most[worst])}")]

@@ -1,0 +1,209 @@
+"""Cutting an operator graph into stages on devices: the file read, the devices chosen, the answer shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from weft.app.lib.options import SearchOptions
+from weft.models.graph.operators import OperatorGraph
+from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
+from weft.solver.placement.chain.search import Step, place
+from weft.solver.placement.dag.stage_dag import GraphPlacement
+from weft.solver.placement.placement import Placement, meets
+from weft.solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
+from weft.text.units import name_text
+
+if TYPE_CHECKING:
+    from weft.models.spec.sections import Spec
+    from weft.solver.problem import Problem
+
+__all__ = ["StepLines", "blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
+
+_ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
+             "a model family")
+#: What ``--devices`` says of one kind: how many, and how much memory (``None``: as the graph says).
+Wish = tuple[int, float | None]
+
+
+def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, options: SearchOptions,
+                 on_step: Callable[[Step], None], *, devices: Mapping[str, Wish] | None, recompute: bool, latency: bool,
+                 stage_graph: bool, slack: float, replicate: bool, whole_layers: bool) -> Placement:
+    """See :func:`weft.place`."""
+    if latency and stage_graph:
+        raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
+                             "leave one of them out")
+    if slack and not stage_graph:
+        raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for one "
+                             "(--stage-graph)")
+    if replicate and not stage_graph:
+        raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages too "
+                             "(--stage-graph)")
+    source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers, replicate=replicate)
+    settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
+    if stage_graph:
+        from weft.solver.placement.dag.search import place_graph
+
+        return place_graph(source, slack=slack, on_step=on_step, **settings)
+    return place(source, latency=latency, on_step=on_step, **settings)
+
+
+def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, devices: Mapping[str, Wish],
+                *, recompute: bool, whole_layers: bool, replicate: bool) -> PlacementProblem:
+    """``source`` as a placement problem: files are told apart by their endings and fields."""
+    if isinstance(source, PlacementProblem):
+        if replicate and not source.degrees:
+            raise PlacementError(f"{source.name} has no times of parts of a micro-batch; give it degrees to replicate")
+        if source.degrees and not replicate:
+            source = dataclasses.replace(source, degrees=())
+        return with_devices(source, devices)
+    if isinstance(source, str | os.PathLike):
+        from weft.models.graph.operator_files import OPERATORS_FORMAT, graph_from_json
+        from weft.solver.io.entries import read_json
+
+        name = os.fspath(source)
+        if name.endswith((".yaml", ".yml")):
+            from weft.models.spec.spec import load_spec
+
+            source = load_spec(name)
+        else:
+            value = read_json(name)
+            if not isinstance(value, dict) or value.get("format") != OPERATORS_FORMAT:
+                from weft.models.graph.formats import load_profiled_graph
+
+                if replicate:
+                    raise PlacementError(_ONE_SIZE.format(name))
+                return with_devices(load_profiled_graph(name, recompute=recompute), devices)
+            source = graph_from_json(value, name)
+    if recompute:
+        raise PlacementError("recompute chooses among the alternatives of a Piper graph; leave it out")
+    from weft.models.candidates.placement_sources import graph_problem, spec_problem
+
+    if isinstance(source, OperatorGraph):
+        if replicate:
+            raise PlacementError(_ONE_SIZE.format(source.name))
+        return graph_problem(source, devices, whole_layers=whole_layers)
+    return with_devices(spec_problem(source, whole_layers=whole_layers, replicate=replicate), devices)
+
+
+def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> PlacementProblem:
+    """``problem`` on other numbers of its kinds of device. Raises :class:`PlacementError` for a kind it has not."""
+    known = [kind.name for kind in problem.kinds]
+    for name in wishes:
+        if name not in known:
+            raise PlacementError(f"devices: the graph knows no kind {name!r}, it has times for {', '.join(known)}")
+
+    def wished(kind: DeviceKind) -> DeviceKind:
+        if kind.name not in wishes:
+            return kind
+        count, memory = wishes[kind.name]
+        return dataclasses.replace(kind, count=count, memory=kind.memory if memory is None else memory)
+
+    return dataclasses.replace(problem, kinds=tuple(map(wished, problem.kinds)))
+
+
+def blocks_of(placement: GraphPlacement, tolerance: float = 0.0) -> Problem:
+    """A graph of stages as a block problem: of each stage a forward and a backward on its devices, with their memory.
+    The all-reduce of a replicated stage, once a step, is in its backwards in equal parts. ``tolerance``: the share by
+    which the modules that run may have other numbers of parameters."""
+    from weft.solver.placement.dag.stage_blocks import stage_problem, work_of
+
+    problem = placement.problem
+    works = work_of(problem, placement.stages, spread=True)
+    blocks = stage_problem(problem.name, works, placement.after, time_unit=problem.time_unit,
+                           memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
+    held = [dict(item for node in stage.nodes for item in problem.nodes[node].parameters)
+            for stage in placement.stages]
+    facts = tuple(StageFacts(f"F{s}", tuple(problem.nodes[node].name for node in stage.nodes),
+                             sum(parameters.values()) if any(held) else None)
+                  for s, (stage, parameters) in enumerate(zip(placement.stages, held, strict=True)))
+    return dataclasses.replace(blocks, model=ModelFacts(
+        facts, ties_between({f"F{s}": parameters for s, parameters in enumerate(held)}), tolerance))
+
+
+def parse_devices(text: str) -> dict[str, Wish]:
+    """``accelerator=4:16GiB,cpu=0`` as counts and memory by kind. Raises ``ValueError`` that says what is allowed."""
+    from weft.models.spec.quantities import parse_bytes
+
+    found: dict[str, Wish] = {}
+    for part in text.split(","):
+        name, equals, rest = part.partition("=")
+        count, colon, memory = rest.partition(":")
+        if not equals or not name.strip() or not count.strip().isdigit() or name.strip() in found:
+            raise ValueError(f"is {text!r}, it must be like accelerator=4,cpu=1 or accelerator=4:16GiB, each kind once")
+        amount = float(parse_bytes(memory.strip())) if colon else None
+        found[name.strip()] = (int(count), amount)
+    return found
+
+
+class StepLines:
+    """Shows on standard error each better placement and what the search does, a line each, once a second at most."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._shown = 0.0
+        self._objective = float("inf")
+
+    def __call__(self, step: Step) -> None:
+        """Show where the search stands."""
+        now = time.monotonic()
+        if self.quiet or (step.objective >= self._objective and now - self._shown < 1.0):
+            return
+        self._objective, self._shown = step.objective, now
+        best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
+        print(f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}", file=sys.stderr)
+
+
+def placement_text(placement: Placement) -> str:
+    """The placement for people: the objective with its proof, and a line for each stage."""
+    problem, unit = placement.problem, placement.problem.time_unit
+    shape = "graphs of stages" if isinstance(placement, GraphPlacement) else "stages in a row"
+    found = "proven optimal" if meets(placement.objective, placement.bound) else f"gap at most {placement.gap:.2%}"
+    proof = f"{found} over every cut of these operators into {shape}"
+    lines = [
+        f"{name_text(problem.name)}: {len(problem.nodes)} operators in {len(placement.stages)} stages",
+        f"bottleneck  {_time(placement.objective, unit)}, lower bound {_time(placement.bound, unit)}: {proof}",
+        f"latency     {_time(placement.latency, unit)}" + (
+            "" if placement.latency_bound is None else f", lower bound {_time(placement.latency_bound, unit)} at this "
+                                                       "bottleneck"),
+    ]
+    if isinstance(placement, GraphPlacement):
+        least = "the least" if meets(placement.least, placement.bound) else "the least found"
+        above = f", {placement.slack:.1%} above {least}, {_time(placement.least, unit)}" if placement.slack else ""
+        lines.append(f"depth       {placement.depth} stages, lower bound {placement.depth_bound} with loads up to "
+                     f"{_time(placement.limit, unit)}{above}")
+    for number, stage in enumerate(placement.stages):
+        kind = problem.kinds[stage.kind]
+        limit = "" if kind.memory is None else f" of {_memory(kind.memory, problem)}"
+        several = f"{stage.devices} x " if stage.devices > 1 else ""
+        added_up = f", {_time(stage.all_reduce, unit)} all-reduce" if stage.all_reduce else ""
+        names = [name_text(problem.nodes[node].name) for node in (stage.nodes[0], stage.nodes[-1])]
+        count = "1 operator" if len(stage.nodes) == 1 else f"{len(stage.nodes)} operators"
+        lines.append(f"  stage {number:<2} {several}{kind.name}: load {_time(stage.load, unit)} "
+                     f"({_time(stage.compute, unit)} compute, {_time(stage.transfers, unit)} transfers{added_up}), "
+                     f"{_memory(stage.memory, problem)}{limit}, {count}, {' ... '.join(dict.fromkeys(names))}"
+                     f"{_place_in_graph(placement, number)}")
+    if placement.solver.get("coarsening"):
+        lines.append(str(placement.solver["coarsening"]))
+    return "\n".join(lines)
+
+
+def _place_in_graph(placement: Placement, stage: int) -> str:
+    if not isinstance(placement, GraphPlacement):
+        return ""
+    after = ", ".join(map(str, placement.after[stage]))
+    return f"; depth {placement.depths[stage]}" + (f", then {after}" if after else "")
+
+
+def _time(value: float, unit: str) -> str:
+    return f"{value * 1e3:.6g} ms" if unit == "s" else f"{value:.6g} {unit}"
+
+
+def _memory(amount: float, problem: PlacementProblem) -> str:
+    if problem.memory_unit == "byte":
+        return f"{amount / 2**30:.2f} GiB"
+    return f"{amount:g} {problem.memory_unit}"

@@ -1,0 +1,375 @@
+"""From a source (spec, block problem) to candidate placements, and the search over all of them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.coverage import Coverage
+from weft.app.lib.domination import undominated
+from weft.app.lib.options import SearchOptions
+from weft.app.lib.verdicts import Searched, choice, shape_placement_details
+from weft.app.place.memory_plans import plan_details, plan_title
+from weft.cli.progress import forewarn
+from weft.solver.bounds.load import load_bound
+from weft.solver.clock import OutOfTime
+from weft.solver.cpsat.solve import Budget
+from weft.solver.history import History
+from weft.solver.io.files import load_problem
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
+from weft.solver.stopping import breakable
+
+if TYPE_CHECKING:
+    from weft.api.sources import Source
+    from weft.models.candidates.build import Candidate
+    from weft.models.spec.spec import Spec
+    from weft.models.tensor_parallel.shapes import ShapeCandidate
+    from weft.models.tensor_parallel.space import Space
+
+#: Seconds of a placement's first turn; each later one is twice as long.
+_FIRST_TURN = 1.0
+
+__all__ = ["Case", "Placement", "case_of", "read_source", "shape_placement", "solve_case", "solve_source"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One way to put the model on the devices. ``title`` says which, "" where there is only one.
+
+    ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
+    all the time (weights, gradients, optimizer state), ``gpu_memory``, what it has for that and the blocks, and
+    ``notes`` on modelled costs; under AdamA ``gradients_freed``, what more it would hold with Adam.
+    """
+
+    title: str
+    problem: Problem
+    details: dict[str, Any]
+    #: The GPUs that each device of ``problem`` stands for, where these are several.
+    gpus: tuple[tuple[int, ...], ...] = ()
+    #: Of the model: a micro-batch of ``problem`` is one of each.
+    replicas: int = 1
+    #: Two chunks a group beside layers on all GPUs: its search is long, and its bound says little at first.
+    is_hard: bool = False
+
+    @cached_property
+    def whole(self) -> Problem:
+        """``problem`` with every GPU written out."""
+        if not self.gpus:
+            return self.problem
+        from weft.models.tensor_parallel.parts import on_every_gpu
+
+        return on_every_gpu(self.problem, self.gpus)
+
+    def label(self, schedule: Schedule) -> Schedule:
+        """``schedule``, on every GPU and with what it says of its placement."""
+        return replace(schedule, problem=self.whole).with_solver(**self.details)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is to be solved: placements to choose from, and how many micro-batches run.
+
+    ``refused``: shapes that are no placement of this model, and why. ``least_period``: seconds a micro-batch that no
+    placement on groups of these GPUs can go below, considered here or not.
+    """
+
+    name: str
+    placements: tuple[Placement, ...]
+    micro_batches: int
+    refused: tuple[tuple[str, str], ...] = ()
+    least_period: float | None = None
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The placements that a bound over all of them is proven for."""
+        return Coverage.of((placement.title, placement.details) for placement in self.placements)
+
+
+def case_of(source: Source, micro_batches: int | None = None) -> Case:
+    """Read ``source`` and list its placements.
+
+    Raises ``FormatError`` or ``SpecError`` for a file that is not right, and ``Infeasible`` for a model that fits the
+    GPUs in no placement.
+    """
+    source = read_source(source)
+    if isinstance(source, Problem):
+        if micro_batches is None:
+            raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
+        return Case(source.name, (Placement("", source, _static_of(source)),), micro_batches)
+    return _case_of_spec(source, micro_batches)
+
+
+def _static_of(problem: Problem) -> dict[str, Any]:
+    """What the devices of a block problem hold beside its blocks, as schedules say it; nothing where it does not say.
+    """
+    if not any(device.static for device in problem.devices):
+        return {}
+    has = [device.memory + device.static for device in problem.devices if device.memory is not None]
+    return {"static_memory": [device.static for device in problem.devices],
+            **({"gpu_memory": has} if len(has) == len(problem.devices) else {})}
+
+
+def read_source(source: Source) -> Problem | Spec:
+    """The spec or block problem that ``source`` is or names. Raises ``FormatError`` or ``SpecError``."""
+    if not isinstance(source, str | os.PathLike):
+        return source
+    if Path(source).suffix.lower() == ".json":
+        return load_problem(source)
+    from weft.models.spec.spec import load_spec
+
+    return load_spec(source)
+
+
+def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
+    from weft.models.candidates.build import TooLate
+    from weft.models.candidates.memory_candidates import decided_least_period, spec_candidates
+    from weft.models.candidates.split import SHAPES, NoSplit
+    from weft.models.tensor_parallel.shapes import together
+
+    count = micro_batches or spec.run.micro_batches
+    try:
+        found = together(spec)
+    except OutOfTime:
+        found = None
+    refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
+    placements = [] if found is None else [shape_placement(candidate, found[0])
+                                         for candidate in undominated(found[1])]
+    chains = found is None or bool(set(SHAPES) & set(spec.placement.shapes))
+    if chains:
+        try:
+            placements = [*map(_placement, undominated(spec_candidates(spec))), *placements]
+        except NoSplit as error:
+            if not placements:
+                raise Infeasible(str(error)) from None
+            refused.insert(0, ("chain", str(error)))
+        except TooLate as error:
+            if not placements:
+                raise Infeasible(str(error)) from None
+            refused.insert(0, ("chain", str(error)))
+    if not placements:
+        raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
+    least = None if found is None else found[0].least_period
+    if least is not None and chains and spec.placement.memory == "decide":
+        # Stages cut at any operator may be faster than any whose layers are whole.
+        least = min(least, decided_least_period(spec))
+    return Case(spec.name, tuple(placements), count, tuple(refused), least)
+
+
+def _placement(candidate: Candidate) -> Placement:
+    backward = {"full": "B", "split": "I+W", "none": "inference"}[candidate.backward]
+    shape = {"chain": "1 stage a GPU", "v": "V, 2 chunks", "loop": "loop, 2 chunks"}[candidate.shape]
+    memory = [None if device.memory is None else device.memory + static
+              for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
+    plan = candidate.decided
+    name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}")
+    return Placement(name, candidate.problem, {
+        "placement": name,
+        "static_memory": list(candidate.static_memory),
+        "gpu_memory": memory,
+        "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
+        **({} if plan is None else {"memory_plan": plan_details(plan)}),
+        **({"notes": list(candidate.notes)} if candidate.notes else {}),
+        **({"optimizer": "adama", "gradients_freed": list(candidate.freed)} if candidate.freed else {}),
+    })
+
+
+def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
+    """The placement that ``candidate`` is."""
+    title, details = shape_placement_details(candidate, space)
+    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
+                     is_hard=candidate.chunks is not None)
+
+
+def solve_source(
+    source: Source,
+    micro_batches: int | None,
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Schedule:
+    """See :func:`weft.solve`."""
+    with options.preparing():
+        case = case_of(source, micro_batches)
+    return solve_case(case, options, on_progress)
+
+
+def solve_case(
+    case: Case,
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Schedule:
+    """The best schedule over all placements of ``case``.
+
+    The placements take turns, those with the smallest lower bounds first (in the first round, hard ones last), and
+    turns grow longer. A placement whose lower bound is not below the best makespan found anywhere is passed over.
+    """
+    budget = options.budget()
+    tournament = _Tournament(case, budget, on_progress)
+    try:
+        with budget.limited(), breakable():
+            tournament.run()
+    except KeyboardInterrupt:
+        budget.interrupted = True
+        if tournament.winner is None:
+            raise
+    return tournament.result()
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A placement in the tournament: the bound by its devices' work and, once that does not rule it out, its search."""
+
+    placement: Placement
+    least: float
+    search: Search | None = None
+    refusal: Infeasible | None = None
+
+    @property
+    def bound(self) -> float:
+        """The proven lower bound on its makespan so far."""
+        return self.least if self.search is None else max(self.least, self.search.makespan_bound)
+
+    @property
+    def makespan(self) -> float:
+        """Of its best schedule so far."""
+        return _makespan(self.search)
+
+    @property
+    def ruled_out(self) -> bool:
+        """Whether it is proven that it has no schedule."""
+        return self.refusal is not None and not isinstance(self.refusal, NoneFound)
+
+    def rank(self, *, easy_first: bool = True) -> tuple[bool, float]:
+        """Smaller for what is to be searched sooner."""
+        return easy_first and self.placement.is_hard, self.bound
+
+
+class _Tournament:
+    """The placements' searches, taking turns within one budget."""
+
+    def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+        self.case = case
+        self.budget = budget
+        self.on_progress = on_progress
+        self.entries = [_Entry(placement, load_bound(placement.problem, self._count(placement)))
+                        for placement in case.placements]
+        self.history = History()  # over all placements
+        self.faults: list[tuple[_Entry, Exception]] = []  # that stopped placements' searches
+
+    @property
+    def winner(self) -> Search | None:
+        """The search that has the best schedule so far."""
+        entry = self._leader
+        return None if entry is None else entry.search
+
+    @property
+    def _leader(self) -> _Entry | None:
+        return min((entry for entry in self.entries if entry.makespan < math.inf), key=lambda entry: entry.makespan,
+                   default=None)
+
+    def _count(self, placement: Placement) -> int:
+        return self.case.micro_batches // placement.replicas
+
+    def run(self) -> None:
+        running: dict[_Entry, Iterator[None]] = {}
+        for entry in sorted(self.entries, key=lambda entry: entry.rank()):
+            # Known schedules first, on all that may be best: none may be better than the answer.
+            if self.budget.left <= 0 and self.winner is not None:
+                return
+            if entry.least >= _makespan(self.winner):
+                continue
+            try:
+                entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report)
+            except Exception as fault:
+                self._note(entry, fault)
+                continue
+            if self.winner is None and entry.search.is_large:
+                forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
+            steps = entry.search.steps()
+            if entry.bound < _makespan(self.winner) and self._take_turn(entry, steps, 0.0):
+                running[entry] = steps
+        turn = _FIRST_TURN
+        while running and not self.budget.spent:
+            first = turn == _FIRST_TURN
+            for entry, steps in sorted(running.items(), key=lambda item: item[0].rank(easy_first=first)):
+                if self.budget.spent:
+                    return
+                leader = self._leader
+                beaten = leader not in (None, entry) and entry.bound >= _makespan(self.winner)
+                if leader is entry and len(running) > 1 and entry.search is not None and entry.search.done:
+                    continue  # proven on its placement: the others' turn
+                if beaten or not self._take_turn(entry, steps, turn):
+                    del running[entry]
+            turn *= 2
+
+    def _take_turn(self, entry: _Entry, steps: Iterator[None], turn: float) -> bool:
+        """Whether the search may go on."""
+        until = self._used() + turn
+        try:
+            for _ in steps:
+                if self._used() >= until or self.budget.spent:
+                    return True
+        except Infeasible as refusal:
+            entry.refusal = refusal
+        except Exception as fault:
+            if entry.search is not None and fault is entry.search.unheard:
+                raise
+            self._note(entry, fault)
+        return False
+
+    def _note(self, entry: _Entry, fault: Exception) -> None:
+        """A fault in one placement's search takes nothing away from the others' schedules."""
+        self.faults.append((entry, fault))
+
+    def _used(self) -> float:
+        return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
+
+    def _report(self, progress: Progress) -> None:
+        leader = self._leader
+        if leader is None or leader.search is None:
+            return
+        self.history.record(self.budget.elapsed, leader.makespan, self._bound())
+        if progress.best.problem is not leader.search.problem:
+            return
+        # What is shown is a bound on every placement: it does not fall when another placement takes the lead.
+        best = replace(progress.best, makespan_bound=min(self._bound(), progress.best.makespan))
+        self.on_progress(replace(progress, best=leader.placement.label(best)))
+
+    def _bound(self) -> float:
+        return min(entry.bound for entry in self.entries if not entry.ruled_out)
+
+    def result(self) -> Schedule:
+        leader = self._leader
+        if leader is None or leader.search is None:
+            if self.faults:
+                raise self.faults[0][1]
+            first = min(self.entries, key=lambda entry: entry.ruled_out, default=None)
+            raise (first and first.refusal) or NoneFound(
+                f"{self.case.name}: no schedule that fits the devices' memory was found within the limit, and it is "
+                "not proven that there is none; give it more time or memory")
+        best = leader.search.result()
+        covered = self.case.coverage.text()
+        if self.faults:
+            best = best.with_solver(stopped="; ".join([*leader.search.stopped, *(
+                f"{entry.placement.title}: {type(fault).__name__}: {fault}" for entry, fault in self.faults)]))
+        if len(self.entries) == 1:
+            return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))
+        self.history.record(self.budget.elapsed, best.makespan, self._bound())
+        rows = [Searched(entry.placement.title, entry.bound, entry.makespan if entry.makespan < math.inf else None,
+                         entry is leader, str(entry.refusal or ""), cut)
+                for entry, (_, cut) in zip(self.entries, self.case.coverage.considered, strict=True)]
+        return leader.placement.label(best).with_solver(
+            placements=len(self.entries), covered=covered, bound_over_placements=min(self._bound(), best.makespan),
+            **choice(rows, self.case.refused, best.makespan,
+                     None if self.case.least_period is None else self.case.least_period * self.case.micro_batches),
+            history=self.history.to_json())
+
+
+def _makespan(search: Search | None) -> float:
+    return float("inf") if search is None or search.best is None else search.best.makespan

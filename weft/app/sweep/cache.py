@@ -1,0 +1,125 @@
+"""Solved problems on disk, so that an interrupted sweep goes on where it stopped and a repeated one costs nothing.
+
+One file an entry, named by a hash of all that decides the result: the block problems of every placement, micro-batches,
+options of the search, and the code of the solver itself. An entry is taken only if it is whole (a checksum), is the
+answer to this very question, and the judge passes every schedule in it; any other is as good as missing and gets
+rebuilt. What the judge cannot know, such as a lower bound, rests on the checksum: it guards against damage, not against
+forgery.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import Case
+from weft.app.sweep.task import Solved
+from weft.solver.baselines import BASELINES
+from weft.solver.io.entries import Entry, FormatError, read_json, require_format
+from weft.solver.io.files import problem_to_json, schedule_from_json, schedule_to_json
+from weft.solver.io.writing import write_atomically
+from weft.solver.judge.claims import judge_claims
+from weft.solver.schedule import Schedule
+from weft.solver.validate import violations
+
+__all__ = ["Cache", "default_folder", "key_of"]
+
+CACHE_FORMAT = "weft.cache/1"
+#: weft's own schedule among an entry's schedules; the others go by the names of the known schedules.
+OWN = "weft"
+
+
+def default_folder() -> Path:
+    """Where solved problems are kept: ``weft`` in the user's cache folder (``XDG_CACHE_HOME``, else ``~/.cache``)."""
+    stated = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(stated) if os.path.isabs(stated) else Path.home() / ".cache") / "weft"
+
+
+def key_of(case: Case, options: SearchOptions) -> str:
+    """The hash of all that decides what :func:`weft.app.sweep.task.solve_point` returns."""
+    return _digest({
+        "format": CACHE_FORMAT,
+        "made_by": _makers(),
+        "micro_batches": case.micro_batches,
+        "options": options.settings,
+        "refused": case.refused,
+        "least_period": repr(case.least_period),
+        "placements": [{"title": placement.title, "details": placement.details,
+                        "problem": problem_to_json(placement.problem)} for placement in case.placements],
+    })
+
+
+class Cache:
+    """A folder of solved problems; it is made when the first one is saved."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, key: str) -> Path:
+        """The file of an entry."""
+        return self.folder / f"{key}.json"
+
+    def load(self, key: str, case: Case) -> Solved | None:
+        """The entry ``key`` (from :func:`key_of`) for ``case``, ``None`` where there is none that can be trusted."""
+        try:
+            entry = Entry(read_json(self.path(key)), "cache")
+            require_format(entry, CACHE_FORMAT)
+            entry.allow("format", "key", "checksum", "schedules")
+            values = entry.child("schedules").value
+            if entry.text("key") != key or entry.text("checksum") != _digest(values):
+                return None
+            schedules = {name: _trusted(value, case) for name, value in values.items()}
+            if not all(name in BASELINES for name in schedules if name != OWN):
+                return None
+            return Solved(schedules.pop(OWN), schedules)
+        except (ValueError, KeyError):  # FormatError, and numbers that are none
+            return None
+
+    def save(self, key: str, solved: Solved) -> None:
+        """Keep ``solved`` under ``key``. Raises ``OSError``; a file that was there before is then untouched."""
+        schedules = {name: schedule_to_json(schedule)
+                     for name, schedule in ((OWN, solved.weft), *solved.known.items())}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.path(key), json.dumps({
+            "format": CACHE_FORMAT, "key": key, "checksum": _digest(schedules), "schedules": schedules,
+        }, allow_nan=False) + "\n")
+
+
+def _trusted(value: Any, case: Case) -> Schedule:
+    """The schedule in ``value``. Raises ``FormatError`` unless it is a valid one of ``case``."""
+    schedule = schedule_from_json(value)
+    if schedule.micro_batches != case.micro_batches:
+        raise FormatError("cache: the schedule is for another number of micro-batches")
+    if all(schedule.problem != placement.whole for placement in case.placements):
+        raise FormatError("cache: the schedule is for another problem")
+    faults = [*violations(schedule, limit=1), *judge_claims(value, schedule).false]
+    if faults:
+        raise FormatError(f"cache: {faults[0]}")
+    return schedule
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _makers() -> Mapping[str, str]:
+    """What made an entry. The solver's sources are part of it: between two releases they change, the version not."""
+    import weft
+
+    here = Path(weft.__file__).parent
+    home = here / "solver"
+    sources = [*sorted(home.rglob("*.py")), *(here / name for name in (
+        "app/solve.py", "app/compare.py", "app/lib/verdicts.py", "app/lib/options.py", "app/sweep/task.py"))]
+    digest = hashlib.sha256()
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return {"weft": weft.__version__, "sources": digest.hexdigest(), "ortools": metadata.version("ortools")}

@@ -1,0 +1,320 @@
+"""The sweep: every point's case is looked up in the cache or solved on an executor, and its row kept.
+
+The cache is read and written here, not by the workers, which may be on machines that share no file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import Case, case_of, read_source
+from weft.app.sweep.cache import Cache, default_folder, key_of
+from weft.app.sweep.points import Axes, Variant, variants_of
+from weft.app.sweep.refine import tightened
+from weft.app.sweep.result import Known, LeftOut, Row, Sweep, non_dominated, row_of
+from weft.app.sweep.task import Solved, solve_point
+from weft.cli.signals import blocked
+from weft.models.spec.spec import SpecError
+from weft.models.times.profiles import ProfileError
+from weft.solver.problem import Problem
+from weft.solver.step.search import Infeasible
+from weft.solver.stopping import STOP, breakable, shielded
+
+if TYPE_CHECKING:
+    from weft.api.sources import PathLike, Source
+
+__all__ = ["SweepProgress", "dask_executor", "seconds_a_point", "sweep_source"]
+
+#: A point that was added can bring known schedules, on its own placements, that call for another.
+_ROUNDS = 6
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """A point has been settled: its result, whether that was known from before, and all that is settled so far."""
+
+    sweep: Sweep
+    result: Row | LeftOut
+    cached: bool
+    elapsed: float
+
+    @property
+    def done(self) -> int:
+        """How many points are settled."""
+        return len(self.sweep.rows) + len(self.sweep.left_out)
+
+
+def seconds_a_point(effort: float | None) -> float:
+    """How long each point of a sweep is searched unless the caller says: longer where an effort should end it."""
+    return 10.0 if effort is None else 3600.0
+
+
+def sweep_source(
+    source: Source,
+    axes: Axes,
+    options: SearchOptions,
+    on_progress: Callable[[SweepProgress], None],
+    *,
+    executor: Executor | None,
+    processes: int | None,
+    cache: PathLike | bool,
+    refine: bool,
+) -> Sweep:
+    """See :func:`weft.sweep`. The ``options`` are each point's; ``processes`` of them are solved side by side."""
+    for name, value in (("time_limit", options.time_limit), ("effort", options.effort), ("workers", processes)):
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} is {value!r}, it must be greater than 0")
+    source = read_source(source)
+    variants, work = variants_of(source, axes)
+    units = (source.time_unit, source.memory_unit) if isinstance(source, Problem) else ("s", "B")
+    settings = {"time_limit": options.time_limit, "effort": options.effort, "seed": options.seed}
+    blank = Sweep(source.name, len(variants[0].point.memory), *units, work, settings=settings)
+    run = _Run(variants, options, _cache(cache), blank, on_progress)
+    with contextlib.ExitStack() as stack:
+        if executor is None:
+            executor = stack.enter_context(_own_executor(processes or _cores(), len(variants)))
+        run.over(executor, refine)
+    found = run.sweep
+    if not found.rows:
+        if found.interrupted:
+            raise KeyboardInterrupt
+        raise run.refusal
+    return found
+
+
+def _cache(choice: PathLike | bool) -> Cache | None:
+    if choice is False:
+        return None
+    return Cache(default_folder() if choice is True else choice)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    index: int
+    key: str
+
+
+class _Run:
+    """One sweep while it runs: what is settled so far, by the points' numbers."""
+
+    def __init__(self, variants: list[Variant], options: SearchOptions, cache: Cache | None, blank: Sweep,
+                 on_progress: Callable[[SweepProgress], None]) -> None:
+        self.variants, self.options, self.cache, self.on_progress = variants, options, cache, on_progress
+        self.rows: dict[int, Row] = {}
+        self.left_out: dict[int, LeftOut] = {}
+        self.notes: list[str] = []
+        self.cached = 0
+        self.refusal: ValueError = Infeasible("")
+        self._blank = blank
+        self._asked = len(variants)
+        self._cases: dict[int, Case] = {}
+        self._solved: dict[int, Solved] = {}
+        self._pending: dict[Future[Solved | str], _Task] = {}
+        self._started = time.monotonic()
+
+    @property
+    def sweep(self) -> Sweep:
+        """What is settled so far."""
+        unsolved = [variant.point for i, variant in enumerate(self.variants)
+                    if i not in self.rows and i not in self.left_out]
+        return replace(self._blank, rows=tuple(self.rows[i] for i in sorted(self.rows)),
+                       left_out=tuple(self.left_out[i] for i in sorted(self.left_out)), unsolved=tuple(unsolved),
+                       cached=self.cached, notes=tuple(self.notes))
+
+    def over(self, executor: Executor, refine: bool) -> None:
+        """Settle every point, and those that ``refine`` adds; Ctrl-C ends it, and points are left."""
+        try:
+            with breakable():
+                self._settle(range(len(self.variants)), executor)
+                rounds = _ROUNDS if refine else 0
+                while rounds and (added := self._refine()):
+                    self._settle(added, executor)
+                    rounds -= 1
+        except KeyboardInterrupt:
+            self._pending = {future: task for future, task in self._pending.items() if not future.cancel()}
+            self._collect_the_rest()
+        except BrokenExecutor:
+            if STOP.requested:  # the workers were told to end, too
+                return
+            raise ChildProcessError(
+                "a worker process ended unexpectedly (out of memory, or a script without `if __name__ == '__main__':`)"
+                + ("" if self.cache is None else "; what was solved is cached, the same sweep goes on from there")
+            ) from None
+
+    def _settle(self, indices: range, executor: Executor) -> None:
+        for index in indices:
+            self._begin(index, executor)
+            self._collect(timeout=0)
+        while self._pending:
+            self._collect(timeout=None)
+
+    def _refine(self) -> range:
+        """Add a point for each known schedule that is ahead of all rows and of all other known schedules."""
+        ahead = set(self.sweep.ahead)
+        rivals = [(known, index) for index in sorted(self.rows) for known in self.rows[index].known if known in ahead]
+        first = len(self.variants)
+        seen: set[Known] = set()
+        for i in non_dominated([(known.peak, known.throughput) for known, _ in rivals]):
+            known, index = rivals[i]
+            if known not in seen:
+                seen.add(known)
+                variant, case = tightened(self.variants[index], self._cases[index],
+                                          self._solved[index].known[known.name])
+                self._cases[len(self.variants)] = case
+                self.variants.append(variant)
+        return range(first, len(self.variants))
+
+    def _begin(self, index: int, executor: Executor) -> None:
+        """Settle a point without search if that is possible, else hand it to ``executor``."""
+        options = self.options.restarted()
+        if index not in self._cases:
+            try:
+                variant = self.variants[index]
+                with options.preparing():
+                    self._cases[index] = case_of(variant.source, variant.point.micro_batches)
+            except (Infeasible, SpecError, ProfileError) as error:
+                self._leave_out(index, error)
+                return
+        case = self._cases[index]
+        key = key_of(case, self.options)
+        known = None if self.cache is None else self.cache.load(key, case)
+        if known is not None:
+            self.cached += 1
+            self._keep(index, known, cached=True)
+            return
+        used = time.monotonic() - options.started
+        self._pending[executor.submit(solve_point, case, options, used)] = _Task(index, key)
+
+    def _collect(self, timeout: float | None) -> None:
+        """Take what has been solved; ``timeout`` ``None`` waits until there is something."""
+        done, _ = wait(self._pending, timeout, FIRST_COMPLETED)
+        for future in sorted(done, key=lambda future: self._pending[future].index):
+            with shielded():  # from the list of what is pending to that of what is settled, and onto the disk
+                self._take(future, self._pending.pop(future))
+
+    def _take(self, future: Future[Solved | str], task: _Task) -> None:
+        if future.cancelled():
+            return
+        try:
+            result = future.result()
+        except ImportError as error:
+            raise ImportError(f"a worker cannot import what it needs ({error}): install weft there") from error
+        if isinstance(result, str):
+            self._leave_out(task.index, Infeasible(result))
+            return
+        self._save(task.key, result)
+        self._keep(task.index, result, cached=False)
+
+    def _collect_the_rest(self) -> None:
+        """Take what was solved when the sweep was interrupted; workers that the interrupt reached as well say so."""
+        while any(future.done() for future in self._pending):
+            with contextlib.suppress(KeyboardInterrupt, BrokenExecutor):
+                self._collect(timeout=0)
+
+    def _save(self, key: str, solved: Solved) -> None:
+        if self.cache is None:
+            return
+        try:
+            self.cache.save(key, solved)
+        except OSError as error:  # results are worth more than their cache
+            self.notes.append(f"not cached: {error.filename or self.cache.folder}: {error.strerror or error}")
+            self.cache = None
+
+    def _keep(self, index: int, solved: Solved, *, cached: bool) -> None:
+        self._solved[index] = solved
+        self.rows[index] = row_of(self.variants[index], solved, added=index >= self._asked)
+        self._report(self.rows[index], cached)
+
+    def _leave_out(self, index: int, error: ValueError) -> None:
+        if not self.left_out or isinstance(error, Infeasible):
+            self.refusal = error
+        self.left_out[index] = LeftOut(self.variants[index].point, str(error))
+        self._report(self.left_out[index], cached=False)
+
+    def _report(self, result: Row | LeftOut, cached: bool) -> None:
+        self.on_progress(SweepProgress(self.sweep, result, cached, time.monotonic() - self._started))
+
+
+# -- executors -----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """The executor of a Dask cluster whose scheduler is at ``address``.
+
+    Raises ``ImportError`` where Dask is missing and ``OSError`` where no scheduler answers or a worker dies.
+    """
+    try:
+        from distributed import Client, KilledWorker
+    except ImportError:
+        raise ImportError("--dask needs Dask: install it with  pip install 'weft[dask]'") from None
+    try:
+        client = Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise OSError(f"no Dask scheduler answers at {address!r} ({error or type(error).__name__})") from None
+    with client:
+        try:
+            yield client.get_executor(pure=False)
+        except KilledWorker as error:
+            raise ChildProcessError(f"a Dask worker ended unexpectedly ({error})") from None
+
+
+@contextlib.contextmanager
+def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
+    """A process pool, or this process where one worker is enough; Ctrl-C ends its workers at once."""
+    if min(workers, tasks) == 1:
+        yield _InThisProcess()
+        return
+    context = multiprocessing.get_context("spawn")  # fork copies the locks of threads that the copy does not have
+    watched, held = context.Pipe(duplex=False)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
+    try:
+        with blocked():  # the first task starts all workers
+            pool.submit(int)
+        yield pool
+    finally:
+        held.close()
+        if STOP.requested:  # those that are still being imported do not watch yet
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent(watched: Connection) -> None:
+    """In a new worker, which hears no signals: end when the parent closes its end of ``watched`` or dies."""
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            watched.recv()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _InThisProcess(Executor):
+    """Runs what is submitted at once, here."""
+
+    def submit(self, function: Callable[_P, _T], /, *arguments: _P.args, **options: _P.kwargs) -> Future[_T]:
+        future: Future[_T] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

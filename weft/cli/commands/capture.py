@@ -1,0 +1,54 @@
+"""``weft capture``: the operators of a model file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import weft
+from weft.cli.commands.command import GOOD, Command
+from weft.cli.commands.output import JSON, require_output, require_torch
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL.pt2", help="a file of torch.export.save")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the operators there (format weft.operators/1)")
+    command.add_argument("--layers", action="store_true", help="write one operator a layer instead")
+    command.add_argument("--json", action="store_true", help="print them as JSON")
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_torch("capture")
+    from weft.app.capture import graph_lines
+    from weft.models.graph.layers_view import by_layer
+    from weft.models.graph.operator_files import graph_to_json, save_graph
+
+    require_output(options.output, "an operator graph", JSON, [options.model])
+    graph = weft.capture(options.model)
+    shown = by_layer(graph)
+    if options.output:
+        save_graph(shown if options.layers else graph, options.output)
+    if options.json:
+        print(json.dumps(graph_to_json(shown if options.layers else graph)))
+        return GOOD
+    print("\n".join(graph_lines(graph, shown)))
+    if options.output:
+        print(f"written to {options.output}")
+    return GOOD
+
+
+COMMAND = Command(
+    name="capture",
+    summary="read a model of your own: its operators, what they compute, read, keep and share",
+    paragraphs=(
+        "MODEL is what torch.export.save wrote. Nothing in it is unpickled and no code runs but torch's own, on "
+        "tensors without data; so no weight is loaded either. Counted are floating-point operations and bytes of "
+        "every operator's forward and of both parts of its backward, and which tensors autograd keeps: exactly "
+        "those of a run on a CPU. What could not be followed is named, with what was assumed instead.",
+    ),
+    example="weft capture model.pt2 -o graph.json",
+    arguments=_arguments,
+    run=_run,
+)

@@ -1,0 +1,40 @@
+"""``weft demo``: the GPT-1.3B demonstration."""
+
+from __future__ import annotations
+
+import argparse
+
+import weft
+from weft.cli.commands.arguments import add_search
+from weft.cli.commands.command import GOOD, Command
+from weft.cli.commands.output import require_folder, search, show
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-o", "--output", metavar="FOLDER", default="weft-demo",
+                         help="where to (default: weft-demo)")
+    add_search(command, time_limit=30.0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_folder(options.output)
+    shown = search(weft.demo, options.output, options)
+    show(shown.comparison, options.json)
+    if not options.json:
+        print("written: " + "  ".join(str(path) for path in shown.files))
+    return GOOD
+
+
+COMMAND = Command(
+    name="demo",
+    summary="plan GPT-1.3B on four V100s with measured costs",
+    paragraphs=(
+        "Compares the known schedules with weft's at a memory cap where the difference matters, prints the "
+        "table, and writes picture (HTML, SVG, PNG), Perfetto trace, schedule and plan into a folder.",
+    ),
+    example="weft demo",
+    arguments=_arguments,
+    run=_run,
+)

@@ -1,0 +1,46 @@
+"""``weft explain``: what a schedule's length hangs on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import weft
+from weft.cli.commands.arguments import add_search, count, micro_batches
+from weft.cli.commands.command import GOOD, NO, Command
+from weft.cli.commands.output import search
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", metavar="SOURCE", help="a schedule, a block problem (.json) or a model spec (.yaml)")
+    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N",
+                         help="how many micro-batches run (a schedule or spec says it itself)")
+    command.add_argument("--what-if", action="store_true", help="add what changes of memory and speed would give")
+    command.add_argument("--in-flight", type=count, metavar="N", help="ask whether N micro-batches fit at once")
+    add_search(command, time_limit=30.0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    found = search(weft.explain, options.spec, options, micro_batches=options.micro_batches, what_if=options.what_if,
+                   in_flight=options.in_flight)
+    print(json.dumps(found.to_json()) if options.json else found)
+    return NO if found.schedule is None else GOOD
+
+
+COMMAND = Command(
+    name="explain",
+    summary="say what a schedule's length hangs on, or why there is none",
+    paragraphs=(
+        "SOURCE is a schedule file, or a model spec or block problem, which is solved first. Told are the critical "
+        "path of the makespan, the critical cycle of the period, and each GPU's idle time by what it waits for: the "
+        "pipeline to fill, other blocks' results, transfers, memory to be given back, nothing but the order, the "
+        "rest to end.",
+        "Where no schedule fits: which blocks collide in which GPU's memory, how much is missing, and what would "
+        "work (exit status 1). --what-if tries one more GiB, transfers twice as fast and each stage 10 % shorter.",
+    ),
+    example="weft explain schedule.json --what-if\nweft explain problem.json -n 8 --in-flight 4",
+    arguments=_arguments,
+    run=_run,
+)

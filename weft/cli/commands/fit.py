@@ -1,0 +1,46 @@
+"""``weft fit``: measured timelines as corrected costs."""
+
+from __future__ import annotations
+
+import argparse
+
+import weft
+from weft.cli.commands.command import GOOD, Command
+from weft.cli.commands.output import JSON, kept, require_output, show
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("plan", metavar="PLAN", help="the plan or schedule that ran (weft.plan/1, weft.schedule/1)")
+    command.add_argument("timelines", metavar="TIMELINE", nargs="+", help="a measured run of it (weft.timeline/1)")
+    command.add_argument("-o", "--output", metavar="FILE", help="write the problem with measured costs there")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_output(options.output, "a problem", JSON, [options.plan, *options.timelines])
+    found = weft.fit(options.plan, *options.timelines)
+    if options.output:
+        kept(found.save, options.output, "the problem")
+    show(found, options.json)
+    if not options.json:
+        for warning in found.warnings:
+            print(f"warning: {warning}")
+        if options.output:
+            print(f"written to {options.output}")
+    return GOOD
+
+
+COMMAND = Command(
+    name="fit",
+    summary="turn measured timelines into corrected costs",
+    paragraphs=(
+        "PLAN is the plan or schedule that ran, each TIMELINE what `weft replay --timeline` wrote of a run. Told are "
+        "every block's planned duration and the median of the measured ones, with their spread, and the transfers "
+        "that could be seen. The problem written with -o has the measured figures, for the next `weft solve`.",
+    ),
+    example="weft fit plan.json run1.json run2.json -o measured.json && weft solve measured.json -n 8 -o better.json",
+    arguments=_arguments,
+    run=_run,
+)

@@ -1,0 +1,72 @@
+"""``weft latency``: latency of one micro-batch against throughput."""
+
+from __future__ import annotations
+
+import argparse
+
+import weft
+from weft.cli.commands.arguments import add_search, add_spec, count
+from weft.cli.commands.command import GOOD, SPEC, Command
+from weft.cli.commands.output import kept, require_output, show, told
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add_spec(command)
+    floor = command.add_mutually_exclusive_group()
+    floor.add_argument("--throughput", metavar="RATE", help="at least so many micro-batches per time, as 12.5/s")
+    floor.add_argument("--period", metavar="TIME", help="one micro-batch at least every so often, as 80ms")
+    command.add_argument("--points", type=count, default=8, metavar="N",
+                         help="points of the trade-off, its two ends among them (default: 8)")
+    command.add_argument("-o", "--output", metavar="FILE", action="append",
+                         help="where to (.json, .html, .svg, .png); may be given several times")
+    add_search(command, time_limit=60.0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from weft.app.latency.result import OUTPUTS
+    from weft.cli.progress import Waiting
+
+    for output in options.output or ():
+        require_output(output, "a latency", OUTPUTS, [options.spec])
+    with Waiting(quiet=options.quiet) as waiting:
+        from weft.app.latency.search import PointLines
+
+        found = weft.latency(
+            options.spec, throughput=options.throughput, period=options.period, points=options.points,
+            micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort,
+            seed=options.seed, workers=options.workers,
+            on_progress=told(waiting.before(PointLines(quiet=options.quiet))))
+    for output in options.output or ():
+        kept(found.save, output, "the result")
+    show(found, options.json)
+    for output in options.output or ():
+        if not options.json:
+            print(f"written to {output}")
+    return GOOD
+
+
+COMMAND = Command(
+    name="latency",
+    summary="show how long one micro-batch takes at a throughput, or at every one",
+    paragraphs=(
+        SPEC,
+        "Latency is the time from a micro-batch's first start to its last end while another one starts every period. "
+        "With --throughput (micro-batches per time) or --period (the longest allowed) the least latency at that floor "
+        "is searched; without, the whole trade-off from the best throughput to the least latency. Every point "
+        "carries a lower bound that holds over all placements and every schedule of one micro-batch a period. A floor "
+        "that cannot be met is refused with the best throughput (exit status 1). Ctrl-C, SIGTERM and SIGHUP keep what "
+        "was found.",
+        "-o writes, at a floor, the schedule (.json) or its picture (.html, .svg, .png); of the trade-off its numbers "
+        "or its picture. Its latency holds for micro-batches that arrive when the schedule has them begin, as with "
+        "weft replay --paced; those that are all there from the start queue.",
+    ),
+    example=(
+        "weft latency inference.yaml -o front.html\n"
+        "weft latency inference.yaml --throughput 12.5/s -o schedule.json\n"
+        "weft latency problem.json --period 80 --json"
+    ),
+    arguments=_arguments,
+    run=_run,
+)

@@ -1,0 +1,105 @@
+"""``weft replay``: a plan run on real processes, or one rank alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import weft
+from weft.cli.commands.arguments import add_allowed, count, positive
+from weft.cli.commands.command import GOOD, Command
+from weft.cli.commands.output import JSON, require_output, require_torch
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("plan", metavar="PLAN", help="a plan file (weft.plan/2)")
+    command.add_argument("--emulate", action="store_true", help="sleep for each block's duration instead of computing")
+    command.add_argument("--stages", metavar="FILE.py:FUNCTION",
+                         help="where this rank's stages come from (or MODULE:FUNCTION)")
+    add_allowed(command)
+    command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
+                         help="stop everything if a rank makes no progress for so long (default: 60)")
+    command.add_argument("--rank-alone", metavar="R", help="with --stages, without torchrun: run rank R (or all, one "
+                         "after another) by itself on this device, and predict the step")
+    command.add_argument("--device", choices=("cpu", "cuda"), help="with --rank-alone: where (default: what there is)")
+    command.add_argument("--json", action="store_true", help="with --rank-alone: print the result as JSON")
+    command.add_argument("--timeline", metavar="FILE", help="write the measured timeline there")
+    command.add_argument("--time-scale", type=positive, default=1.0, metavar="X",
+                         help="with --emulate: make everything X times as long (default: 1)")
+    command.add_argument("--paced", action="store_true", help="start no micro-batch before the plan does, and tell "
+                         "each one's latency (default: all are there from the start)")
+    command.add_argument("--transport", metavar="NAME",
+                         help="what carries messages: gloo, nccl, shared (memory of one host), or a slow link, "
+                              "emulated:LATENCY,BANDWIDTH in s and bytes/s (default: nccl on GPUs, else gloo)")
+    command.add_argument("--reserve", type=count, metavar="BYTES",
+                         help="what a device has beyond its planned capacity, for messages that arrive early "
+                              "(default: 1 GiB)")
+    command.add_argument("--checkpoint", metavar="FOLDER", help="save training there")
+    command.add_argument("--checkpoint-every", type=count, default=0, metavar="N",
+                         help="after every N batches, and after the last")
+    command.add_argument("--resume", action="store_true", help="go on from the newest checkpoint, if there is one")
+    command.add_argument("--unchecked", action="store_true",
+                         help="with --resume: also from a checkpoint of an earlier weft, which has no checksums")
+    command.add_argument("--replicas", type=count, default=1, metavar="R",
+                         help="train R copies of the plan together, each on its part of every batch (default: 1)")
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_output(options.timeline, "a timeline", JSON, [options.plan])
+    require_torch("replay")
+    if options.rank_alone is not None:
+        return _run_alone(options)
+    if options.device is not None or options.json:
+        raise ValueError("--device and --json of replay are for --rank-alone")
+    found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
+                        timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
+                        reserve=options.reserve, checkpoint=options.checkpoint,
+                        checkpoint_every=options.checkpoint_every, resume=options.resume, unchecked=options.unchecked,
+                        replicas=options.replicas, paced=options.paced, allow_unsplit=options.allow_unsplit,
+                        allow_other_model=options.allow_other_model)
+    if found is not None:  # rank 0 has the whole picture
+        print(found)
+    return GOOD
+
+
+def _run_alone(options: argparse.Namespace) -> int:
+    if options.rank_alone != "all" and not options.rank_alone.isdecimal():
+        raise ValueError(f"--rank-alone is {options.rank_alone!r}, it must be the number of a rank, or all")
+    if options.stages is None or options.emulate:
+        raise ValueError("--rank-alone runs real stages: give --stages MODULE:FUNCTION, without --emulate")
+    together = {"--timeline": options.timeline, "--transport": options.transport, "--checkpoint": options.checkpoint,
+                "--resume": options.resume, "--unchecked": options.unchecked, "--replicas": options.replicas > 1,
+                "--paced": options.paced}
+    for option, given in together.items():
+        if given:
+            raise ValueError(f"{option} is for ranks that run together; --rank-alone runs each by itself")
+    ranks = None if options.rank_alone == "all" else [int(options.rank_alone)]
+    found = weft.replay_alone(options.plan, ranks, stages=options.stages, device=options.device,
+                              allow_unsplit=options.allow_unsplit, allow_other_model=options.allow_other_model)
+    print(json.dumps(found.to_json()) if options.json else found)
+    return GOOD
+
+
+COMMAND = Command(
+    name="replay",
+    summary="run a plan on real processes, one a device",
+    paragraphs=(
+        "Starts on every rank under torchrun: gloo on CPUs, NCCL on GPUs. With --emulate every block sleeps "
+        "for its planned duration; with --stages it runs modules of yours: a function that returns this "
+        "rank's stages. A rank that dies or hangs stops all of them within --timeout seconds and says what it "
+        "waited for.",
+        "With --rank-alone one rank, or all in turn, run in this process on one device, without torchrun: real "
+        "stages and real memory, with what neighbours would send made here. Told are each rank's times and peak "
+        "memory against the plan, and the step that they would make together.",
+    ),
+    example=(
+        "torchrun --nproc-per-node 4 -m weft replay plan.json --emulate\n"
+        "weft replay plan.json --stages my.module:training --rank-alone all"
+    ),
+    arguments=_arguments,
+    run=_run,
+    # Joining and torch's transports wait in native code; while the plan runs, weft.runtime.ranks.watch hears signals.
+    stops=False,
+)

@@ -1,0 +1,56 @@
+"""``weft solve``: the best schedule of a source, written and summed up."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import weft
+from weft.cli.commands.arguments import add_search, add_spec
+from weft.cli.commands.command import GOOD, SPEC, Command
+from weft.cli.commands.output import JSON, require_output, save, search
+from weft.cli.commands.summary import summary
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    add_spec(command)
+    command.add_argument("-o", "--output", metavar="FILE", help="write the schedule there (format weft.schedule/1)")
+    add_search(command, time_limit=60.0)
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_output(options.output, "a schedule", JSON, [options.spec])
+    schedule = search(weft.solve, options.spec, options, micro_batches=options.micro_batches)
+    if options.output is not None:
+        save(schedule, options.output)
+    if options.json:
+        from weft.solver.io.files import schedule_to_json
+
+        told = schedule_to_json(schedule, operations=False)
+        for bulky in ("problem", "operations"):
+            del told[bulky]
+        print(json.dumps({"name": schedule.problem.name, **told}))
+    else:
+        print(summary(schedule))
+        if options.output:
+            print(f"written to {options.output}")
+    return GOOD
+
+
+COMMAND = Command(
+    name="solve",
+    summary="find the best schedule for a model or a block problem",
+    paragraphs=(
+        SPEC,
+        "For a model every placement is searched: one stage a GPU, two chunks a GPU in a V or a loop, with "
+        "the backward whole or split into input- and weight-gradient. Known schedules come first, so that "
+        "there is an answer within a second; then the steady state (the repetend), warm-up and cool-down "
+        "around it, and while time is left the schedule as a whole. Every answer has passed an independent "
+        "check and carries a lower bound. Ctrl-C, SIGTERM and SIGHUP end the search and keep the best answer so far.",
+    ),
+    example="weft solve gpt.yaml -o schedule.json --time-limit 30\nweft solve problem.json --micro-batches 16 --json",
+    arguments=_arguments,
+    run=_run,
+)

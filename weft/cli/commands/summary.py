@@ -1,0 +1,59 @@
+"""A schedule in a few lines of text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weft.solver.schedule import Schedule
+
+__all__ = ["summary"]
+
+
+def summary(schedule: Schedule) -> str:
+    """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""
+    from weft.app.lib.verdicts import choice_lines, covered_lines
+    from weft.text.units import memory_text, name_text, time_text
+
+    unit = schedule.problem.time_unit
+
+    def shown(value: float) -> str:
+        return " ".join(time_text(value, unit))
+
+    bubble = schedule.bubble
+    lines = [
+        f"{name_text(schedule.problem.name)}: {schedule.micro_batches} micro-batches on "
+        f"{len(schedule.problem.devices)} devices"
+        + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
+        f"makespan  {shown(schedule.makespan)}, lower bound {shown(schedule.makespan_bound)}: "
+        + ("proven optimal" if schedule.gap == 0 else "no bound" if schedule.gap == float("inf")
+           else f"gap at most {schedule.gap:.2%}") + (" for this placement" if schedule.solver.get("covered") else ""),
+        *covered_lines(schedule),
+    ]
+    period = schedule.period or schedule.solver.get("repetend_period")
+    if period is not None:
+        bound = schedule.period_bound if schedule.period is not None else schedule.solver["repetend_period_bound"]
+        proof = "" if bound is None else (", proven the shortest that advances one micro-batch a period"
+                                          if period <= bound * (1 + 1e-6) else f", lower bound {shown(bound)}")
+        which = "period    " if schedule.period is not None else "repetend  "
+        where = "" if schedule.period is not None else "; not in this schedule"
+        lines.append(f"{which}{shown(period)} per micro-batch{proof}{where}")
+    lines.append("bubble    " + ", ".join([*([] if bubble.steady is None else [f"steady {bubble.steady:.1%}"]),
+                                          f"step {bubble.step:.1%}", f"span {bubble.span:.1%}"]))
+    static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
+    lines.append("memory    " + ", ".join(
+        f"{name_text(device.name)} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
+        for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)))
+    if "gradients_freed" in schedule.solver:
+        freed = (" ".join(memory_text(amount, schedule.problem.memory_unit))
+                 for amount in schedule.solver["gradients_freed"])
+        lines.append(f"AdamA     no whole gradients are held; with Adam they would take {', '.join(freed)} more")
+    lines += choice_lines(schedule)
+    if schedule.solver.get("stopped"):
+        lines.append("stopped   a part of the search failed, this is the best without it: "
+                     f"{schedule.solver['stopped']}")
+    if schedule.solver.get("interrupted"):
+        lines.append("note      interrupted: the best so far, the search was not finished")
+    notes = schedule.solver.get("notes")
+    lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
+    return "\n".join(lines)

@@ -1,0 +1,96 @@
+"""``weft sweep``: throughput against memory over many variants."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+
+import weft
+from weft.cli.commands.arguments import add_repeatable, counts, positive, texts, workers
+from weft.cli.commands.command import GOOD, INTERRUPTED, SPEC, Command
+from weft.cli.commands.output import kept, require_output, show, told
+
+__all__ = ["COMMAND"]
+
+
+def _arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
+    command.add_argument("--memory", type=texts, metavar="M,M,...",
+                         help="memory of each GPU, as 24GiB or 1.5x what SPEC says (block problem: in its unit)")
+    command.add_argument("-n", "--micro-batches", type=counts, metavar="N,N,...", help="micro-batches in a step")
+    command.add_argument("--micro-batch-size", type=counts, metavar="B,B,...", help="sequences in a micro-batch")
+    command.add_argument("--recompute", type=_recompute, metavar="on|off|both", help="recompute activations or not")
+    command.add_argument("--shapes", type=texts, metavar="S,S,...",
+                         help="solve each of these shapes alone, such as chain, v, loop, groups, tensor, m")
+    command.add_argument("--chunks", type=counts, metavar="C,C,...",
+                         help="solve each number of stages a GPU alone: 1 (chain) or 2 (v, loop)")
+    command.add_argument("-o", "--output", metavar="FILE", action="append",
+                         help="where to (.html, .svg, .png, .json); may be given several times")
+    command.add_argument("--time-limit", type=positive, metavar="SECONDS",
+                         help="end each point's search after so long (default: 10, none with --effort)")
+    add_repeatable(command)
+    command.add_argument("--workers", type=workers, metavar="N", help="processes (default: one a core)")
+    command.add_argument("--dask", metavar="ADDRESS", help="solve on the Dask cluster with this scheduler instead")
+    command.add_argument("--no-refine", dest="refine", action="store_false",
+                         help="add no points at the memory that known schedules ahead of weft's points need")
+    cache = command.add_mutually_exclusive_group()
+    cache.add_argument("--cache", metavar="DIR", default=True, help="keep solved points there (default: ~/.cache/weft)")
+    cache.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor keep solved points")
+    command.add_argument("--quiet", action="store_true", help="do not show progress")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _run(options: argparse.Namespace) -> int:
+    from weft.app.sweep.result import OUTPUTS
+    from weft.app.sweep.run import dask_executor
+    from weft.cli.progress import SweepLines, Waiting
+
+    for output in options.output or ():
+        require_output(output, "a sweep", OUTPUTS, [options.spec])
+    with contextlib.ExitStack() as stack:
+        waiting = stack.enter_context(Waiting(quiet=options.quiet))
+        executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
+        found = weft.sweep(
+            options.spec, memory=options.memory, micro_batches=options.micro_batches,
+            micro_batch_sizes=options.micro_batch_size, recompute=options.recompute, shapes=options.shapes,
+            chunks=options.chunks, executor=executor, workers=options.workers, cache=options.cache,
+            refine=options.refine, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
+            on_progress=told(waiting.before(SweepLines(quiet=options.quiet)),
+                             lambda progress: bool(progress.sweep.rows)))
+    for output in options.output or ():
+        kept(found.save, output, "the sweep")
+    show(found, options.json)
+    for output in options.output or ():
+        if not options.json:
+            print(f"written to {output}")
+    return INTERRUPTED if found.interrupted else GOOD
+
+
+def _recompute(text: str) -> list[bool]:
+    choices = {"on": [True], "off": [False], "both": [False, True]}
+    if text not in choices:
+        raise argparse.ArgumentTypeError(f"is {text!r}, it must be on, off or both")
+    return choices[text]
+
+
+COMMAND = Command(
+    name="sweep",
+    summary="show what memory buys in throughput: solve many variants, draw the Pareto front",
+    paragraphs=(
+        SPEC,
+        "Solves every combination of the values given and prints time, throughput and peak memory of each, beside "
+        "the best known schedule at the same memory. What is not given stays as SPEC says. A point that fits no "
+        "GPU, or that there are no costs for (shipped GPT profiles have micro-batches of 1, 2, 4 and 8), is left "
+        "out and named. Where a known schedule needs less memory than the points asked for, points are added. "
+        "The ending of the output chooses: .html, .svg, .png draw tokens per second against GiB; "
+        ".json holds the numbers.",
+        "Points are solved side by side, one process a core, or on a Dask cluster. Each solved point is kept on "
+        "disk: after Ctrl-C or SIGTERM, or with more values, the same command solves only what is missing.",
+    ),
+    example=(
+        "weft sweep gpt.yaml --memory 16GiB,20GiB,24GiB --micro-batches 8,16 --recompute both -o front.html\n"
+        "weft sweep problem.json --memory 1x,1.5x,2x --micro-batches 16 --json"
+    ),
+    arguments=_arguments,
+    run=_run,
+)
