@@ -2,7 +2,7 @@
 
 Times become ticks. Decimal durations (what profiles and people write) are represented exactly as long as that takes
 no more than about 2**36 ticks for one micro-batch; otherwise they are rounded *up* to a tick, so that any order
-found is feasible in real time. What that does to bounds, :meth:`Instance.bound` takes back, the smaller of two ways:
+found is feasible in real time. What that does to bounds, :meth:`TickProblem.bound` takes back, the smaller of two ways:
 
 * By share. ``inflation`` is the largest share by which an amount grew. Scaling a real schedule by it gives one that
   fits the rounded amounts, hence ``bound(rounded) / inflation <= optimum(real)``.
@@ -32,7 +32,7 @@ from functools import cache, cached_property
 
 from weft.solver.problem import Number, Problem, ProblemError
 
-__all__ = ["Arc", "Instance", "in_whole_numbers"]
+__all__ = ["Arc", "TickProblem", "in_whole_numbers"]
 
 _MOST_TICKS = 2**36
 _MOST_MEMORY = 2**52
@@ -53,7 +53,7 @@ class Arc:
 
 
 @dataclass(frozen=True)
-class Instance:
+class TickProblem:
     """The integer view of ``problem``.
 
     ``take[d][i]`` is what block i takes on device d when it starts (workspace included), ``change[d][i]`` by how
@@ -74,7 +74,7 @@ class Instance:
     memory_unit: Fraction
 
     @classmethod
-    def of(cls, problem: Problem) -> Instance:
+    def of(cls, problem: Problem) -> TickProblem:
         """Raises :class:`ProblemError` if memory amounts have too many digits to add them exactly."""
         dependencies = list(problem.dependencies())
         lags = [dependency.lag for _, _, dependency in dependencies]
@@ -153,7 +153,7 @@ class Instance:
         """Pairs i < j of blocks that have a device in common, hence never overlap."""
         return sorted({(i, j) for on in set(self.blocks_on) for i in on for j in on if i < j})
 
-    def refined(self, factor: int) -> Instance:
+    def refined(self, factor: int) -> TickProblem:
         """The same instance with ticks ``factor`` times shorter."""
         return replace(
             self,

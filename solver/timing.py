@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from weft.solver.clock import checked, checkpoint
+from weft.solver.control.clock import checked, checkpoint
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 

@@ -13,8 +13,8 @@ The rules:
 - at no time does a device hold more than its memory. What ends gives back before what starts at that time takes.
   Amounts are added exactly, as the decimal numbers they are written as: 0.1 + 0.2 fits into 0.3;
 - per block, micro-batch m starts before m + 1 (unless ``in_turn=False``);
-- what the schedule says of itself (bounds, period, repetend) is true, as far as :mod:`weft.solver.judge.statements` can
-  tell.
+- what the schedule says of itself (bounds, period, repetend) is true, as far as :mod:`weft.solver.validate_statements`
+  can tell.
 
 Times are compared with a tolerance of 1e-9 of the makespan (or of the work and transfers one after another, if that
 is less: idle time must not buy tolerance).
@@ -30,11 +30,11 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 
-from weft.solver.clock import checked
-from weft.solver.judge.statements import Verdict, judge_statements
+from weft.solver.control.clock import checked
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.validate_columns import Amounts, Columns
+from weft.solver.validate_statements import Verdict, judge_statements
 
 __all__ = ["InvalidSchedule", "peaks", "statements", "validate", "violations"]
 

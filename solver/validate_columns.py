@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 

@@ -25,10 +25,10 @@ from tests.support.paths import DATA, SPECS
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["GOLDEN", "RUNS", "differences"]
 
@@ -70,16 +70,16 @@ def _uniform(devices: list[int], split: bool, memory: int, micro_batches: int) -
 
 
 def _period(shape: str, devices: int, split: bool, cap: float) -> dict[str, Any]:
-    instance = Instance.of(scale.problem(shape, devices, split, cap, 0))
-    found = find_repetend(instance, one_at_a_time(instance), Budget(seconds=UNLIMITED, deterministic=1.0))
+    instance = TickProblem.of(scale.problem(shape, devices, split, cap, 0))
+    found = find_period(instance, one_at_a_time(instance), Budget(seconds=UNLIMITED, deterministic=1.0))
     return {"period": str(found.best.period), "bound": str(found.bound),
             "starts": hashlib.sha256(repr(found.best.starts).encode()).hexdigest()[:16]}
 
 
 def _latency(number: int, slower: Fraction) -> dict[str, Any]:
     problem, _ = generated.problem(generated.suite(540, 1)[number])
-    instance = Instance.of(problem)
-    found = find_repetend(instance, one_at_a_time(instance), Budget(seconds=UNLIMITED, deterministic=0.3))
+    instance = TickProblem.of(problem)
+    found = find_period(instance, one_at_a_time(instance), Budget(seconds=UNLIMITED, deterministic=0.3))
     floor = found.best.period * instance.tick * slower
     serving = weft.latency(problem, period=float(floor), micro_batches=6, time_limit=UNLIMITED, effort=1.0, seed=2)
     return {"points": [[point.period, point.latency, point.bound, _digest(point.schedule)]

@@ -68,7 +68,7 @@ class Claim:
         """The text as the README has to have it; raises :class:`FalseClaimError` where it does not hold."""
         found = self.read(_numbers(self.name))
         if found is False:
-            raise FalseClaimError(f"experiments/{self.name}.json does not bear out: {self.text}")
+            raise FalseClaimError(f"experiments/results/{self.name}.json does not bear out: {self.text}")
         return self.text if found is True else self.text.format(*found)
 
 

@@ -27,7 +27,7 @@ def document() -> str:
 
 def _row(experiment: Experiment) -> str:
     results = "; ".join(claim.told() for claim in CLAIMS if claim.name == experiment.name) or "-"
-    file = f"[{experiment.name}.json](../experiments/{experiment.name}.json)"
+    file = f"[{experiment.name}.json](../experiments/results/{experiment.name}.json)"
     return f"| {_cell(experiment.title)} | {file} | `{experiment.command}` | {_cell(results)} |\n"
 
 

@@ -29,7 +29,7 @@ from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.relations import min_dist as closure_module
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 INSTANCES = [("V", 16, False, 1.5), ("M", 8, True, 1.5), ("NN", 8, True, 1.5), ("K", 8, True, 1.25),
              ("V2", 8, False, 1.5), ("V2", 8, True, 1.25), ("loop2", 8, True, 1.25), ("loop2", 32, True, 1.0),
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         row: dict[str, Any] = {"name": case.name, "blocks": len(case.blocks)}
         for name in VARIANTS:
             with without(name):
-                row[name] = _measure(Instance.of(case), name, options.effort)
+                row[name] = _measure(TickProblem.of(case), name, options.effort)
         rows.append(row)
         whole = row["whole"]["cpu_seconds"]
         print(f"{case.name:28} {whole:6.2f} s" + "".join(
@@ -71,7 +71,7 @@ def without(name: str) -> Iterator[None]:
     def raced(change: Callable[[Attempt], Attempt]) -> Callable[..., Any]:
         return lambda attempts, *args: race([change(attempt) for attempt in attempts], *args)
 
-    def dependencies_only(instance: Instance, period: int) -> Any:
+    def dependencies_only(instance: TickProblem, period: int) -> Any:
         if period < instance.heaviest_load:
             return None
         widest = -(closure_module.lag_range(instance, period) + 1) * period
@@ -100,15 +100,15 @@ def without(name: str) -> Iterator[None]:
             yield
 
 
-def _best_seed(instance: Instance) -> Periodic:
+def _best_seed(instance: TickProblem) -> Periodic:
     """The shortest period that a published schedule shows; the search has a list scheduler of its own."""
     return min((periodic_seed(instance, name) for name in BASELINES if name != "greedy"), key=lambda seed: seed.period)
 
 
-def _measure(instance: Instance, name: str, effort: float) -> dict[str, Any]:
+def _measure(instance: TickProblem, name: str, effort: float) -> dict[str, Any]:
     start: Periodic = one_at_a_time(instance) if name == "no published seed" else _best_seed(instance)
     began = time.process_time()
-    found = repetend.find_repetend(instance, start, Budget(seconds=10.0, deterministic=effort))
+    found = repetend.find_period(instance, start, Budget(seconds=10.0, deterministic=effort))
     return {"period": float(found.best.period), "bound": float(found.bound), "proven": found.proven,
             "gap": float(found.best.period / found.bound) - 1, "cpu_seconds": round(time.process_time() - began, 3)}
 

@@ -23,9 +23,9 @@ from typing import Any
 from experiments.lib.provenance import RESULTS, Record
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 CAPS = (1.0, 1.25, 1.5, 2.0)
 
@@ -132,8 +132,8 @@ def measure(case: Problem, seconds: float, workers: int) -> dict[str, Any]:
     """Search the period of one instance."""
     began, cpu = time.perf_counter(), time.process_time()
     budget = Budget(seconds=seconds, workers=workers)
-    instance = Instance.of(case)
-    search = find_repetend(instance, one_at_a_time(instance), budget)
+    instance = TickProblem.of(case)
+    search = find_period(instance, one_at_a_time(instance), budget)
     return {"name": case.name, "blocks": len(case.blocks), "period": float(search.best.period),
             "bound": float(search.bound), "proven": search.proven,
             "gap": float(search.best.period / search.bound) - 1,

@@ -21,10 +21,10 @@ from experiments.lib.provenance import RESULTS, Record
 from weft.models.zoo.shapes import TESSEL_PROBLEMS, shape
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
     began = time.process_time()
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     start = one_at_a_time(instance)
-    search = find_repetend(instance, start, Budget())
+    search = find_period(instance, start, Budget())
     seconds = time.process_time() - began
     schedule = solve(problem, 128, effort=effort)
     return {

@@ -33,7 +33,7 @@ from weft.solver.bounds.windows import rolling_bounds
 from weft.solver.cpsat.solve import Budget
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import NEVER, implied_order
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 KINDS = ("basic", "static", "windows")
 SUITE = RESULTS / "never_worse" / "suite.json"
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     for drawn in suite(540, 0)[::options.every]:
         case, micro_batches = problem(drawn)
-        row = _measure(Instance.of(case), micro_batches, recorded[case.name], options.windows)
+        row = _measure(TickProblem.of(case), micro_batches, recorded[case.name], options.windows)
         rows.append({"name": case.name, **drawn.family, **row})
         if any(gap < -1e-9 for gap in row["gaps"].values()):
             raise AssertionError(f"{case.name}: a bound is above the makespan of a valid schedule")
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _measure(instance: Instance, micro_batches: int, makespan: float, deterministic: float) -> dict[str, Any]:
+def _measure(instance: TickProblem, micro_batches: int, makespan: float, deterministic: float) -> dict[str, Any]:
     bounds, seconds = {"basic": _basic(instance, micro_batches)}, {}
     began = time.process_time()
     bounds["static"] = max(makespan_bound(instance, micro_batches), bounds["basic"])
@@ -82,7 +82,7 @@ def _measure(instance: Instance, micro_batches: int, makespan: float, determinis
                                            for kind in KINDS}, "cpu_seconds": seconds}
 
 
-def _basic(instance: Instance, micro_batches: int) -> Fraction:
+def _basic(instance: TickProblem, micro_batches: int) -> Fraction:
     """Without memory as precedence, and with the heads and tails of one micro-batch for all of them."""
     lags = chains_of_one(instance)
     head = [max(0, int(lags[:, i].max())) for i in instance.blocks]
@@ -106,7 +106,7 @@ def _basic(instance: Instance, micro_batches: int) -> Fraction:
                            for link in range(len(instance.problem.links)) if not _reaches_on(instance, link))])
 
 
-def _reaches_on(instance: Instance, link: int) -> bool:
+def _reaches_on(instance: TickProblem, link: int) -> bool:
     return any(arc.link == link and arc.distance for arc in instance.arcs)
 
 

@@ -22,7 +22,7 @@ from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, re
 from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.models.zoo.gpt import gpt_layers
-from weft.solver.clock import OutOfTime
+from weft.solver.control.clock import OutOfTime
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.memory.problem import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

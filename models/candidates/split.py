@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from weft.models.candidates.stages import Backward, StageCost, Stages, peak_bytes, static_bytes
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.quantities import format_bytes
-from weft.solver.clock import OutOfTime, checkpoint
+from weft.solver.control.clock import OutOfTime, checkpoint
 
 __all__ = ["SHAPES", "NoSplit", "Shape", "Split", "split_chain", "split_layers", "split_loop", "split_v",
            "stage_device"]
@@ -49,7 +49,7 @@ class NoSplit(ValueError):
     What is missing is found when it is asked for, by ``str()`` or by one of these: ``device`` lacks ``missing`` bytes
     in the split that comes closest; ``least`` bytes on that GPU, and as many more on every other one, is the least
     memory with which a split exists. The text leaves that out where time is over before it is found, and they raise
-    :class:`~weft.solver.clock.OutOfTime` then. ``besides``: what the text says further.
+    :class:`~weft.solver.control.clock.OutOfTime` then. ``besides``: what the text says further.
     """
 
     def __init__(self, search: _Search, memory: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from weft.models.candidates.stages import Backward, StageCost, Stages, static_bytes
 from weft.models.layers.costs import LayerCost
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 
 __all__ = ["Cutter", "GroupStage", "InFlight", "Row", "split_row"]
 

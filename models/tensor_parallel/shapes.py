@@ -42,7 +42,7 @@ from weft.models.tensor_parallel.rows import (
     tower_rows,
 )
 from weft.models.tensor_parallel.space import Space, space_of
-from weft.solver.clock import OutOfTime
+from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
 
 #: Why a shape has no placement where it was not looked for.

@@ -26,7 +26,7 @@ from weft.models.tensor_parallel.elimination import Factor, cheapest
 from weft.models.tensor_parallel.layouts import Exchange, Need, Timer, exchange
 from weft.models.tensor_parallel.part_times import PartTimes, has_gradient, layout_of
 from weft.models.times.operator_times import OperatorTime, Origin
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 
 __all__ = ["Exchanged", "Sharded", "shard"]
 

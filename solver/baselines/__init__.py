@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.solver.baselines import (
-    building_blocks as block_search,
-)
+from weft.solver.baselines import building_blocks as block_search
 from weft.solver.baselines import (
     chimera,
     dual_pipe,
@@ -26,9 +24,7 @@ from weft.solver.baselines import (
     zb_v,
     zero_bubble,
 )
-from weft.solver.baselines import (
-    one_f_one_b_plus as spread_1f1b,
-)
+from weft.solver.baselines import one_f_one_b_plus as spread_1f1b
 from weft.solver.baselines.lib.base import Baseline, NotApplicable
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Schedule

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
 from weft.solver.baselines.lib.building_block import BuildingBlock, Flow, Pass
 from weft.solver.baselines.lib.extend import ENOUGH, extended
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 

@@ -23,7 +23,7 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.extend import ENOUGH, extended
 from weft.solver.baselines.lib.priority_rule import fits_in_order, keyed_schedule
 from weft.solver.baselines.lib.twins import on_every_twin, without_twins
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["list_schedule", "orders"]

@@ -18,7 +18,7 @@ import heapq
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 from weft.solver.relations.graph import Graph
 from weft.solver.relations.implied_order import Order
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from weft.solver.problem import Number, Problem
-from weft.solver.ticks import Instance, in_whole_numbers
+from weft.solver.ticks import TickProblem, in_whole_numbers
 
 __all__ = ["exact_load", "exact_load_bound", "load_bound", "work_bound"]
 
@@ -63,7 +63,7 @@ def _bound(problem: Problem, micro_batches: int, durations: Sequence[Number], la
     return bound
 
 
-def work_bound(instance: Instance, micro_batches: int) -> int:
+def work_bound(instance: TickProblem, micro_batches: int) -> int:
     """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks: the same but for blocks on every
     device, in whole numbers."""
     durations, order = instance.durations, instance.problem.topological_order

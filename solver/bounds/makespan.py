@@ -17,10 +17,10 @@ from weft.solver.bounds.heads import Times, heads, laid_out, tails
 from weft.solver.bounds.load import exact_load_bound
 from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
 from weft.solver.bounds.steady import critical_cycle
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 from weft.solver.relations.graph import Graph, common_blocks, graph_of, without_common
 from weft.solver.relations.implied_order import Order, implied_order
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["least_time", "makespan_bound"]
 
@@ -30,7 +30,7 @@ _LAID_OUT = 4000
 _CROWDED = 2000
 
 
-def makespan_bound(instance: Instance, micro_batches: int, order: Order | None = None) -> Fraction:
+def makespan_bound(instance: TickProblem, micro_batches: int, order: Order | None = None) -> Fraction:
     """A lower bound on the makespan of ``micro_batches`` micro-batches, in ticks. ``order``: the implied one."""
     if order is None:
         order = implied_order(instance, graph_of(instance), micro_batches)
@@ -43,14 +43,14 @@ def makespan_bound(instance: Instance, micro_batches: int, order: Order | None =
     return Fraction(bound)
 
 
-def least_time(instance: Instance, micro_batches: int) -> float:
+def least_time(instance: TickProblem, micro_batches: int) -> float:
     """:func:`makespan_bound` in the problem's time unit; not below what the devices' work says of the exact times,
     where ticks have rounded them."""
     bound = instance.bound(makespan_bound(instance, micro_batches), micro_batches)
     return bound if not instance.loss else max(bound, float(exact_load_bound(instance.problem, micro_batches)))
 
 
-def _bound(instance: Instance, micro_batches: int, order: Order) -> int:
+def _bound(instance: TickProblem, micro_batches: int, order: Order) -> int:
     graph = graph_of(instance)
     shown = max(4, _LAID_OUT // len(graph.durations))
     if 2 * shown >= micro_batches:
@@ -108,7 +108,7 @@ def _round_and_round(graph: Graph, order: Order, micro_batches: int, head: Times
     return best
 
 
-def _links(instance: Instance, micro_batches: int) -> int:
+def _links(instance: TickProblem, micro_batches: int) -> int:
     """The work of the busiest link; transfers to later micro-batches included, as often as they take place."""
     work = [0] * len(instance.problem.links)
     for arc in instance.arcs:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from weft.solver.bounds.heads import Times
 from weft.solver.relations.min_dist import Lags, least_lifetimes, longest_paths
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["area_of_one", "chains_of_one", "memory_bound"]
 
 
-def chains_of_one(instance: Instance) -> Lags:
+def chains_of_one(instance: TickProblem) -> Lags:
     """Longest chains within one micro-batch: a period so long that nothing reaches into the next one."""
     horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
     lags = longest_paths(instance, horizon)
@@ -22,7 +22,7 @@ def chains_of_one(instance: Instance) -> Lags:
     return lags
 
 
-def area_of_one(instance: Instance, device: int, lags: Lags) -> int | None:
+def area_of_one(instance: TickProblem, device: int, lags: Lags) -> int | None:
     """Units x ticks that one micro-batch takes up on ``device`` at least; None where memory bounds nothing."""
     if not instance.capacity[device] or not instance.limited(device):
         return None
@@ -32,7 +32,7 @@ def area_of_one(instance: Instance, device: int, lags: Lags) -> int | None:
     return lifetimes.workspace + sum(life * amount for _, _, amount, life in lifetimes.held)
 
 
-def memory_bound(instance: Instance, device: int, area: int, micro_batches: int, head: Times, tail: Times) -> int:
+def memory_bound(instance: TickProblem, device: int, area: int, micro_batches: int, head: Times, tail: Times) -> int:
     """A lower bound on the makespan, in ticks, from ``area`` for each micro-batch on ``device``.
 
     Of capacity x makespan, what cannot be used does not count. By time t at most those have taken whose heads are t or

@@ -8,11 +8,11 @@ from fractions import Fraction
 import numpy as np
 
 from weft.solver.bounds.memory import area_of_one, chains_of_one
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
 from weft.solver.relations.graph import Graph, common_blocks, graph_of, without_common
 from weft.solver.relations.implied_order import Order, implied_order
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Edge", "critical_cycle", "steady_bound"]
 
@@ -29,7 +29,7 @@ class Edge:
     height: int
 
 
-def steady_bound(instance: Instance, order: Order | None = None) -> Fraction:
+def steady_bound(instance: TickProblem, order: Order | None = None) -> Fraction:
     """A lower bound on the time per micro-batch of any steady state, however many micro-batches a period has.
 
     The largest of: the work of the busiest device or link; per device, memory x time that a micro-batch takes up over
@@ -48,7 +48,7 @@ def steady_bound(instance: Instance, order: Order | None = None) -> Fraction:
     return best
 
 
-def _steady(instance: Instance, order: Order) -> Fraction:
+def _steady(instance: TickProblem, order: Order) -> Fraction:
     lags = chains_of_one(instance)
     best = Fraction(instance.heaviest_load)
     for device in instance.distinct_devices:

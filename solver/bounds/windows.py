@@ -24,7 +24,7 @@ from weft.solver.cpsat.solve import Budget, run
 from weft.solver.relations.graph import common_blocks, graph_of, without_common
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.relations.min_dist import least_lifetimes
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["rolling_bounds"]
 
@@ -35,7 +35,7 @@ _MOST_IN_WINDOW = 160
 _MOST_OPERATIONS = 8000
 
 
-def rolling_bounds(instance: Instance, micro_batches: int, budget: Budget, deterministic: float) -> Iterator[int]:
+def rolling_bounds(instance: TickProblem, micro_batches: int, budget: Budget, deterministic: float) -> Iterator[int]:
     """Rising lower bounds on the makespan, in ticks, from wider and wider windows; each step is one window or less.
 
     ``deterministic`` limits all of them together. A step without progress repeats the bound.
@@ -68,7 +68,7 @@ def rolling_bounds(instance: Instance, micro_batches: int, budget: Budget, deter
 class _Roll:
     """The heads of one graph, raised by windows."""
 
-    def __init__(self, instance: Instance, micro_batches: int, order: Order) -> None:
+    def __init__(self, instance: TickProblem, micro_batches: int, order: Order) -> None:
         self.instance = instance
         self.graph = graph_of(instance)
         self.order = order

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from weft.solver.clock import OutOfTime, is_over, watching
-from weft.solver.stopping import STOP, shielded
+from weft.solver.control.clock import OutOfTime, is_over, watching
+from weft.solver.control.stopping import STOP, shielded
 
 __all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
 
@@ -32,7 +32,7 @@ _GRACE = 0.5
 class Budget:
     """How long a search may go on. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent
     measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other stop that somebody asks for
-    (:mod:`weft.solver.stopping`); whoever sees :attr:`spent` returns the best so far.
+    (:mod:`weft.solver.control.stopping`); whoever sees :attr:`spent` returns the best so far.
 
     ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
     that are kept free for what follows the search, such as writing what it found.

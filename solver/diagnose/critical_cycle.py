@@ -17,7 +17,7 @@ from weft.solver.diagnose.critical_path import Levels, Reason
 from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.step.stretch import ends_of_repeats
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["CriticalCycle", "Turn", "critical_cycle"]
 
@@ -93,7 +93,7 @@ class _Graph:
     """The constraints of one period. Nodes: block x residue of the micro-batch, then transfers on links likewise."""
 
     def __init__(self, schedule: Schedule, step: int, count: int) -> None:
-        self.instance = Instance.of(schedule.problem)
+        self.instance = TickProblem.of(schedule.problem)
         self.step = step
         self.levels = Levels(schedule)
         self.edges: list[_Edge] = []

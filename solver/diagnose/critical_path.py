@@ -23,7 +23,7 @@ from typing import Literal, TypeAlias
 
 from weft.solver.problem import Dependency, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["CriticalPath", "Levels", "Reason", "Step", "Waits", "critical_path"]
 
@@ -200,7 +200,7 @@ class Levels:
 
     def __init__(self, schedule: Schedule) -> None:
         self.problem: Problem = schedule.problem
-        self.instance = Instance.of(schedule.problem)
+        self.instance = TickProblem.of(schedule.problem)
         self.rows: Sequence[Sequence[Operation]] = schedule.device_orders
         self._place: list[dict[Op, int]] = []
         self._level: list[list[int]] = []  # before each operation of the row

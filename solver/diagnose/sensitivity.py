@@ -14,15 +14,15 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 from weft.solver.bounds import least_time
-from weft.solver.clock import OutOfTime, checked, unwatched, watching
+from weft.solver.control.clock import OutOfTime, checked, unwatched, watching
+from weft.solver.control.stopping import STOP
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import Block, Dependency, Number, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import solve
-from weft.solver.stopping import STOP
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 
@@ -130,7 +130,7 @@ def _what_if(schedule: Schedule, effort: float, most: int, seed: int, spent: Cal
         else:
             best = start
             with suppress(OutOfTime), unwatched() if at_once else nullcontext():
-                bound = least_time(Instance.of(change.problem), start.micro_batches)
+                bound = least_time(TickProblem.of(change.problem), start.micro_batches)
                 best = replace(start, makespan_bound=min(start.makespan, bound))
         periods = [start.period, best.period, best.solver.get("repetend_period")]
         figures.append(Figure(change, best, best.makespan < start.makespan * (1 - RELATIVE_TOLERANCE),

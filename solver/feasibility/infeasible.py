@@ -24,7 +24,7 @@ from weft.solver.feasibility.memory_conflict import Collision, Shortage, in_unit
 from weft.solver.feasibility.memory_order import Excess, OrderModel, find_room
 from weft.solver.problem import Number
 from weft.solver.relations.fixed_order import Op
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Infeasible", "NoneFound", "require_room"]
 
@@ -56,7 +56,7 @@ class NoneFound(Infeasible):
     """No schedule or placement was found within the limit, and it is not proven that there is none."""
 
 
-def require_room(instance: Instance, micro_batches: int, budget: Budget,
+def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
                  deterministic: float = float("inf")) -> tuple[Op, ...] | None:
     """An order of all operations that fits the memory, or None where none is found within ``budget`` and about
     ``deterministic`` seconds of it.
@@ -76,25 +76,25 @@ def require_room(instance: Instance, micro_batches: int, budget: Budget,
     raise _Refusal(instance, micro_batches, budget, in_turn).of_all()
 
 
-def _confirmed(instance: Instance, budget: Budget) -> bool:
+def _confirmed(instance: TickProblem, budget: Budget) -> bool:
     """Whether nobody finds room for one micro-batch, of which CP-SAT says that there is none."""
     return find_room(instance, 1, budget, _AGAIN).order is None
 
 
-def _left_behind(instance: Instance) -> dict[int, int]:
+def _left_behind(instance: TickProblem) -> dict[int, int]:
     """What every micro-batch leaves behind, by device with limited memory."""
     return {device: left for device, change in enumerate(instance.change)
             if instance.limited(device) and (left := sum(change.values())) > 0}
 
 
-def _piles_up(instance: Instance, device: int, micro_batches: int) -> bool:
+def _piles_up(instance: TickProblem, device: int, micro_batches: int) -> bool:
     """Whether what all micro-batches leave behind is too much, whatever the order."""
     capacity = instance.capacity[device]
     return capacity is not None and instance.limited(device) and _least_at_last(
         instance, device, micro_batches) > capacity
 
 
-def _least_at_last(instance: Instance, device: int, micro_batches: int) -> int:
+def _least_at_last(instance: TickProblem, device: int, micro_batches: int) -> int:
     """What the device holds at least when its last operation starts.
 
     Whichever operation on the device is the last one, it starts where everything else has been taken and given back.
@@ -107,7 +107,7 @@ class _Refusal:
     """What is said where ``micro_batches`` micro-batches do not fit. ``in_turn``: no micro-batch gives back more than
     it has taken so far."""
 
-    def __init__(self, instance: Instance, micro_batches: int, budget: Budget, in_turn: bool) -> None:
+    def __init__(self, instance: TickProblem, micro_batches: int, budget: Budget, in_turn: bool) -> None:
         self.instance = instance
         self.micro_batches = micro_batches
         self.budget = budget
@@ -222,7 +222,7 @@ def _held(row: list[Op], change: Mapping[int, int]) -> dict[int, int]:
     return held
 
 
-def _lack(instance: Instance, shortage: Shortage) -> str:
+def _lack(instance: TickProblem, shortage: Shortage) -> str:
     entry, unit = instance.problem.devices[shortage.device], instance.problem.memory_unit
     missing = Fraction(str(shortage.least)) - Fraction(str(entry.memory))
     if not shortage.exact:
@@ -232,7 +232,7 @@ def _lack(instance: Instance, shortage: Shortage) -> str:
             f"that works is {_text(shortage.least, unit)}")
 
 
-def _collision(instance: Instance, shortage: Shortage) -> str:
+def _collision(instance: TickProblem, shortage: Shortage) -> str:
     problem, unit = instance.problem, instance.problem.memory_unit
     held = [f"{problem.blocks[block].name} ({_text(amount, unit)})" for block, amount in shortage.held]
     if shortage.left_behind:
@@ -248,7 +248,7 @@ def _text(amount: Number | Fraction, unit: str) -> str:
     return f"{float(exact) / 2**30:.3f} GiB ({number} B)" if unit == "B" and abs(exact) >= 2**20 else f"{number} {unit}"
 
 
-def _never_gives_first(instance: Instance, budget: Budget) -> bool:
+def _never_gives_first(instance: TickProblem, budget: Budget) -> bool:
     """Whether no prefix of a micro-batch's work can leave any device with less than before."""
     model = cp_model.CpModel()
     ran = [model.new_bool_var(f"ran {i}") for i in instance.blocks]

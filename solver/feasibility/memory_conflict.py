@@ -14,7 +14,7 @@ from fractions import Fraction
 import networkx as nx
 
 from weft.solver.problem import Number, Problem
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Collision", "InFlight", "Shortage", "forced_collision", "held_together", "in_flight",
            "in_units", "shortages"]
@@ -90,7 +90,7 @@ class InFlight:
         return self.each * micro_batches + self.workspace
 
 
-def forced_collision(instance: Instance, device: int, left_behind: int = 0) -> Collision | None:
+def forced_collision(instance: TickProblem, device: int, left_behind: int = 0) -> Collision | None:
     """The worst that the device must hold in every order of one micro-batch's blocks; None if it takes nothing.
 
     Means something where no order gives back more than it has taken so far.
@@ -107,7 +107,7 @@ def forced_collision(instance: Instance, device: int, left_behind: int = 0) -> C
     return worst
 
 
-def held_together(instance: Instance, device: int, before: Collection[int], at: int, left_behind: int, *,
+def held_together(instance: TickProblem, device: int, before: Collection[int], at: int, left_behind: int, *,
                   forced: bool) -> Collision:
     """What the device holds when ``at`` starts after the blocks ``before``.
 
@@ -131,7 +131,7 @@ def held_together(instance: Instance, device: int, before: Collection[int], at: 
 
 def in_flight(problem: Problem) -> tuple[InFlight, ...]:
     """Per device, how many micro-batches its memory holds at once; see :class:`InFlight`."""
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     found = []
     for device, capacity in enumerate(instance.capacity):
         level = each = peak = 0
@@ -145,24 +145,24 @@ def in_flight(problem: Problem) -> tuple[InFlight, ...]:
     return tuple(found)
 
 
-def in_units(instance: Instance, amount: int | Fraction) -> Number:
+def in_units(instance: TickProblem, amount: int | Fraction) -> Number:
     """An amount of the instance in the problem's memory unit."""
     exact = amount * instance.memory_unit
     return int(exact) if exact.denominator == 1 else float(exact)
 
 
-def _dependencies(instance: Instance) -> nx.DiGraph[int]:
+def _dependencies(instance: TickProblem) -> nx.DiGraph[int]:
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(instance.blocks)
     graph.add_edges_from((arc.source, arc.target) for arc in instance.arcs if arc.distance == 0)
     return graph
 
 
-def _place(instance: Instance, block: int) -> int:
+def _place(instance: TickProblem, block: int) -> int:
     return instance.problem.topological_order.index(block)
 
 
-def _least_before(instance: Instance, device: int, graph: nx.DiGraph[int], j: int) -> set[int]:
+def _least_before(instance: TickProblem, device: int, graph: nx.DiGraph[int], j: int) -> set[int]:
     """The blocks that may have run before j and leave the device's level the least: j's ancestors and more."""
     ancestors = nx.ancestors(graph, j)
     excluded = nx.descendants(graph, j) | ancestors | {j}
@@ -183,7 +183,7 @@ def _least_before(instance: Instance, device: int, graph: nx.DiGraph[int], j: in
     return ancestors | {i for i in chosen if isinstance(i, int)}
 
 
-def shortages(instance: Instance, excess: dict[int, int], left_behind: dict[int, int],
+def shortages(instance: TickProblem, excess: dict[int, int], left_behind: dict[int, int],
               order: Sequence[int]) -> tuple[Shortage, ...]:
     """What collides on each device that lacks ``excess``, where one micro-batch's blocks run in ``order`` at best."""
     found = []

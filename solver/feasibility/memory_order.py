@@ -20,7 +20,7 @@ from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget, proven, run
 from weft.solver.relations.fixed_order import Op
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Excess", "OrderModel", "Room", "device_rows", "find_room"]
 
@@ -46,7 +46,7 @@ class Room:
         return self.impossible or self.order is not None
 
 
-def find_room(instance: Instance, micro_batches: int, budget: Budget, deterministic: float = float("inf")) -> Room:
+def find_room(instance: TickProblem, micro_batches: int, budget: Budget, deterministic: float = float("inf")) -> Room:
     """Whether ``micro_batches`` micro-batches fit the memory at all, in any order.
 
     Within ``budget`` and about ``deterministic`` seconds of it.
@@ -69,7 +69,7 @@ def find_room(instance: Instance, micro_batches: int, budget: Budget, determinis
     return Room(impossible=outcome.infeasible)
 
 
-def device_rows(instance: Instance, order: Sequence[Op]) -> list[list[Op]]:
+def device_rows(instance: TickProblem, order: Sequence[Op]) -> list[list[Op]]:
     """What each device runs if all operations run in ``order``."""
     rows: list[list[Op]] = [[] for _ in instance.capacity]
     for op in order:
@@ -81,7 +81,7 @@ def device_rows(instance: Instance, order: Sequence[Op]) -> list[list[Op]]:
 class _States:
     """The search over what has run. ``oldest_first`` prefers old micro-batches, else what needs most while it runs."""
 
-    def __init__(self, instance: Instance, micro_batches: int, oldest_first: bool) -> None:
+    def __init__(self, instance: TickProblem, micro_batches: int, oldest_first: bool) -> None:
         self.micro_batches = micro_batches
         self.looks = 0
         self._oldest_first = oldest_first
@@ -189,7 +189,7 @@ class OrderModel:
     hold on a device all the while.
     """
 
-    def __init__(self, instance: Instance, micro_batches: int, *, more: bool = False,
+    def __init__(self, instance: TickProblem, micro_batches: int, *, more: bool = False,
                  kept: Mapping[int, int] | None = None) -> None:
         self.instance = instance
         rank = {i: place for place, i in enumerate(instance.problem.topological_order)}

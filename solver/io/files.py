@@ -233,7 +233,7 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     """The schedule of a ``weft.schedule/1`` object; ``where`` (a file name) leads every error message.
 
     Whether what it says is true is not asked here: :mod:`weft.solver.validate` judges the operations,
-    :mod:`weft.solver.judge.claims` the fields that say something of them.
+    :mod:`weft.solver.validate_claims` the fields that say something of them.
     """
     entry = Entry(value, where)
     require_format(entry, SCHEDULE_FORMAT)

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from weft.solver.stopping import STOP
+from weft.solver.control.stopping import STOP
 
 __all__ = ["discard_partial", "is_replaced", "write_atomically"]
 

@@ -29,9 +29,9 @@ from itertools import combinations
 
 from ortools.sat.python import cp_model
 
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 from weft.solver.relations.min_dist import Lags, longest_paths
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["TurnModel", "heads_and_tails", "lags_within"]
 
@@ -39,7 +39,7 @@ __all__ = ["TurnModel", "heads_and_tails", "lags_within"]
 _FEW_BLOCKS = 12
 
 
-def lags_within(instance: Instance, limit: Fraction | int) -> Lags | None:
+def lags_within(instance: TickProblem, limit: Fraction | int) -> Lags | None:
     """Lags that dependencies alone imply at every period of at most ``limit``; ``None`` where they allow none.
 
     What waits for the micro-batch before waits longer, not shorter, in a shorter period.
@@ -47,7 +47,7 @@ def lags_within(instance: Instance, limit: Fraction | int) -> Lags | None:
     return longest_paths(instance, math.ceil(limit))
 
 
-def heads_and_tails(instance: Instance, lags: Lags) -> tuple[list[int], list[int]]:
+def heads_and_tails(instance: TickProblem, lags: Lags) -> tuple[list[int], list[int]]:
     """Per block, ticks that the micro-batch takes at least before it starts, and from its start to its end."""
     heads = [max(0, *(int(lag) for lag in lags[:, i])) for i in instance.blocks]
     tails = [max(int(lags[i, j]) + instance.durations[j] for j in instance.blocks) for i in instance.blocks]
@@ -60,7 +60,7 @@ class TurnModel:
     Periods are from ``least`` to ``limit`` (ticks of the instance).
     """
 
-    def __init__(self, instance: Instance, ticks: int, least: Fraction, limit: Fraction, low: int, top: int) -> None:
+    def __init__(self, instance: TickProblem, ticks: int, least: Fraction, limit: Fraction, low: int, top: int) -> None:
         self.instance, self.ticks, self.top = instance, ticks, top
         self.durations = [duration * ticks for duration in instance.durations]
         loose = instance.loosened(limit)  # real schedules within the limit, in ticks that were rounded up

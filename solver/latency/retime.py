@@ -10,7 +10,7 @@ from itertools import combinations
 
 from weft.solver.period.periodic import Periodic
 from weft.solver.relations.difference_constraints import longest_paths_or_cycle
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["TurnOrder"]
 
@@ -39,7 +39,7 @@ class TurnOrder:
     the best point (least L, then least P) violates no further one. There are finitely many simple cycles.
     """
 
-    def __init__(self, instance: Instance, turns: Mapping[tuple[int, int], int]) -> None:
+    def __init__(self, instance: TickProblem, turns: Mapping[tuple[int, int], int]) -> None:
         self.instance = instance
         blocks = len(instance.durations)
         first, last = blocks, blocks + 1

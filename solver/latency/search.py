@@ -29,7 +29,7 @@ from weft.solver.cpsat.solve import Budget, Outcome, proven
 from weft.solver.latency.free_period_model import TurnModel, heads_and_tails, lags_within
 from weft.solver.latency.retime import TurnOrder
 from weft.solver.period.periodic import Periodic
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["LatencySearch", "critical_path", "least_latency", "slowest_useful_period"]
 
@@ -57,7 +57,7 @@ class LatencySearch:
         return self.best.latency <= self.bound * (1 + PROOF_TOLERANCE)
 
 
-def slowest_useful_period(instance: Instance) -> int:
+def slowest_useful_period(instance: TickProblem) -> int:
     """Ticks of a period at which any schedule of one micro-batch can be repeated: no longer one allows less latency.
 
     An earliest-start schedule of one micro-batch lasts no longer than all its work and transfers one after another; the
@@ -66,7 +66,7 @@ def slowest_useful_period(instance: Instance) -> int:
     return sum(instance.durations) + 2 * sum(arc.lag for arc in instance.arcs)
 
 
-def critical_path(instance: Instance, limit: Fraction | int) -> int | None:
+def critical_path(instance: TickProblem, limit: Fraction | int) -> int | None:
     """Ticks of the longest chain of dependencies within one micro-batch, at any period of at most ``limit``; ``None``
     where the dependencies alone rule such periods out."""
     lags = lags_within(instance, limit)
@@ -74,7 +74,7 @@ def critical_path(instance: Instance, limit: Fraction | int) -> int | None:
 
 
 def least_latency(
-    instance: Instance,
+    instance: TickProblem,
     limit: Fraction,
     start: Periodic,
     budget: Budget,
@@ -111,7 +111,7 @@ def least_latency(
 class _Round:
     """The search in ticks ``ticks`` times finer."""
 
-    instance: Instance
+    instance: TickProblem
     limit: Fraction
     least: Fraction
     ticks: int

@@ -9,7 +9,7 @@ from weft.solver.cpsat.solve import Attempt, Budget, Outcome, race
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import Periodic, retime
 from weft.solver.relations.min_dist import Lags, closure
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["MANY_BLOCKS", "OPEN", "REFUTED", "Allowance", "Verdict", "decide", "refuted_in_parts", "size"]
 
@@ -43,7 +43,7 @@ class Allowance:
         return self.budget.spent or self.left <= 0
 
 
-def size(instance: Instance) -> float:
+def size(instance: TickProblem) -> float:
     """How many times the time of a small model a model of ``instance`` gets."""
     return max(1.0, len(instance.durations) / _FEW_BLOCKS)
 
@@ -55,7 +55,7 @@ class Verdict:
 REFUTED, OPEN = Verdict(), Verdict()
 
 
-def decide(instance: Instance, period: int, allowed: Allowance, known: Periodic | None = None, *,
+def decide(instance: TickProblem, period: int, allowed: Allowance, known: Periodic | None = None, *,
            parts: bool = True) -> Periodic | Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither.
 
@@ -105,13 +105,13 @@ def _confirmed(attempt: Attempt, outcome: Outcome, allowed: Allowance) -> Outcom
     return second if second.found else outcome
 
 
-def refuted_in_parts(instance: Instance, period: int, share: float, allowed: Allowance) -> bool:
+def refuted_in_parts(instance: TickProblem, period: int, share: float, allowed: Allowance) -> bool:
     """Whether ``period`` is refuted by the closure, or by parts of the devices, a ``share`` of them, on their own."""
     lags = closure(instance, period)
     return lags is None or _impossible_in_part(instance, period, lags, share, allowed)
 
 
-def _impossible_in_part(instance: Instance, period: int, lags: Lags, share: float, allowed: Allowance) -> bool:
+def _impossible_in_part(instance: TickProblem, period: int, lags: Lags, share: float, allowed: Allowance) -> bool:
     """Whether the blocks of a share of the devices, at the lags that hold for all, are refuted on their own.
 
     A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.
@@ -129,7 +129,7 @@ def _impossible_in_part(instance: Instance, period: int, lags: Lags, share: floa
     return False
 
 
-def _parts(instance: Instance, share: float) -> list[list[int]]:
+def _parts(instance: TickProblem, share: float) -> list[list[int]]:
     """Stretches of a share of the devices that have work, at their begin, at their end and in the middle, where there
     are many."""
     used = [device for device, on in enumerate(instance.blocks_on) if on]

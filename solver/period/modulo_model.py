@@ -22,10 +22,10 @@ from collections.abc import Sequence
 import numpy as np
 from ortools.sat.python import cp_model
 
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 from weft.solver.period.periodic import Periodic, ring_of
 from weft.solver.relations.min_dist import UNRELATED, Lags, lag_range, least_lifetimes
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["ModuloModel"]
 
@@ -40,7 +40,7 @@ class ModuloModel:
     for the lags.
     """
 
-    def __init__(self, instance: Instance, period: int, lags: Lags, devices: Sequence[int] | None = None) -> None:
+    def __init__(self, instance: TickProblem, period: int, lags: Lags, devices: Sequence[int] | None = None) -> None:
         self.instance = instance
         self.period = period
         self.lags = lags

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
 from weft.solver.relations.min_dist import UNRELATED, Lags
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Periodic", "Rings", "critical_blocks", "in_order", "lags_between", "retime", "ring_of"]
 
@@ -27,7 +27,7 @@ class Periodic:
     (:mod:`weft.solver.period.reductions.multi_batch`).
     """
 
-    instance: Instance
+    instance: TickProblem
     period: Fraction
     starts: tuple[Fraction, ...]
     copies: int = 1
@@ -82,7 +82,8 @@ class _Edge:
 Rings: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 
 
-def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fraction], copies: int = 1) -> Periodic:
+def retime(instance: TickProblem, period: int | Fraction, starts: Sequence[int | Fraction],
+           copies: int = 1) -> Periodic:
     """The same order on every device and link, at the least period it allows."""
     rings = [ring_of(instance, device, period, starts) for device in range(len(instance.capacity))]
     found = in_order(instance, rings, copies)
@@ -91,7 +92,7 @@ def retime(instance: Instance, period: int | Fraction, starts: Sequence[int | Fr
     return found
 
 
-def ring_of(instance: Instance, device: int, period: int | Fraction,
+def ring_of(instance: TickProblem, device: int, period: int | Fraction,
             starts: Sequence[int | Fraction] | Mapping[int, int]) -> list[tuple[int, int]]:
     """One of :data:`Rings`: what ``device`` runs in a period, by the absolute starts of its blocks.
 
@@ -102,7 +103,7 @@ def ring_of(instance: Instance, device: int, period: int | Fraction,
     return [(i, -int(starts[i] // period)) for i in ordered]
 
 
-def in_order(instance: Instance, rings: Rings, copies: int = 1) -> Periodic | None:
+def in_order(instance: TickProblem, rings: Rings, copies: int = 1) -> Periodic | None:
     """The periodic schedule that runs ``rings`` again and again, at the least period it allows.
 
     The order says, for each pair of neighbours on a device, which instance follows which; together with the
@@ -133,7 +134,7 @@ def critical_blocks(found: Periodic) -> list[int]:
     return [edge.source for edge in cycle or () if edge.source < len(found.instance.durations)]
 
 
-def lags_between(instance: Instance, rings: Rings, period: int, blocks: Sequence[int]) -> Lags | None:
+def lags_between(instance: TickProblem, rings: Rings, period: int, blocks: Sequence[int]) -> Lags | None:
     """The least ticks from the start of one of ``blocks`` to that of another, by the dependencies and ``rings``.
 
     A matrix over all blocks, :data:`UNRELATED` where one of the two is not among ``blocks``. Devices whose ring is
@@ -162,7 +163,7 @@ def lags_between(instance: Instance, rings: Rings, period: int, blocks: Sequence
     return lags
 
 
-def _structure(instance: Instance, rings: Rings) -> tuple[int, list[_Edge]]:
+def _structure(instance: TickProblem, rings: Rings) -> tuple[int, list[_Edge]]:
     durations = instance.durations
     edges = []
     for ring in rings:

@@ -27,9 +27,9 @@ from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.refuters.lane_waits import LaneBound
 from weft.solver.period.refuters.v_shape import FoldBound
 from weft.solver.relations.min_dist import closure, closure_bound, takes_before_giving
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
-__all__ = ["PROOF_TOLERANCE", "PeriodSearch", "find_repetend", "shorten_latency"]
+__all__ = ["PROOF_TOLERANCE", "PeriodSearch", "find_period", "shorten_latency"]
 
 #: A period is called proven when it is within this share of its bound: finer than any measured duration.
 PROOF_TOLERANCE = 1e-6
@@ -66,8 +66,8 @@ class PeriodSearch:
         return self.best.period <= self.bound * Fraction(1 + PROOF_TOLERANCE)
 
 
-def find_repetend(
-    instance: Instance,
+def find_period(
+    instance: TickProblem,
     start: Periodic,
     budget: Budget,
     on_change: Callable[[PeriodSearch], None] = lambda _: None,
@@ -105,7 +105,7 @@ def find_repetend(
     return expanded(found)
 
 
-def _search(instance: Instance, least: Fraction, start: Periodic, allowed: Allowance,
+def _search(instance: TickProblem, least: Fraction, start: Periodic, allowed: Allowance,
             on_change: Callable[[PeriodSearch], None]) -> PeriodSearch:
     """Close the gap between ``least``, a proven bound, and the period of ``start`` as far as is ``allowed``."""
     search = PeriodSearch(least, start)
@@ -120,7 +120,7 @@ def _search(instance: Instance, least: Fraction, start: Periodic, allowed: Allow
     return search
 
 
-def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowance,
+def _narrow(instance: TickProblem, search: PeriodSearch, low: int, allowed: Allowance,
             on_change: Callable[[PeriodSearch], None]) -> None:
     """Close the gap to one tick. All below ``low`` is refuted.
 
@@ -169,7 +169,7 @@ def _narrow(instance: Instance, search: PeriodSearch, low: int, allowed: Allowan
         first, each, spacing = 0, _LONGER * each, spacing / _LONGER
 
 
-def _raise_by_lanes(instance: Instance, search: PeriodSearch, allowed: Allowance,
+def _raise_by_lanes(instance: TickProblem, search: PeriodSearch, allowed: Allowance,
                     on_change: Callable[[PeriodSearch], None]) -> None:
     """Refute periods by the waits on lanes, where the blocks are lanes."""
     lanes = LaneBound.of(instance, ceil(search.best.period))
@@ -190,7 +190,7 @@ def _refine(search: PeriodSearch, fold: FoldBound, allowed: Allowance,
     fold.refine(int(search.bound), ceil(search.best.period), allowed, refuted)
 
 
-def _refute_parts(instance: Instance, search: PeriodSearch, allowed: Allowance,
+def _refute_parts(instance: TickProblem, search: PeriodSearch, allowed: Allowance,
                   on_change: Callable[[PeriodSearch], None]) -> None:
     """Refute periods by parts of the devices that are not too large, small ones first, and by all at last."""
     for share in _PARTS:
@@ -239,7 +239,7 @@ def _better(search: PeriodSearch, on_change: Callable[[PeriodSearch], None]) -> 
     return better
 
 
-def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: float, allowed: Allowance,
+def _close_in(instance: TickProblem, search: PeriodSearch, first: int, spacing: float, allowed: Allowance,
               on_change: Callable[[PeriodSearch], None]) -> None:
     """One pass over the whole periods that are not decided: ``first``, then the middle of the widest untried stretch.
 
@@ -257,7 +257,7 @@ def _close_in(instance: Instance, search: PeriodSearch, first: int, spacing: flo
             undecided.append(period)
 
 
-def _try(instance: Instance, search: PeriodSearch, period: int, allowed: Allowance,
+def _try(instance: TickProblem, search: PeriodSearch, period: int, allowed: Allowance,
          on_change: Callable[[PeriodSearch], None], *, parts: bool = True) -> bool:
     """Whether ``period`` is decided now; what that says is in ``search``."""
     outcome = decide(instance, period, allowed, search.best, parts=parts)
@@ -270,7 +270,7 @@ def _try(instance: Instance, search: PeriodSearch, period: int, allowed: Allowan
     return outcome is not OPEN
 
 
-def _refuted_whole(instance: Instance, search: PeriodSearch, allowed: Allowance,
+def _refuted_whole(instance: TickProblem, search: PeriodSearch, allowed: Allowance,
                    on_change: Callable[[PeriodSearch], None], period: int) -> bool:
     """Whether all devices at once refute ``period``."""
     _try(instance, search, period, allowed, on_change, parts=False)
@@ -287,7 +287,7 @@ def _widest(low: int, high: int, undecided: Sequence[int], spacing: float) -> in
     return left + gap // 2 if gap > max(1.0, spacing) else None
 
 
-def _settle_fractions(instance: Instance, search: PeriodSearch, allowed: Allowance,
+def _settle_fractions(instance: TickProblem, search: PeriodSearch, allowed: Allowance,
                       on_change: Callable[[PeriodSearch], None]) -> None:
     """Decide whether a period between the last refuted tick and the best one exists.
 
@@ -337,6 +337,6 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
     return result if (result.period, result.latency) < (found.period, found.latency) else found
 
 
-def _coarser(fine: Periodic, instance: Instance, factor: int, copies: int) -> Periodic:
+def _coarser(fine: Periodic, instance: TickProblem, factor: int, copies: int) -> Periodic:
     """A schedule of ``instance.refined(factor)`` as one of ``instance``."""
     return Periodic(instance, fine.period / factor, tuple(start / factor for start in fine.starts), copies)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Protocol, TypeVar
 
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 
 __all__ = ["Constraint", "longest_paths_or_cycle", "ratio"]
 

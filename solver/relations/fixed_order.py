@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import TypeAlias
 
-from weft.solver.clock import checked, checkpoint
-from weft.solver.ticks import Arc, Instance
+from weft.solver.control.clock import checked, checkpoint
+from weft.solver.ticks import Arc, TickProblem
 from weft.solver.timing import DeadlockError, Orders
 
 __all__ = ["FixedOrder", "Op"]
@@ -24,7 +24,7 @@ class FixedOrder:
     Raises :class:`~weft.solver.timing.DeadlockError` if the orders contradict the dependencies.
     """
 
-    def __init__(self, instance: Instance, micro_batches: int, orders: Orders) -> None:
+    def __init__(self, instance: TickProblem, micro_batches: int, orders: Orders) -> None:
         self.instance = instance
         self.micro_batches = micro_batches
         self.orders = orders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Graph", "Wait", "common_blocks", "graph_of", "without_common"]
 
@@ -38,7 +38,7 @@ class Graph:
                                          for wait in self.waits))
 
 
-def graph_of(instance: Instance) -> Graph:
+def graph_of(instance: TickProblem) -> Graph:
     """The nodes of ``instance``.
 
     A link carries its transfers in the order in which their producers run, so those of one arc in micro-batch order. A
@@ -59,7 +59,7 @@ def graph_of(instance: Instance) -> Graph:
     return Graph(tuple(durations), tuple(waits), tuple(machines))
 
 
-def common_blocks(instance: Instance) -> list[int]:
+def common_blocks(instance: TickProblem) -> list[int]:
     """The blocks that hold every device on which anything runs; none where there is only one such device."""
     used = {d for d, on in enumerate(instance.blocks_on) if on}
     if len(used) < 2:
@@ -67,7 +67,7 @@ def common_blocks(instance: Instance) -> list[int]:
     return [i for i in instance.blocks if used <= set(instance.problem.blocks[i].devices)]
 
 
-def without_common(instance: Instance, common: list[int]) -> Instance:
+def without_common(instance: TickProblem, common: list[int]) -> TickProblem:
     """``instance`` with the time taken out in which a block of ``common`` runs: these blocks take no time any more.
 
     While such a block runs nothing else does. Cut these times out of any schedule: every other block keeps its length,

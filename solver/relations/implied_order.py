@@ -22,9 +22,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 from weft.solver.relations.graph import Graph
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["NEVER", "Order", "implied_order"]
 
@@ -40,7 +40,7 @@ _DEEPEST = 64
 _MOST_ROUNDS = 4
 
 
-def implied_order(instance: Instance, graph: Graph, micro_batches: int) -> Order:
+def implied_order(instance: TickProblem, graph: Graph, micro_batches: int) -> Order:
     """The matrix ``order`` over the nodes of ``graph``, for schedules of ``micro_batches`` micro-batches."""
     order = _by_waits(graph)
     limited = [d for d in instance.distinct_devices if instance.limited(d)]
@@ -88,7 +88,7 @@ def _by_waits(graph: Graph) -> Order:
     return order
 
 
-def _learn(instance: Instance, device: int, deepest: int, order: Order) -> None:
+def _learn(instance: TickProblem, device: int, deepest: int, order: Order) -> None:
     """Raise what must precede on ``device`` by the memory argument."""
     memory = _DeviceMemory(instance, device, order)
     if not memory.usable:
@@ -126,7 +126,7 @@ def _add(order: Order, source: int, target: int, distance: int) -> None:
 class _DeviceMemory:
     """One device's blocks by their place on it, and what they hold."""
 
-    def __init__(self, instance: Instance, device: int, order: Order) -> None:
+    def __init__(self, instance: TickProblem, device: int, order: Order) -> None:
         self.blocks = list(instance.blocks_on[device])
         self.capacity = instance.capacity[device] or 0
         self.take = [instance.take[device][i] for i in self.blocks]

@@ -27,8 +27,8 @@ from math import isqrt
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.clock import checked, checkpoint
-from weft.solver.ticks import Instance
+from weft.solver.control.clock import checked, checkpoint
+from weft.solver.ticks import TickProblem
 
 __all__ = ["UNRELATED", "Lags", "Lifetimes", "close_paths", "closure", "closure_bound", "lag_range", "least_lifetimes",
            "longest_paths", "takes_before_giving"]
@@ -41,7 +41,7 @@ UNRELATED = -(2**60)
 _MOST_ROUNDS = 50
 
 
-def closure(instance: Instance, period: int) -> Lags | None:
+def closure(instance: TickProblem, period: int) -> Lags | None:
     """The closed lag matrix (blocks x blocks, ticks) for ``period``, or None if ``period`` is refuted.
 
     Stopping early keeps the matrix valid, only weaker: rounds are limited.
@@ -62,7 +62,7 @@ def closure(instance: Instance, period: int) -> Lags | None:
     return lags
 
 
-def closure_bound(instance: Instance, upper: int) -> int:
+def closure_bound(instance: TickProblem, upper: int) -> int:
     """The least period in [heaviest load, ``upper``] that bisection on the closure does not refute.
 
     It is a lower bound on the period of every one-micro-batch periodic schedule if ``upper`` is feasible.
@@ -77,7 +77,7 @@ def closure_bound(instance: Instance, upper: int) -> int:
     return low
 
 
-def lag_range(instance: Instance, period: int) -> int:
+def lag_range(instance: TickProblem, period: int) -> int:
     """No schedule needs two blocks' lags k to differ by more than this.
 
     Sort the blocks by lag. Between neighbours with a gap wider than the longest dependency (a block may wrap, and a
@@ -89,7 +89,7 @@ def lag_range(instance: Instance, period: int) -> int:
     return (len(instance.durations) - 1) * (longest + 2) + 1
 
 
-def takes_before_giving(instance: Instance) -> bool:
+def takes_before_giving(instance: TickProblem) -> bool:
     """Whether dependencies alone make sure that everything given back was taken before, wherever memory is limited."""
     horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
     lags = longest_paths(instance, horizon)
@@ -100,7 +100,7 @@ def takes_before_giving(instance: Instance) -> bool:
                is not None for device in instance.distinct_devices if instance.limited(device))
 
 
-def longest_paths(instance: Instance, period: int, unrelated: int = UNRELATED) -> Lags | None:
+def longest_paths(instance: TickProblem, period: int, unrelated: int = UNRELATED) -> Lags | None:
     """Lags implied by the dependencies alone for ``period``; None if they contradict it (a positive cycle)."""
     n = len(instance.durations)
     within: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # per target, of one micro-batch: source and lag
@@ -149,7 +149,7 @@ def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:
     return True
 
 
-def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int, int]], lags: Lags) -> bool:
+def _round_to_no_overlap(instance: TickProblem, period: int, pairs: list[tuple[int, int]], lags: Lags) -> bool:
     durations = instance.durations
     # Long lags contain short ones: a round sees most of it.
     for i, j in checked(sorted(pairs, key=lambda pair: lags[pair]), 64):
@@ -167,7 +167,7 @@ def _round_to_no_overlap(instance: Instance, period: int, pairs: list[tuple[int,
     return True
 
 
-def _limit_lifetimes(instance: Instance, period: int, lags: Lags) -> bool:
+def _limit_lifetimes(instance: TickProblem, period: int, lags: Lags) -> bool:
     for device in instance.distinct_devices:
         capacity = instance.capacity[device]
         if capacity is None or not instance.limited(device):
@@ -194,7 +194,7 @@ class Lifetimes:
     held: list[tuple[int, int, int, int]]
 
 
-def least_lifetimes(instance: Instance, device: int, lags: Lags) -> Lifetimes | None:
+def least_lifetimes(instance: TickProblem, device: int, lags: Lags) -> Lifetimes | None:
     """What each taker takes, split among givers, with least lifetimes; None if some lifetime has no known least.
 
     Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
@@ -208,14 +208,14 @@ def least_lifetimes(instance: Instance, device: int, lags: Lags) -> Lifetimes | 
     return Lifetimes(sum((take[i] - max(change[i], 0)) * instance.durations[i] for i in take), held)
 
 
-def _lives(instance: Instance, device: int, lags: Lags) -> list[tuple[int, int, int]]:
+def _lives(instance: TickProblem, device: int, lags: Lags) -> list[tuple[int, int, int]]:
     """``(lag, taker, giver)`` of every pair on the device."""
     change = instance.change[device]
     return [(int(lags[taker, giver]), taker, giver)
             for taker in checked(change, 16) if change[taker] > 0 for giver in change if change[giver] < 0]
 
 
-def _matching(instance: Instance, device: int,
+def _matching(instance: TickProblem, device: int,
               pairs: list[tuple[int, int, int]]) -> list[tuple[int, int, int, int]] | None:
     """All takes split among all gives, pair after pair; None if the pairs leave some over or an unknown lag is met."""
     left = dict(instance.change[device])

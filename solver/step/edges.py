@@ -14,7 +14,7 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.period.periodic import Periodic
 from weft.solver.relations.fixed_order import Op
 from weft.solver.step.order_model import Stretch, reorder
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
 __all__ = ["Completion", "complete", "repeat"]
@@ -52,7 +52,7 @@ class Completion:
 
 
 def complete(
-    instance: Instance,
+    instance: TickProblem,
     found: Periodic,
     micro_batches: int,
     budget: Budget,

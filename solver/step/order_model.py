@@ -23,11 +23,11 @@ from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 from weft.solver.cpsat.solve import Budget, run
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.implied_order import Order
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
 __all__ = ["Improvement", "Stretch", "reorder"]
@@ -47,7 +47,7 @@ class Improvement:
 
 
 def reorder(
-    instance: Instance,
+    instance: TickProblem,
     micro_batches: int,
     orders: Orders,
     stretch: Stretch,
@@ -84,7 +84,7 @@ def reorder(
 
 
 class _FiniteModel:
-    def __init__(self, instance: Instance, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
+    def __init__(self, instance: TickProblem, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
                  implied: Order | None) -> None:
         self.instance = instance
         self.implied = implied

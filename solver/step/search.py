@@ -21,15 +21,16 @@ from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.load import exact_load, exact_load_bound, work_bound
 from weft.solver.bounds.windows import rolling_bounds
-from weft.solver.clock import checkpoint, unwatched
+from weft.solver.control.clock import checkpoint, unwatched
+from weft.solver.control.history import History
+from weft.solver.control.stopping import STOP, breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import device_rows
-from weft.solver.history import History
 from weft.solver.period.improvers.starts import STARTS, periodic_seed
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
-from weft.solver.period.search import PeriodSearch, find_repetend, shorten_latency
+from weft.solver.period.search import PeriodSearch, find_period, shorten_latency
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.graph import graph_of
@@ -38,8 +39,7 @@ from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
 from weft.solver.step.edges import complete, repeat
 from weft.solver.step.order_model import reorder
-from weft.solver.stopping import STOP, breakable
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 from weft.solver.validate import InvalidSchedule, validate
 
@@ -146,7 +146,7 @@ class Search:
         self.micro_batches = micro_batches
         self.budget = budget
         self.on_progress = on_progress
-        self.instance = Instance.of(problem)
+        self.instance = TickProblem.of(problem)
         self.stopped: list[str] = []  # by which faults, phases
         self.unheard: Exception | None = None  # what the listener raised
         self.phase = "bound"
@@ -368,7 +368,7 @@ class Search:
 
         effort = 1.0 if self.done else 30.0  # what is proven already only gains a steady state to unroll
         with self.budget.limited():
-            self.periods = find_repetend(self.instance, start, self.budget, changed, deterministic=effort)
+            self.periods = find_period(self.instance, start, self.budget, changed, deterministic=effort)
         if self.periods is not None:
             self.offer_repeated(self.periods.best)
         yield
@@ -408,7 +408,7 @@ class Search:
                 return
             self.phase = f"repetend of {copies}"
             start = repeat_copies(self.periods.best, in_copies(self.instance, copies), copies)
-            search = find_repetend(start.instance, start, self.budget, deterministic=self._share(6.0, 0.2), each=1.0)
+            search = find_period(start.instance, start, self.budget, deterministic=self._share(6.0, 0.2), each=1.0)
             self.rate_bounds[copies] = search.bound / copies
             yield
             if search.best.rate < best.rate:

@@ -10,7 +10,7 @@ from weft.solver.bounds import least_time
 from weft.solver.period.periodic import Periodic, in_order
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 
@@ -50,7 +50,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
                          "waits for one behind another's; solve it again for this number of micro-batches")
     orders = [_stretched(row, end, len(on) * repetend.micro_batches, periods, repetend.micro_batches)
               for row, end, on in zip(rows, ends, problem.blocks_on, strict=True)]
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     result = replace(
         schedule,
         micro_batches=micro_batches,
@@ -64,7 +64,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     return result
 
 
-def _period(schedule: Schedule, instance: Instance, rows: Sequence[Sequence[tuple[int, int]]],
+def _period(schedule: Schedule, instance: TickProblem, rows: Sequence[Sequence[tuple[int, int]]],
             ends: Sequence[int]) -> float | None:
     """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer; its
     devices' stretches of repeats end at ``ends`` of ``rows``."""

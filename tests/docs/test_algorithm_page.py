@@ -25,7 +25,7 @@ from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.refuters.lane_waits import LaneBound
 from weft.solver.period.refuters.v_shape_dp import FoldPatterns
-from weft.solver.period.search import PeriodSearch, find_repetend
+from weft.solver.period.search import PeriodSearch, find_period
 from weft.solver.period.structure.v_shape import Fold
 from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.chain.search import place
@@ -39,7 +39,7 @@ from weft.solver.relations.implied_order import implied_order
 from weft.solver.relations.min_dist import closure, closure_bound
 from weft.solver.step.edges import complete, repeat
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
 #: Deterministic seconds: more than any of these takes.
@@ -56,23 +56,23 @@ SMALL_V = lasting(pipeline(v(2), memory=3), (2, 1, 3, 3, 2, 1, 1, 2))
 
 
 def periods(problem: Problem) -> PeriodSearch:
-    instance = Instance.of(problem)
-    return find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=ENOUGH)
+    instance = TickProblem.of(problem)
+    return find_period(instance, one_at_a_time(instance), Budget(), deterministic=ENOUGH)
 
 
-def refuted_in_whole_ticks(instance: Instance, period: int) -> bool:
+def refuted_in_whole_ticks(instance: TickProblem, period: int) -> bool:
     fold = Fold.of(instance)
     assert fold is not None
     return FoldPatterns(fold, period, period).refuted(Budget())
 
 
-def refuted_by_lanes(instance: Instance, period: int, known: int) -> bool:
+def refuted_by_lanes(instance: TickProblem, period: int, known: int) -> bool:
     lanes = LaneBound.of(instance, known)
     assert lanes is not None
     return lanes.refutes(period, 96, Budget())
 
 
-def refuted_alone(instance: Instance, period: int, devices: Sequence[int]) -> bool:
+def refuted_alone(instance: TickProblem, period: int, devices: Sequence[int]) -> bool:
     lags = closure(instance, period)
     assert lags is not None
     model = ModuloModel(instance, period, lags, devices).model
@@ -87,29 +87,29 @@ def makespan(problem: Problem, micro_batches: int, orders: Orders) -> float:
     (CHAIN, 5, 5), (SMALL_V, 9, 10), (pipeline(v(3), memory=3), 9, 10), (pipeline(v(5), memory=3), 13, 16),
     (pipeline(v(5), memory=4), 9, 12), (pipeline(loop(4), memory=2), 19, 20)])
 def test_least_distances_and_optima(problem: Problem, least: int, optimum: int) -> None:
-    assert closure_bound(Instance.of(problem), 100) == least
+    assert closure_bound(TickProblem.of(problem), 100) == least
     found = periods(problem)
     assert found.proven and found.best.period == optimum
 
 
 def test_v_shapes_and_lane_waits() -> None:
-    small, three, five = (Instance.of(problem) for problem in (
+    small, three, five = (TickProblem.of(problem) for problem in (
         SMALL_V, pipeline(v(3), memory=3), pipeline(v(5), memory=3)))
     assert refuted_in_whole_ticks(small, 9) and refuted_by_lanes(small, 9, 10)
     assert refuted_in_whole_ticks(three, 9) and refuted_in_whole_ticks(five, 15)
     assert refuted_by_lanes(five, 13, 16) and not refuted_by_lanes(five, 14, 16)
-    assert refuted_by_lanes(Instance.of(pipeline(v(5), memory=4)), 11, 12)
+    assert refuted_by_lanes(TickProblem.of(pipeline(v(5), memory=4)), 11, 12)
 
 
 def test_subsets_of_devices_and_the_whole_model() -> None:
-    looped = Instance.of(pipeline(loop(4), memory=2))
+    looped = TickProblem.of(pipeline(loop(4), memory=2))
     assert [refuted_alone(looped, 19, [device]) for device in range(4)] == [True, False, False, False]
-    small = Instance.of(SMALL_V)
+    small = TickProblem.of(SMALL_V)
     assert [refuted_alone(small, 9, devices) for devices in ([0], [1], [0, 1])] == [False, False, True]
 
 
 def test_schedules_of_the_small_v() -> None:
-    instance = Instance.of(SMALL_V)
+    instance = TickProblem.of(SMALL_V)
     trivial = one_at_a_time(instance)
     listed = list_periodic(instance, 9, 15)
     assert trivial.period == 15 and listed is not None and listed.period == 11
@@ -125,25 +125,25 @@ def test_barriers() -> None:
         Block("H", BlockKind.FORWARD, both, 2, (0, 0), (), (Dependency("F1"),)),
         Block("B1", BlockKind.BACKWARD, (1,), 2, (-1,), (), (Dependency("H"),)),
         Block("B0", BlockKind.BACKWARD, (0,), 2, (-1,), (), (Dependency("B1"),))))
-    contraction = Contraction.of(Instance.of(problem))
+    contraction = Contraction.of(TickProblem.of(problem))
     assert contraction is not None and contraction.exact
-    assert (contraction.length, closure_bound(contraction.inner, 100), closure_bound(Instance.of(problem), 100)) \
+    assert (contraction.length, closure_bound(contraction.inner, 100), closure_bound(TickProblem.of(problem), 100)) \
         == (3, 4, 6)
     assert periods(problem).best.period == 7
 
 
 @pytest.mark.parametrize(("micro_batches", "rate"), [(2, Fraction(9, 2)), (3, Fraction(14, 3))])
 def test_several_micro_batches_a_period(micro_batches: int, rate: Fraction) -> None:
-    instance = Instance.of(CHAIN)
+    instance = TickProblem.of(CHAIN)
     start = repeat_copies(one_at_a_time(instance), in_copies(instance, micro_batches), micro_batches)
-    found = find_repetend(start.instance, start, Budget(), deterministic=ENOUGH)
+    found = find_period(start.instance, start, Budget(), deterministic=ENOUGH)
     assert found.proven and found.best.rate == rate
     assert steady_bound(instance) == 4
 
 
 def test_fractions() -> None:
     problem = lasting(pipeline(chain(2), memory=2, lag=2), (1, 1, 2, 3))
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     assert closure(instance, 5) is None and periods(problem).best.period == Fraction(11, 2)
     assert sum(instance.durations) + sum(arc.lag for arc in instance.arcs) == 11
     assert decide(instance.refined(4), 21, Allowance(Budget(), ENOUGH, ENOUGH)) is REFUTED
@@ -152,7 +152,7 @@ def test_fractions() -> None:
 @pytest.mark.parametrize(("problem", "load", "memory", "laid", "best"), [(CHAIN, 27, 34, 36, 37),
                                                                          (SMALL_V, 72, 60, 78, 84)])
 def test_bounds_on_the_step(problem: Problem, load: int, memory: int, laid: int, best: int) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     graph = graph_of(instance)
     order = implied_order(instance, graph, 8)
     head, tail = heads(graph, order, 8, 8), tails(graph, order, 8, 8)
@@ -166,13 +166,13 @@ def test_bounds_on_the_step(problem: Problem, load: int, memory: int, laid: int,
 
 
 def test_the_implied_order_of_the_chain() -> None:
-    instance = Instance.of(CHAIN)
+    instance = TickProblem.of(CHAIN)
     order = implied_order(instance, graph_of(instance), 8)
     assert order[CHAIN.index["b0"], CHAIN.index["f0"]] == 2
 
 
 def test_completion_and_latency() -> None:
-    instance, best = Instance.of(SMALL_V), periods(SMALL_V).best
+    instance, best = TickProblem.of(SMALL_V), periods(SMALL_V).best
     assert 7 * best.period + best.latency == 94 and makespan(SMALL_V, 8, repeat(best, 8)) == 85
     completed = complete(instance, best, 8, Budget(), deterministic=ENOUGH)
     assert completed is not None and makespan(SMALL_V, 8, completed.unrolled(8)) == 84

@@ -61,5 +61,5 @@ def test_every_number_is_an_experiments_or_stated_elsewhere() -> None:
 
 
 def test_every_experiment_that_the_readme_names_has_a_claim() -> None:
-    named = set(re.findall(r"experiments/(\w+)\.py", README)) - {"small_gpt"}
+    named = set(re.findall(r"experiments/\w+/(\w+)\.py", README)) - {"small_gpt"}
     assert named - {claim.name.partition("/")[0] for claim in CLAIMS} <= {"replay_gpt", "bounds"}  # no number of theirs

@@ -20,8 +20,8 @@ from weft.figures import chart, draw
 from weft.figures.curve import build
 from weft.figures.marks import specification
 from weft.models.zoo.shapes import shape
+from weft.solver.control.history import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
-from weft.solver.history import MOST_ENTRIES, History
 from weft.solver.io.files import load_schedule, save_schedule
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress, solve

@@ -13,7 +13,7 @@ from weft.solver.io.files import load_problem
 from weft.solver.period.decide import Allowance, refuted_in_parts
 from weft.solver.problem import Device, Problem
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.validate import validate
 
 
@@ -54,4 +54,4 @@ def test_parts_of_the_devices_have_work(share: float, busy: int) -> None:
     """Also where all that idle stand together."""
     problem = pipeline(v(busy), memory=2 * busy)
     problem = replace(problem, devices=(*problem.devices, *(Device(f"idle{i}") for i in range(40))))
-    assert not refuted_in_parts(Instance.of(problem), 10_000, share, Allowance(Budget(), 2.0, 0.5))
+    assert not refuted_in_parts(TickProblem.of(problem), 10_000, share, Allowance(Budget(), 2.0, 0.5))

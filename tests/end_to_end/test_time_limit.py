@@ -26,13 +26,13 @@ from weft.models.candidates.split import NoSplit, _Search, split_chain
 from weft.models.spec.spec import parse_spec
 from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.bounds.load import work_bound
-from weft.solver.clock import OutOfTime, checked, checkpoint, is_over, process_start, unwatched, watching
+from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, process_start, unwatched, watching
 from weft.solver.cpsat.solve import Attempt, Budget, race
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step import search as search_module
 from weft.solver.step.search import Search
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate, violations
 
@@ -287,7 +287,7 @@ def test_the_first_schedule_of_a_large_problem_comes_before_its_bounds(monkeypat
 def test_work_bound_is_a_bound() -> None:
     for make, micro_batches in CASES.values():
         problem = make()
-        instance = Instance.of(problem)
+        instance = TickProblem.of(problem)
         search, _ = _searched(problem, micro_batches, 500.0)
         bound = instance.bound(work_bound(instance, micro_batches), micro_batches)
         assert bound <= search.result().makespan * (1 + 1e-9)

@@ -19,12 +19,12 @@ from experiments.lib import claims, provenance
 from experiments.lib.catalogue import EXPERIMENTS, HOME, Experiment
 from experiments.lib.claims import CLAIMS, Claim, FalseClaimError
 from experiments.lib.document import DOCUMENT, document
-from experiments.lib.provenance import NOT_RECORDED, ROOT, Record, git
+from experiments.lib.provenance import NOT_RECORDED, RESULTS, ROOT, Record, git
 
 ENTRIES = ("commit", "dirty", "command", "machine", "date", "minutes")
 MACHINE = ("cpu", "cores", "memory_gib", "load", "system", "python", "ortools", "torch")
 #: Those whose numbers are a schedule or a picture of today's code: no file of theirs is kept.
-KEEP_NOTHING = {"figures_gallery": ("--only", "long")}
+KEEP_NOTHING = {"weft.figures_gallery": ("--only", "long")}
 
 #: Their marks can be missed in small: by times on a busy machine, and by what two batches train.
 MAY_MISS = {"adama", "overhead", "replay_emulated"}
@@ -38,10 +38,10 @@ def smokes() -> list[Any]:
 def provenances() -> dict[str, Any]:
     """By file; a schedule has it beside what else its solver says."""
     found = {}
-    for path in sorted(HOME.rglob("*.json")):
+    for path in sorted(RESULTS.rglob("*.json")):
         content = json.loads(path.read_text())
         assert isinstance(content, dict), path
-        found[str(path.relative_to(HOME))] = content.get("provenance", content.get("solver", {}).get("provenance"))
+        found[str(path.relative_to(RESULTS))] = content.get("provenance", content.get("solver", {}).get("provenance"))
     return found
 
 
@@ -50,7 +50,7 @@ def test_every_experiment_runs_in_small_and_writes_what_is_kept(experiment: Expe
     target = tmp_path / f"{experiment.name}.json"
     target.parent.mkdir(exist_ok=True)
     extra = []
-    if experiment.module == "readme":
+    if experiment.module == "weft.readme":
         shutil.copy(ROOT / "README.md", tmp_path)
         extra = ["--readme", str(tmp_path / "README.md")]
     code = importlib.import_module(f"experiments.{experiment.module}").main(
@@ -85,8 +85,8 @@ def test_experiments_that_keep_nothing_run_in_small(module: str, tmp_path: Path)
 
 
 def test_every_script_with_a_main_is_in_the_catalogue() -> None:
-    scripts = {path.stem for path in HOME.glob("*.py") if "\nif __name__ ==" in path.read_text()}
-    assert scripts - {"__main__"} == {experiment.module for experiment in EXPERIMENTS.values()} | KEEP_NOTHING.keys()
+    scripts = {f"{path.parent.name}.{path.stem}" for path in HOME.glob("*/*.py") if "\nif __name__ ==" in path.read_text()}
+    assert scripts == {experiment.module for experiment in EXPERIMENTS.values()} | KEEP_NOTHING.keys()
 
 
 def test_every_file_says_where_its_numbers_come_from() -> None:

@@ -23,7 +23,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.relations.graph import common_blocks, graph_of, without_common
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.schedule import Schedule
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import violations
 
@@ -50,7 +50,7 @@ def test_bounds_never_exceed_the_optimum(case: Case) -> None:
     assume(len(case.problem.blocks) * case.micro_batches <= 8)
     best = least_makespan(case.problem, case.micro_batches)
     assert best is not None
-    instance = Instance.of(case.problem)
+    instance = TickProblem.of(case.problem)
     assert makespan_bound(instance, case.micro_batches) * instance.tick <= best
     assert load_bound(case.problem, case.micro_batches) <= best
 
@@ -62,7 +62,7 @@ def test_bounds_never_exceed_the_optimum_of_a_pipeline(problem: Problem, micro_b
     best = least_makespan(problem, micro_batches)
     assume(best is not None)
     assert best is not None
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     assert makespan_bound(instance, micro_batches) * instance.tick <= best
     assert load_bound(problem, micro_batches) <= best
 
@@ -88,7 +88,7 @@ def test_known_schedules_under_tight_memory_keep_the_implied_order_heads_and_tai
 
 def _check(schedule: Schedule) -> None:
     problem, n = schedule.problem, schedule.micro_batches
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     graph = graph_of(instance)
     order = implied_order(instance, graph, n)
     start = {(o.block, o.micro_batch): Fraction(o.start) / instance.tick for o in schedule.operations}
@@ -115,7 +115,7 @@ def _check(schedule: Schedule) -> None:
 @given(spread_pipelines(max_devices=3), st.integers(8, 30))
 def test_many_micro_batches_are_bounded_like_few(problem: Problem, n: int) -> None:
     """Not laid out one by one, a bound is no larger, and it grows as the steady state must."""
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     exact = makespan_bound(instance, n)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weft.solver.bounds.makespan, "_LAID_OUT", 1)  # four micro-batches at either end
@@ -145,7 +145,7 @@ def test_bounds_from_windows_never_exceed_the_optimum_of_a_pipeline(problem: Pro
 
 
 def _check_windows(problem: Problem, micro_batches: int, best: Fraction) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     bounds = list(rolling_bounds(instance, micro_batches, Budget(), deterministic=2.0))
     assert bounds == sorted(bounds)
     assert max(bounds, default=0) * instance.tick <= best * instance.inflation

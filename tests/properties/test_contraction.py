@@ -13,11 +13,11 @@ from tests.support.strategies import cases
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.reductions.barriers import Contraction
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import closure_bound, takes_before_giving
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 
@@ -42,7 +42,7 @@ def spanned(draw: st.DrawFn, *, lags: bool) -> Problem:
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
 @given(spanned(lags=True))
 def test_the_contracted_bound_never_exceeds_the_optimum(problem: Problem) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     start = one_at_a_time(instance)
     assume(start.period * instance.tick <= 9 and takes_before_giving(instance))
     contraction = Contraction.of(instance)
@@ -69,10 +69,10 @@ def test_spans_at_one_moment_run_in_the_order_in_which_they_wait() -> None:
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
 @given(spanned(lags=False))
 def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(problem: Problem) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     start = one_at_a_time(instance)
     assume(start.period * instance.tick <= 9 and takes_before_giving(instance))
-    search = find_repetend(instance, start, Budget(deterministic=20.0))
+    search = find_period(instance, start, Budget(deterministic=20.0))
     assert search.proven
     assert math.ceil(search.best.period * instance.tick) == least_whole_period(
         problem, math.ceil(start.period * instance.tick))
@@ -81,7 +81,7 @@ def test_without_transfer_times_the_contracted_optimum_expands_to_the_optimum(pr
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
 @given(spanned(lags=False))
 def test_contracting_and_expanding_keeps_the_order(problem: Problem) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     contraction = Contraction.of(instance)
     assume(contraction is not None)
     assert contraction is not None

@@ -34,7 +34,7 @@ from weft.solver.io.files import (
 )
 from weft.solver.problem import ProblemError
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 
@@ -148,7 +148,7 @@ def test_damaged_problems_are_read_or_refused_in_one_sentence(tmp_path: Path, da
         str(error).encode("utf-8")
         return
     try:
-        Instance.of(problem)
+        TickProblem.of(problem)
     except ProblemError:
         return
     assert json.dumps(problem_to_json(problem), allow_nan=False)

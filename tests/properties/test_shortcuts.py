@@ -24,7 +24,7 @@ from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.relations.graph import Graph, graph_of
 from weft.solver.relations.implied_order import NEVER, Order, implied_order
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import violations
 
@@ -44,7 +44,7 @@ def closed(graph: Graph) -> Order:
 @given(problems())
 @settings(max_examples=150, deadline=None)
 def test_the_implied_order_is_the_closure_of_the_waits(problem: Problem) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     graph = graph_of(instance)
     assert np.array_equal(implied_order(instance, graph, 1), closed(graph))
 

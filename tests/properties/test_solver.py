@@ -15,13 +15,13 @@ from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import closure_bound, takes_before_giving
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, solve
 from weft.solver.step.stretch import unroll
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 
@@ -42,10 +42,10 @@ def test_a_tiny_problem_is_solved_to_the_optimum_and_proven(case: Case) -> None:
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
 @given(cases(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False), st.sampled_from([1, 2]))
 def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case, workers: int) -> None:
-    instance = Instance.of(case.problem)
+    instance = TickProblem.of(case.problem)
     start = one_at_a_time(instance)
     assume(start.period * instance.tick <= 9 and takes_before_giving(instance))
-    search = find_repetend(instance, start, Budget(deterministic=20.0, workers=workers))
+    search = find_period(instance, start, Budget(deterministic=20.0, workers=workers))
     best = least_whole_period(case.problem, math.ceil(start.period * instance.tick))
     assert search.proven
     assert math.ceil(search.best.period * instance.tick) == best

@@ -12,9 +12,9 @@ from weft.app.lib.options import SearchOptions
 from weft.figures import FORMATS, draw
 from weft.runtime.export.perfetto import save_trace
 from weft.runtime.plan.plan import plan_of, save_plan
+from weft.solver.control.stopping import STOP
 from weft.solver.io.files import save_schedule
 from weft.solver.step.search import Progress
-from weft.solver.stopping import STOP
 
 __all__ = ["Demonstration", "demonstrate"]
 

@@ -13,6 +13,7 @@ from weft.app.lib.judged import judged
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import choice_lines
 from weft.app.solve import case_of, solve_case
+from weft.solver.control.stopping import STOP
 from weft.solver.diagnose.bubbles import Cause, DeviceIdle, idle_times
 from weft.solver.diagnose.critical_cycle import CriticalCycle, critical_cycle
 from weft.solver.diagnose.critical_path import CriticalPath, critical_path
@@ -24,7 +25,6 @@ from weft.solver.io.files import SCHEDULE_FORMAT
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
-from weft.solver.stopping import STOP
 from weft.solver.validate import InvalidSchedule, violations
 
 if TYPE_CHECKING:

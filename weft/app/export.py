@@ -186,11 +186,11 @@ def _with_bounds(schedule: Schedule) -> Schedule:
     schedules only."""
     from weft.solver.baselines import steady_period
     from weft.solver.bounds import least_time
-    from weft.solver.ticks import Instance
+    from weft.solver.ticks import TickProblem
     from weft.solver.validate import violations
 
     if violations(schedule):
         return schedule
-    bound = least_time(Instance.of(schedule.problem), schedule.micro_batches)
+    bound = least_time(TickProblem.of(schedule.problem), schedule.micro_batches)
     return replace(schedule, makespan_bound=min(bound, schedule.makespan),
                    period=steady_period(schedule.problem, schedule.micro_batches, schedule.operations))

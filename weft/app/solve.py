@@ -17,14 +17,14 @@ from weft.app.lib.verdicts import Searched, choice, shape_placement_details
 from weft.app.place.memory_plans import plan_details, plan_title
 from weft.cli.progress import forewarn
 from weft.solver.bounds.load import load_bound
-from weft.solver.clock import OutOfTime
+from weft.solver.control.clock import OutOfTime
+from weft.solver.control.history import History
+from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
-from weft.solver.history import History
 from weft.solver.io.files import load_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
-from weft.solver.stopping import breakable
 
 if TYPE_CHECKING:
     from weft.api.sources import Source

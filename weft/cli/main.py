@@ -20,8 +20,8 @@ from weft.app.lib.options import command_began
 from weft.cli.commands.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
 from weft.cli.faults import FOREIGN, is_said, report
 from weft.cli.signals import end_with, listening
-from weft.solver.clock import process_start
-from weft.solver.stopping import STOP
+from weft.solver.control.clock import process_start
+from weft.solver.control.stopping import STOP
 
 __all__ = ["main"]
 

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP, all the same: the search ends and what it found is kept; a second one ends the process.
 
 Batch systems send SIGTERM when a job's time is up, terminals SIGHUP when they close. What a stop may break off is said
-by :mod:`weft.solver.stopping`.
+by :mod:`weft.solver.control.stopping`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from weft.solver.stopping import STOP
+from weft.solver.control.stopping import STOP
 
 __all__ = ["blocked", "end_with", "listening"]
 
@@ -29,7 +29,7 @@ _AGAIN = 0.02
 
 
 class _Listener:
-    """Raises ``KeyboardInterrupt`` once at most, where :data:`~weft.solver.stopping.STOP` allows it."""
+    """Raises ``KeyboardInterrupt`` once at most, where :data:`~weft.solver.control.stopping.STOP` allows it."""
 
     def __init__(self, ends: bool) -> None:
         self.ends = ends

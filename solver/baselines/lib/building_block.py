@@ -21,7 +21,7 @@ from itertools import pairwise
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
 
 __all__ = ["BuildingBlock", "Flow", "Pass"]

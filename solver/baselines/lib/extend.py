@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
-from weft.solver.clock import checked
+from weft.solver.control.clock import checked
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 from weft.solver.timing import time_orders

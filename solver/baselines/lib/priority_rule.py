@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
-from weft.solver.clock import checked, checkpoint
+from weft.solver.control.clock import checked, checkpoint
 from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["fits_in_order", "keyed_schedule"]

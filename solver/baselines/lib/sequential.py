@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable, Row
-from weft.solver.clock import checkpoint
+from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 
 __all__ = ["block_order", "in_sequence", "orders"]

@@ -27,7 +27,7 @@ from weft.solver.period.improvers.beam_expansion import EARLY, FREE, LATE, Start
 from weft.solver.period.periodic import Periodic, retime
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.relations.min_dist import Lags, closure
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["AtPeriod", "Beam", "improve_by_beam", "suits_beam"]
 
@@ -55,7 +55,7 @@ _OTHER_END = 0.3
 _SECOND = 25e6
 
 
-def suits_beam(instance: Instance) -> bool:
+def suits_beam(instance: TickProblem) -> bool:
     """Whether beams find schedules well: few blocks a device, each on one, and no links, whose order is not looked at.
 
     A block on several devices holds them together: those placed first know little of what the others will ask of it.
@@ -121,7 +121,7 @@ class AtPeriod:
     """What all beams at a period of ``ticks`` ask for: lags (blocks x blocks) to and ``back`` from each block, and the
     blocks that each waits for and that wait for it."""
 
-    instance: Instance
+    instance: TickProblem
     ticks: int
     lags: Lags
     back: Lags
@@ -129,7 +129,7 @@ class AtPeriod:
     after: list[list[int]]
 
     @classmethod
-    def of(cls, instance: Instance, ticks: int, lags: Lags) -> AtPeriod:
+    def of(cls, instance: TickProblem, ticks: int, lags: Lags) -> AtPeriod:
         """``lags`` is the closure at ``ticks``."""
         before: list[list[int]] = [[] for _ in instance.blocks]
         after: list[list[int]] = [[] for _ in instance.blocks]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.relations.min_dist import Lags
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["EARLY", "FREE", "LATE", "fits", "place"]
 
@@ -36,7 +36,7 @@ _STRAY, _ASTRAY = 0.3, 0.3
 _UNLIKELY = 0.15
 
 
-def place(instance: Instance, period: int, lags: Lags, blocks: Sequence[int], wishes: Sequence[int],
+def place(instance: TickProblem, period: int, lags: Lags, blocks: Sequence[int], wishes: Sequence[int],
           earliest: Starts, latest: Starts, draw: np.random.Generator, *,
           stray: bool = False) -> tuple[npt.NDArray[np.intp], Starts]:
     """Starts of ``blocks``, all of one device, in the windows of each row of ``earliest`` and ``latest`` (ticks).
@@ -57,7 +57,8 @@ def place(instance: Instance, period: int, lags: Lags, blocks: Sequence[int], wi
     return candidates.rows, candidates.gaps[-1, :-1].T
 
 
-def fits(instance: Instance, period: int, device: int, blocks: Sequence[int], starts: Starts) -> npt.NDArray[np.bool_]:
+def fits(instance: TickProblem, period: int, device: int, blocks: Sequence[int],
+         starts: Starts) -> npt.NDArray[np.bool_]:
     """Whether the device's memory holds the steady state, for each row of ``starts`` (rows x blocks)."""
     capacity = instance.capacity[device]
     good = np.ones(len(starts), dtype=np.bool_)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.solver.period.periodic import Periodic, retime, ring_of
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["list_periodic"]
 
@@ -25,7 +25,7 @@ _GROWTH = 1.01
 _ROUNDS = 3
 
 
-def list_periodic(instance: Instance, least: int, most: int) -> Periodic | None:
+def list_periodic(instance: TickProblem, least: int, most: int) -> Periodic | None:
     """A steady state with a period of ``least`` to ``most`` ticks, one micro-batch a period; ``None`` if none is found.
 
     Problems with links are left to others: the order of their transfers is not looked at here.
@@ -46,14 +46,14 @@ def list_periodic(instance: Instance, least: int, most: int) -> Periodic | None:
 class _Graph:
     """The blocks' devices, their neighbours as ``(block, ticks from start to start, distance)``, and a first order."""
 
-    instance: Instance
+    instance: TickProblem
     devices: Sequence[Sequence[int]]
     before: Sequence[Sequence[tuple[int, int, int]]]
     after: Sequence[Sequence[tuple[int, int, int]]]
     order: Sequence[int]
 
     @classmethod
-    def of(cls, instance: Instance) -> _Graph:
+    def of(cls, instance: TickProblem) -> _Graph:
         devices = [block.devices for block in instance.problem.blocks]
         before: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]
         after: list[list[tuple[int, int, int]]] = [[] for _ in instance.blocks]
@@ -64,7 +64,7 @@ class _Graph:
         return cls(instance, devices, before, after, _first_order(instance, before, after))
 
 
-def _first_order(instance: Instance, before: Sequence[Sequence[tuple[int, int, int]]],
+def _first_order(instance: TickProblem, before: Sequence[Sequence[tuple[int, int, int]]],
                  after: Sequence[Sequence[tuple[int, int, int]]]) -> Sequence[int]:
     """By earliest start; what nothing waits for and can wait itself (weight gradients) fills the gaps afterwards."""
     topological = instance.problem.topological_order

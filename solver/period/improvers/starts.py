@@ -14,7 +14,7 @@ from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.schedule import Schedule
 from weft.solver.step.edges import repeat
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 from weft.solver.validate import violations
 
@@ -29,7 +29,7 @@ STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
 _ALONE = 5.0
 
 
-def periodic_seed(instance: Instance, name: str | None) -> Periodic:
+def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
     """The shorter of the trivial period and the steady state of start ``name``, if it has one that fits.
 
     The instance must have a schedule of one micro-batch, in balance.
@@ -45,7 +45,7 @@ def periodic_seed(instance: Instance, name: str | None) -> Periodic:
     return min((trivial, found or trivial), key=lambda known: known.period)
 
 
-def one_at_a_time(instance: Instance) -> Periodic:
+def one_at_a_time(instance: TickProblem) -> Periodic:
     """Each micro-batch finished before the next one starts.
 
     Raises :class:`~weft.solver.baselines.NotApplicable` where no order is found in which one micro-batch fits.
@@ -56,7 +56,7 @@ def one_at_a_time(instance: Instance) -> Periodic:
     return retime(instance, max([fixed.makespan, *across]), [fixed.start[i, 0] for i in instance.blocks])
 
 
-def _alone(instance: Instance) -> Orders:
+def _alone(instance: TickProblem) -> Orders:
     """Orders of one micro-batch: short ones, or else any that fits."""
     try:
         return BASELINES["greedy"].orders(instance.problem, 1)
@@ -67,7 +67,7 @@ def _alone(instance: Instance) -> Orders:
         return device_rows(instance, order)
 
 
-def steady_state(instance: Instance, orders: Orders) -> Periodic | None:
+def steady_state(instance: TickProblem, orders: Orders) -> Periodic | None:
     """What every device repeats in the middle of a schedule, if it runs each of its blocks once there and it fits.
 
     Only the order is taken: with unequal durations a schedule of a repeated pattern need not repeat its times.

@@ -26,7 +26,7 @@ import networkx as nx
 
 from weft.solver.period.periodic import Periodic, retime
 from weft.solver.relations.graph import common_blocks
-from weft.solver.ticks import Arc, Instance
+from weft.solver.ticks import Arc, TickProblem
 
 __all__ = ["Contraction"]
 
@@ -38,14 +38,14 @@ class Contraction:
     ``length`` is their duration in ticks. ``exact``: every schedule of ``inner`` expands to one of ``whole``.
     """
 
-    whole: Instance
-    inner: Instance
+    whole: TickProblem
+    inner: TickProblem
     spans: tuple[int, ...]
     length: int
     exact: bool
 
     @classmethod
-    def of(cls, instance: Instance) -> Contraction | None:
+    def of(cls, instance: TickProblem) -> Contraction | None:
         """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
         common = common_blocks(instance)
         spans = tuple(i for i in instance.problem.topological_order if i in common)

@@ -13,12 +13,12 @@ from fractions import Fraction
 
 from weft.solver.period.periodic import Periodic
 from weft.solver.problem import Block, Dependency, Problem
-from weft.solver.ticks import Arc, Instance
+from weft.solver.ticks import Arc, TickProblem
 
 __all__ = ["in_copies", "repeat_copies"]
 
 
-def in_copies(instance: Instance, copies: int) -> Instance:
+def in_copies(instance: TickProblem, copies: int) -> TickProblem:
     """``instance`` with ``copies`` micro-batches per turn; block i's copy c has the number c * blocks + i."""
     n = len(instance.durations)
 
@@ -35,7 +35,7 @@ def in_copies(instance: Instance, copies: int) -> Instance:
                    change=tuple(row(amounts) for amounts in instance.change))
 
 
-def repeat_copies(found: Periodic, instance: Instance, copies: int) -> Periodic:
+def repeat_copies(found: Periodic, instance: TickProblem, copies: int) -> Periodic:
     """A schedule with one micro-batch per period as one of ``instance``, its problem in ``copies``."""
     starts = tuple(start + c * found.period for c in range(copies) for start in found.starts)
     return Periodic(instance, found.period * copies, tuple(Fraction(start) for start in starts), copies)

@@ -12,7 +12,7 @@ from weft.solver.period.refuters.lane_weights import Lanes
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.structure.lanes import Tracks
 from weft.solver.relations.min_dist import closure
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["LaneBound"]
 
@@ -38,7 +38,7 @@ class LaneBound:
         self.near = False
 
     @classmethod
-    def of(cls, instance: Instance, period: int) -> LaneBound | None:
+    def of(cls, instance: TickProblem, period: int) -> LaneBound | None:
         """None if the blocks are no lanes. ``period`` is any that works, in ticks."""
         lags = closure(instance, period)
         if lags is None:

@@ -22,7 +22,7 @@ from math import gcd
 
 from weft.solver.period.structure.lanes import Level, Tracks
 from weft.solver.relations.min_dist import Lags, least_lifetimes
-from weft.solver.ticks import Arc, Instance
+from weft.solver.ticks import Arc, TickProblem
 
 __all__ = ["Lanes", "Static"]
 
@@ -51,7 +51,7 @@ class Lanes:
     period is to be shared, and ``least`` is taken by what is not a wait.
     """
 
-    instance: Instance
+    instance: TickProblem
     devices: tuple[int, ...]
     rows: tuple[tuple[int, ...], ...]
     along: tuple[bool, ...]
@@ -116,7 +116,7 @@ def _weighed(tracks: Tracks, held: int, lags: Lags) -> Lanes | None:
                  static, levels, capacity, least, Fraction(parts, heaviest))
 
 
-def _longest_path(instance: Instance, first: int, last: int) -> list[Arc] | None:
+def _longest_path(instance: TickProblem, first: int, last: int) -> list[Arc] | None:
     """The dependencies of one micro-batch on a longest path from ``first`` to ``last``; None if there is no path."""
     into: dict[int, list[Arc]] = {}
     for arc in instance.arcs:

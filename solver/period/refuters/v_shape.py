@@ -10,7 +10,7 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.period.decide import Allowance
 from weft.solver.period.refuters.v_shape_dp import FoldPatterns
 from weft.solver.period.structure.v_shape import Fold
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["FoldBound"]
 
@@ -39,7 +39,7 @@ class FoldBound:
         self._states = self._most_states = 0.0  # of a period in these cells, and of one device: a guess
 
     @classmethod
-    def of(cls, instance: Instance, period: int) -> FoldBound | None:
+    def of(cls, instance: TickProblem, period: int) -> FoldBound | None:
         """None if the blocks are no fold. ``period`` is about what is looked for, in ticks."""
         fold = Fold.of(instance)
         return None if fold is None else cls(fold, period)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["both_ways"]
 
 
-def both_ways(instance: Instance) -> list[list[int]]:
+def both_ways(instance: TickProblem) -> list[list[int]]:
     """The devices from the one where micro-batches come in on, and from the one furthest from it."""
     first = next(device for device, on in enumerate(instance.blocks_on)
                  if instance.problem.topological_order[0] in on)
@@ -17,7 +17,7 @@ def both_ways(instance: Instance) -> list[list[int]]:
     return [forth, _outward(instance, forth[-1])]
 
 
-def _outward(instance: Instance, first: int) -> list[int]:
+def _outward(instance: TickProblem, first: int) -> list[int]:
     """All devices from ``first`` on, always the one that exchanges most with those before it."""
     count = len(instance.capacity)
     runs_on = [block.devices for block in instance.problem.blocks]

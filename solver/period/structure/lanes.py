@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.solver.ticks import Arc, Instance
+from weft.solver.ticks import Arc, TickProblem
 
 __all__ = ["Level", "Tracks"]
 
@@ -38,7 +38,7 @@ class Tracks:
     several; ``parents``, for the blocks that are an end on their device, the one on the only block before them.
     """
 
-    instance: Instance
+    instance: TickProblem
     devices: tuple[int, ...]
     rows: tuple[tuple[int, ...], ...]
     along: tuple[bool, ...]
@@ -46,7 +46,7 @@ class Tracks:
     parents: Mapping[int, Arc]
 
     @classmethod
-    def of(cls, instance: Instance, devices: Sequence[int]) -> Tracks | None:
+    def of(cls, instance: TickProblem, devices: Sequence[int]) -> Tracks | None:
         """The lanes over ``devices`` in that order; None if the blocks are no lanes."""
         parents = _parents(instance)
         chained = {i for i in instance.blocks
@@ -91,7 +91,7 @@ class Tracks:
         return Level(takers, tuple(one for one in changes if one[2]), workspace)
 
 
-def _parents(instance: Instance) -> dict[int, Arc]:
+def _parents(instance: TickProblem) -> dict[int, Arc]:
     """Of the blocks that are an end on their device, after one block of it and before none, the dependency on that."""
     runs_on = [block.devices for block in instance.problem.blocks]
     into: dict[int, list[Arc]] = {}

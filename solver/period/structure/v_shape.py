@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.structure.lanes import Level, Tracks
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Fold", "Held"]
 
@@ -52,14 +52,14 @@ class Fold:
     outwards, 2 inwards, 3 outwards. ``times[e][k]`` is when it starts, in ticks after the first block, without waits.
     """
 
-    instance: Instance
+    instance: TickProblem
     rows: tuple[tuple[int, ...], ...]
     times: tuple[tuple[int, ...], ...]
     levels: tuple[Held, ...]
     capacities: tuple[int, ...]
 
     @classmethod
-    def of(cls, instance: Instance) -> Fold | None:
+    def of(cls, instance: TickProblem) -> Fold | None:
         """None if the blocks are no fold, or some device's memory is unlimited."""
         tracks = Tracks.of(instance, both_ways(instance)[0])
         if tracks is None or len(tracks.along) != 4:
@@ -80,7 +80,7 @@ class Fold:
                    tuple(capacity for capacity in capacities if capacity is not None))
 
 
-def _times(instance: Instance, rows: Sequence[Sequence[int]], tracks: Tracks) -> tuple[tuple[int, ...], ...] | None:
+def _times(instance: TickProblem, rows: Sequence[Sequence[int]], tracks: Tracks) -> tuple[tuple[int, ...], ...] | None:
     """When the blocks of ``rows`` start without waits; None if they are no chain."""
     inwards = range(len(rows))
     chain = [rows[row][lane] for lane in range(4) for row in (inwards if lane % 2 == 0 else reversed(inwards))]

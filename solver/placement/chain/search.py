@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
@@ -32,7 +33,6 @@ from weft.solver.placement.reduce import fold, keep_dear_nets_whole, order_twins
 from weft.solver.placement.shares import part_of
 from weft.solver.placement.slicing import Slicing, best_slicing, depth_first_order, largest_load
 from weft.solver.placement.windows import windows_of
-from weft.solver.stopping import breakable
 
 __all__ = ["Step", "place", "place_within"]
 

@@ -17,6 +17,7 @@ import math
 import time
 from collections.abc import Callable
 
+from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
@@ -33,7 +34,6 @@ from weft.solver.placement.problem import PlacementError, PlacementProblem
 from weft.solver.placement.reduce import order_branches, order_twins
 from weft.solver.placement.shares import part_of
 from weft.solver.placement.slicing import Slicing, largest_load
-from weft.solver.stopping import breakable
 
 __all__ = ["place_graph"]
 

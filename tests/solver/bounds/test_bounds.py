@@ -16,11 +16,11 @@ from weft.solver.problem import Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import NEVER, implied_order
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 
 def order_of(problem: Problem, before: str, after: str, micro_batches: int = 8) -> int:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     order = implied_order(instance, graph_of(instance), micro_batches)
     return int(order[problem.index[before], problem.index[after]])
 
@@ -28,7 +28,7 @@ def order_of(problem: Problem, before: str, after: str, micro_batches: int = 8) 
 def test_bounds_of_a_uniform_chain_are_its_published_makespan() -> None:
     """1F1B on p uniform stages takes (N + p - 1)(F + B), and nothing is faster."""
     for p, n in ((2, 3), (4, 8), (8, 16)):
-        instance = Instance.of(pipeline(chain(p), forward=1, backward=2))
+        instance = TickProblem.of(pipeline(chain(p), forward=1, backward=2))
         assert makespan_bound(instance, n) == 3 * (n + p - 1)
 
 
@@ -47,13 +47,13 @@ def test_a_first_chunk_leaves_room_for_the_last() -> None:
     assert order_of(problem, "b3", "f0") == 1
     assert order_of(problem, "b0", "f0") == 2
     assert order_of(problem, "b0", "f3") == 1
-    instance = Instance.of(pipeline(v(2), memory=2))
+    instance = TickProblem.of(pipeline(v(2), memory=2))
     schedule = solve(instance.problem, 4, effort=5)
     assert makespan_bound(instance, 4) == schedule.makespan
 
 
 def test_half_an_activation_of_memory_is_worth_nothing() -> None:
-    whole, more = (Instance.of(pipeline(chain(4), activation=2, memory=memory)) for memory in (4, 5))
+    whole, more = (TickProblem.of(pipeline(chain(4), activation=2, memory=memory)) for memory in (4, 5))
     assert makespan_bound(whole, 8) == makespan_bound(more, 8)
 
 
@@ -61,22 +61,22 @@ def test_half_an_activation_of_memory_is_worth_nothing() -> None:
 def test_devices_idle_while_the_first_and_last_micro_batch_go_round_between_blocks_on_all(micro_batches: int) -> None:
     """M shape on four devices: whatever runs on all devices, the last waits for three forwards and three backwards."""
     schedule = solve(shape("m", 4, 20), micro_batches, effort=0.2)
-    instance = Instance.of(schedule.problem)
+    instance = TickProblem.of(schedule.problem)
     assert makespan_bound(instance, micro_batches) == 6 * micro_batches + 3 * (1 + 3)
     assert schedule.makespan == 6 * micro_batches + 12
 
 
 def test_the_first_device_cannot_take_what_it_has_no_forwards_for() -> None:
     """Two devices, memory for four: little's law with the ends counted is no weaker than without."""
-    instance = Instance.of(pipeline(v(2), forward=3, backward=1, memory=4))
+    instance = TickProblem.of(pipeline(v(2), forward=3, backward=1, memory=4))
     assert makespan_bound(instance, 40) >= 40 * steady_bound(instance)
 
 
 def test_micro_batches_in_flight_bound_the_steady_state() -> None:
     """Two in flight and 12 ticks each from first start to last end: 6 a micro-batch, whatever the devices could do."""
-    assert steady_bound(Instance.of(pipeline(chain(4), memory=2))) == 6
-    assert steady_bound(Instance.of(pipeline(chain(4), activation=2, memory=5))) == 6  # little's law says 24/5
-    assert steady_bound(Instance.of(shape("m", 4, 1))) == 2 + Fraction(16)
+    assert steady_bound(TickProblem.of(pipeline(chain(4), memory=2))) == 6
+    assert steady_bound(TickProblem.of(pipeline(chain(4), activation=2, memory=5))) == 6  # little's law says 24/5
+    assert steady_bound(TickProblem.of(shape("m", 4, 1))) == 2 + Fraction(16)
 
 
 def test_one_machine_with_interruptions() -> None:
@@ -89,7 +89,7 @@ def test_one_machine_with_interruptions() -> None:
 def test_windows_see_micro_batches_get_in_each_others_way() -> None:
     """Two chunks a device and room for three activations, six micro-batches: paths and machines see less."""
     problem = pipeline(v(2), forward=2, backward=3, memory=3)
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     optimum = solve(problem, 6, effort=5)
     assert optimum.status == "optimal"
     bounds = list(rolling_bounds(instance, 6, Budget(), deterministic=2.0))
@@ -99,4 +99,4 @@ def test_windows_see_micro_batches_get_in_each_others_way() -> None:
 def test_memory_in_the_bound_proves_what_the_heaviest_device_cannot() -> None:
     """Embedding and its gradient on all devices, one micro-batch in flight: the sum of all durations."""
     problem = shape("m", 4, 1)
-    assert makespan_bound(Instance.of(problem), 16) == 16 * sum(block.duration for block in problem.blocks)
+    assert makespan_bound(TickProblem.of(problem), 16) == 16 * sum(block.duration for block in problem.blocks)

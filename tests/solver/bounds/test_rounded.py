@@ -22,22 +22,22 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.io.files import load_problem
 from weft.solver.latency.search import least_latency, slowest_useful_period
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.search import solve
 from weft.solver.step.stretch import unroll
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 COARSE = st.sampled_from([2, 5, 11, 30, 200])
 
 
-def coarse(problem: Problem, ticks: int) -> Instance:
+def coarse(problem: Problem, ticks: int) -> TickProblem:
     """``problem`` with no more than about so many ticks in all its times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weft.solver.ticks, "_MOST_TICKS", ticks)
-        return Instance.of(problem)
+        return TickProblem.of(problem)
 
 
 def test_a_single_device_s_load_is_exact() -> None:
@@ -85,11 +85,11 @@ def test_a_rounded_search_is_bounded_by_the_exact_optimum(number: int, ticks: in
 @settings(max_examples=80, deadline=None, suppress_health_check=SLOW_DATA)
 @given(problems(max_devices=2, max_blocks=4, whole=True, balanced=True), COARSE)
 def test_rounded_bounds_on_period_and_latency_are_bounds_on_the_exact_ones(problem: Problem, ticks: int) -> None:
-    exact, rounded = Instance.of(problem), coarse(problem, ticks)
+    exact, rounded = TickProblem.of(problem), coarse(problem, ticks)
     assume(takes_before_giving(exact))
-    best = find_repetend(exact, one_at_a_time(exact), Budget(deterministic=5.0))
+    best = find_period(exact, one_at_a_time(exact), Budget(deterministic=5.0))
     assume(best.proven)
-    start = find_repetend(rounded, one_at_a_time(rounded), Budget(deterministic=5.0))
+    start = find_period(rounded, one_at_a_time(rounded), Budget(deterministic=5.0))
     period = best.best.period * exact.tick
     assert Fraction(rounded.bound(start.bound, 1)) <= period * (1 + Fraction(1, 10**6))
     assert Fraction(rounded.bound(steady_bound(rounded), 1)) <= period * (1 + Fraction(1, 10**6))

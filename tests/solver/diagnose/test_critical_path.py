@@ -18,13 +18,13 @@ from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.diagnose.critical_path import CriticalPath, critical_path
 from weft.solver.period.improvers.starts import one_at_a_time
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.step.edges import repeat
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate, violations
 
@@ -184,9 +184,9 @@ def test_a_block_on_two_devices_waits_for_the_other_one(after: tuple[Dependency,
 @FEW
 @given(cases(whole=True, balanced=True, max_micro_batches=1))
 def test_the_cycle_of_a_periodic_schedule_is_its_period(case: Case) -> None:
-    instance = Instance.of(case.problem)
+    instance = TickProblem.of(case.problem)
     assume(instance.balanced and takes_before_giving(instance))
-    found = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=0.2).best
+    found = find_period(instance, one_at_a_time(instance), Budget(), deterministic=0.2).best
     n = found.depth + 3
     schedule = replace(timed(case.problem, n, repeat(found, n)), repetend=Repetend(found.depth, n - found.depth),
                        period=instance.time(found.period))

@@ -27,7 +27,7 @@ from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step import search
 from weft.solver.step.search import Search, solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 
@@ -45,7 +45,7 @@ def refused(problem: Problem, micro_batches: int) -> Infeasible:
 
 def judged(case: Drawn, order: tuple[tuple[int, int], ...]) -> None:
     """``order`` makes a schedule that fits."""
-    rows = device_rows(Instance.of(case.problem), order)
+    rows = device_rows(TickProblem.of(case.problem), order)
     validate(Schedule(case.problem, case.micro_batches, time_orders(case.problem, case.micro_batches, rows), 0.0))
 
 
@@ -63,7 +63,7 @@ def test_what_fits_is_found_and_nothing_else(way: str, monkeypatch: pytest.Monke
     found = []
     for number in range(150):
         case = drawn(number, most_operations=16)
-        room = find_room(Instance.of(case.problem), case.micro_batches, Budget())
+        room = find_room(TickProblem.of(case.problem), case.micro_batches, Budget())
         assert room.decided
         assert (room.order is not None) == fits(case.problem, case.micro_batches), number
         if room.order is not None:
@@ -92,7 +92,7 @@ def test_without_known_schedules_every_problem_is_still_decided(monkeypatch: pyt
             assert not fits(case.problem, case.micro_batches)
             continue
         validate(schedule)
-        instance = Instance.of(case.problem)
+        instance = TickProblem.of(case.problem)
         if fits(case.problem, 1) and instance.balanced:
             assert one_at_a_time(instance).period > 0
 
@@ -132,12 +132,12 @@ def test_what_is_not_known_to_be_the_most_is_called_at_least(monkeypatch: pytest
     assert exact.most_micro_batches == max(n for n in range(1, 12) if fits(problem, n))
     asked = find_room
 
-    def open_above(instance: Instance, micro_batches: int, budget: Budget, deterministic: float = 9.9) -> object:
+    def open_above(instance: TickProblem, micro_batches: int, budget: Budget, deterministic: float = 9.9) -> object:
         return memory_order.Room() if micro_batches > 7 else asked(instance, micro_batches, budget, deterministic)
 
     monkeypatch.setattr(infeasible, "find_room", open_above)
     with pytest.raises(Infeasible) as caught:
-        require_room(Instance.of(problem), 40, Budget())
+        require_room(TickProblem.of(problem), 40, Budget())
     assert not caught.value.most_exact
     assert caught.value.most_micro_batches is not None
     assert fits(problem, caught.value.most_micro_batches)
@@ -153,7 +153,7 @@ def test_a_proof_by_cp_sat_alone_gets_a_second_opinion(monkeypatch: pytest.Monke
             return memory_order.Excess({0: 1}, tuple(self.operations), True)
 
     monkeypatch.setattr(infeasible, "OrderModel", Wrong)
-    assert require_room(Instance.of(problem), 4, Budget()) is not None
+    assert require_room(TickProblem.of(problem), 4, Budget()) is not None
 
 
 # -- what stays open -------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_a_placement_that_stays_open_is_not_ruled_out(monkeypatch: pytest.Monkey
     hopeless, unknown = pipeline(v(2), memory=1), repro("gives-before-it-takes")
     asked = require_room
 
-    def open_for_one(instance: Instance, *limits: object) -> object:
+    def open_for_one(instance: TickProblem, *limits: object) -> object:
         return None if instance.problem.name == unknown.name else asked(instance, *limits)  # type: ignore[arg-type]
 
     monkeypatch.setattr(search, "require_room", open_for_one)

@@ -18,11 +18,11 @@ from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.latency.search import LatencySearch, critical_path, least_latency
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.stretch import at_its_times
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.validate import validate
 
 
@@ -36,13 +36,13 @@ def forwards(devices: Sequence[int], durations: Sequence[Number], lag: Number = 
 
 def search(problem: Problem, limit: Fraction | int | None = None) -> LatencySearch:
     """At a period of at most ``limit`` (the problem's unit); without one at the least period."""
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     limit = None if limit is None else limit / instance.tick
     trivial = one_at_a_time(instance)
     known = [trivial]
     least = None
     if limit is None or trivial.period > limit:
-        periods = find_repetend(instance, trivial, Budget(deterministic=10.0))
+        periods = find_period(instance, trivial, Budget(deterministic=10.0))
         known.append(periods.best)
         least = periods.bound
         limit = periods.best.period if limit is None else limit
@@ -65,7 +65,7 @@ def test_one_stage_a_device_takes_its_critical_path_at_any_throughput(limit: Fra
     problem = forwards(chain(4), [3, 1, 4, 2], lag=1)
     found = search(problem, limit)
     assert found.proven
-    assert found.best.latency == found.bound == 13 == critical_path(Instance.of(problem), limit)
+    assert found.best.latency == found.bound == 13 == critical_path(TickProblem.of(problem), limit)
     assert found.best.period == 4
     judged(found.best)
 
@@ -131,7 +131,7 @@ def test_inference_of_tessel_s_shapes_is_proven_at_full_throughput(kind: str) ->
     problem = shape(kind, 4, None)
     found = search(problem)
     assert found.proven
-    assert found.best.period == Instance.of(problem).heaviest_load
+    assert found.best.period == TickProblem.of(problem).heaviest_load
     judged(found.best)
 
 
@@ -142,7 +142,7 @@ def test_decimal_durations_and_a_limit_that_is_no_whole_number_of_ticks() -> Non
 
 
 def test_a_start_that_is_too_slow_is_refused() -> None:
-    instance = Instance.of(forwards(chain(2), [1, 1]))
+    instance = TickProblem.of(forwards(chain(2), [1, 1]))
     with pytest.raises(ValueError, match="period of 5 ticks, more than 2"):
         least_latency(instance, Fraction(2), Periodic(instance, Fraction(5), (Fraction(0), Fraction(1))), Budget())
 
@@ -150,7 +150,7 @@ def test_a_start_that_is_too_slow_is_refused() -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(max_devices=2, max_blocks=4, whole=True, balanced=True, links=False, capacities=True))
 def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     if not takes_before_giving(instance):
         return
     try:
@@ -158,9 +158,9 @@ def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
     except (Infeasible, ValueError):
         return
     limit = trivial.period * Fraction(3, 4)
-    scale = Instance.of(problem).tick
+    scale = TickProblem.of(problem).tick
     expected = least_latency_on_grid(problem, limit * scale, Fraction(1, 2))
-    periods = find_repetend(instance, trivial, Budget(deterministic=2.0))
+    periods = find_period(instance, trivial, Budget(deterministic=2.0))
     if periods.best.period > limit:
         assert expected is None or expected[0] / scale >= periods.bound
         return
@@ -177,11 +177,11 @@ def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
 @settings(max_examples=40, deadline=None)
 @given(problems(max_devices=3, max_blocks=6, balanced=True))
 def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     if not takes_before_giving(instance):
         return
     trivial = one_at_a_time(instance)
-    periods = find_repetend(instance, trivial, Budget(deterministic=1.0))
+    periods = find_period(instance, trivial, Budget(deterministic=1.0))
     last = math.inf
     for share in (Fraction(0), Fraction(1, 3), Fraction(1)):
         limit = periods.best.period + share * (trivial.period - periods.best.period)

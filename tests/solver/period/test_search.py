@@ -16,13 +16,13 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.period.decide import Allowance, refuted_in_parts
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import retime
-from weft.solver.period.search import PeriodSearch, find_repetend, shorten_latency
+from weft.solver.period.search import PeriodSearch, find_period, shorten_latency
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import closure, closure_bound, takes_before_giving
 from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete, repeat
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 
@@ -30,8 +30,8 @@ BEST_PERIODS = {"v": 4, "m": 6, "nn": 8, "k": 6}
 
 
 def search(problem: Problem) -> PeriodSearch:
-    instance = Instance.of(problem)
-    return find_repetend(instance, one_at_a_time(instance), Budget(deterministic=30.0))
+    instance = TickProblem.of(problem)
+    return find_period(instance, one_at_a_time(instance), Budget(deterministic=30.0))
 
 
 def m_shape(devices: int, memory: Number, forward: list[int], embedding: int = 1) -> Problem:
@@ -58,7 +58,7 @@ def test_every_training_problem_of_tessel_reaches_its_best_period(kind: str, dev
 def test_tight_m_shapes_have_a_period_above_their_load_and_it_is_proven_exactly(devices: int, memory: int,
                                                                               period: int) -> None:
     found = search(m_shape(devices, memory, [1] * devices))
-    assert Instance.of(m_shape(devices, memory, [1] * devices)).heaviest_load == 6
+    assert TickProblem.of(m_shape(devices, memory, [1] * devices)).heaviest_load == 6
     assert found.best.period == found.bound == period
 
 
@@ -79,7 +79,7 @@ def test_unequal_durations_are_settled_by_the_closure_alone() -> None:
                  (Dependency(f"b{d + 1}" if d < 7 else "f7"),)) for d in reversed(range(8))]))
     found = search(problem)
     assert found.proven
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     assert closure_bound(instance, sum(instance.durations)) == found.best.period
 
 
@@ -105,7 +105,7 @@ def test_a_link_that_carries_one_transfer_at_a_time_bounds_the_period() -> None:
 
 
 def test_the_closure_refutes_below_the_optimum_only() -> None:
-    instance = Instance.of(m_shape(4, 2, [8, 11, 9, 10]))
+    instance = TickProblem.of(m_shape(4, 2, [8, 11, 9, 10]))
     found = search(instance.problem)
     assert found.proven
     best = found.best.period
@@ -116,13 +116,13 @@ def test_where_a_block_gives_before_another_takes_only_the_load_is_proven() -> N
     problem = Problem("odd", (Device("gpu0", 1), Device("gpu1", 1)), (
         Block("take", BlockKind.OTHER, (0,), 1, (1,)), Block("give", BlockKind.OTHER, (0,), 1, (-1,)),
         Block("other", BlockKind.OTHER, (1,), 1, after=(Dependency("take"),))))
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     assert not takes_before_giving(instance)
-    assert find_repetend(instance, one_at_a_time(instance), Budget(deterministic=5)).bound == instance.heaviest_load
+    assert find_period(instance, one_at_a_time(instance), Budget(deterministic=5)).bound == instance.heaviest_load
 
 
 def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:
-    instance = Instance.of(pipeline(chain(2)))
+    instance = TickProblem.of(pipeline(chain(2)))
     slow = retime(instance, 100, [0, 10, 20, 30])  # one micro-batch at a time, with idle time
     assert slow.period == 6
     overlapped = retime(instance, 100, [0, 110, 120, 230])  # b1 and b0 one period after their forwards
@@ -155,8 +155,8 @@ def test_amounts_and_times_of_many_digits_are_searched() -> None:
 
 
 def test_the_latency_shrinks_and_the_period_stays() -> None:
-    instance = Instance.of(shape("k", 4, 20))
-    found = find_repetend(instance, one_at_a_time(instance), Budget(deterministic=5)).best
+    instance = TickProblem.of(shape("k", 4, 20))
+    found = find_period(instance, one_at_a_time(instance), Budget(deterministic=5)).best
     shorter = shorten_latency(found, Budget(), deterministic=5)
     assert shorter.period == found.period == 6
     assert shorter.latency == 16 <= found.latency
@@ -165,7 +165,7 @@ def test_the_latency_shrinks_and_the_period_stays() -> None:
 @pytest.mark.parametrize("edge", [0, 1, 2])
 def test_a_completed_repetend_is_valid_for_any_number_of_micro_batches(edge: int) -> None:
     problem = m_shape(4, 4, [80, 101, 119, 92], 30)
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     found = search(problem).best
     completion = complete(instance, found, 1000, Budget(deterministic=5), edge=edge)
     assert completion is not None
@@ -179,16 +179,16 @@ def test_a_completed_repetend_is_valid_for_any_number_of_micro_batches(edge: int
 
 def test_memory_bounds_the_steady_state() -> None:
     """V shape, F = 1, B = 3, memory 3: 16/3 per micro-batch, by Little's law on the first device."""
-    instance = Instance.of(pipeline(chain(4), forward=1, backward=3, memory=3))
+    instance = TickProblem.of(pipeline(chain(4), forward=1, backward=3, memory=3))
     assert steady_bound(instance) == Fraction(16, 3)
     assert search(instance.problem).best.period == 8  # with one micro-batch per period
 
 
 def test_decimal_durations_are_exact_and_others_are_rounded_up() -> None:
-    exact = Instance.of(pipeline(v(2), forward=0.1, split=(0.3, 0.25)))
+    exact = TickProblem.of(pipeline(v(2), forward=0.1, split=(0.3, 0.25)))
     assert exact.tick == Fraction(1, 20)
     assert exact.inflation == 1
-    rough = Instance.of(pipeline(chain(2), forward=0.123456789012345, backward=9876.54321))
+    rough = TickProblem.of(pipeline(chain(2), forward=0.123456789012345, backward=9876.54321))
     assert rough.inflation > 1
     assert rough.inflation < 1 + Fraction(1, 10**4)
     for block, ticks in zip(rough.problem.blocks, rough.durations, strict=True):
@@ -197,7 +197,7 @@ def test_decimal_durations_are_exact_and_others_are_rounded_up() -> None:
 
 @pytest.mark.parametrize("memory", [2, 4])
 def test_a_baseline_shows_the_period_that_its_steady_state_has(memory: int) -> None:
-    instance = Instance.of(pipeline(chain(4), forward=1, backward=2, memory=memory))
+    instance = TickProblem.of(pipeline(chain(4), forward=1, backward=2, memory=memory))
     assert periodic_seed(instance, "1f1b").period == (3 if memory == 4 else 12)  # 1F1B itself wants a memory of 4
     assert periodic_seed(instance, None).period == 12
 
@@ -249,8 +249,8 @@ def nn_shape(forward: list[int], memory: int) -> Problem:
 
 
 def test_parts_refute_what_is_too_short_and_nothing_that_is_known_to_work() -> None:
-    instance = Instance.of(pipeline(v(16), forward=3, backward=5, memory=18))
-    best = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=1.0).best.period
+    instance = TickProblem.of(pipeline(v(16), forward=3, backward=5, memory=18))
+    best = find_period(instance, one_at_a_time(instance), Budget(), deterministic=1.0).best.period
     allowed = Allowance(Budget(), 5.0, 0.5)
     for share in (1 / 8, 1 / 4, 1 / 2):
         assert not refuted_in_parts(instance, ceil(best), share, allowed)

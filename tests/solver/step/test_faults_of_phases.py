@@ -29,7 +29,7 @@ class Fault(Exception):
 
 
 #: What each phase calls, by the name under which the search knows it.
-CALLED = ["makespan_bound", "implied_order", "steady_bound", "takes_before_giving", "periodic_seed", "find_repetend",
+CALLED = ["makespan_bound", "implied_order", "steady_bound", "takes_before_giving", "periodic_seed", "find_period",
           "repeat", "shorten_latency", "complete", "reorder", "in_copies", "repeat_copies", "rolling_bounds",
           "FixedOrder"]
 
@@ -140,7 +140,7 @@ def test_a_fault_on_one_placement_leaves_the_others(monkeypatch: pytest.MonkeyPa
 
 def test_the_command_says_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weft.solver.step.search, "find_repetend", failing)
+    monkeypatch.setattr(weft.solver.step.search, "find_period", failing)
     save_problem(problem(), tmp_path / "problem.json")
     assert main(["solve", str(tmp_path / "problem.json"), "-n", "8", "--effort", "0.5", "--quiet"]) == 0
     assert ("a part of the search failed, this is the best without it: repetend: Fault: injected"

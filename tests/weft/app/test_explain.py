@@ -25,7 +25,7 @@ from weft.solver.io.files import load_problem, save_problem, save_schedule
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.validate import validate
 
 SOME = settings(max_examples=60, deadline=None)
@@ -33,7 +33,7 @@ SOME = settings(max_examples=60, deadline=None)
 
 def refusal(problem: Problem, micro_batches: int) -> Infeasible:
     with pytest.raises(Infeasible) as caught:
-        require_room(Instance.of(problem), micro_batches, Budget())
+        require_room(TickProblem.of(problem), micro_batches, Budget())
     return caught.value
 
 
@@ -53,7 +53,7 @@ def topological_orders(problem: Problem, done: tuple[int, ...] = ()) -> Iterator
 @given(problems(max_blocks=5, whole=True))
 def test_a_forced_collision_is_the_least_that_any_order_needs_at_its_worst_moment(problem: Problem) -> None:
     """Against every order: none holds less when that block starts, and for no other block is the least higher."""
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     orders = list(topological_orders(problem))
     for device in range(len(problem.devices)):
         take, change = instance.take[device], instance.change[device]
@@ -73,7 +73,7 @@ def test_a_forced_collision_is_the_least_that_any_order_needs_at_its_worst_momen
             assert found.total == least[found.at] == max(least.values())
 
 
-def _levels(instance: Instance, device: int, orders: list[tuple[int, ...]]) -> Iterator[int]:
+def _levels(instance: TickProblem, device: int, orders: list[tuple[int, ...]]) -> Iterator[int]:
     for order in orders:
         level = 0
         for i in order:
@@ -84,7 +84,7 @@ def _levels(instance: Instance, device: int, orders: list[tuple[int, ...]]) -> I
 @SOME
 @given(problems(max_blocks=6, whole=True))
 def test_a_least_collision_exceeds_the_capacity_and_fits_without_any_one_block(problem: Problem) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     for device in range(len(problem.devices)):
         found = forced_collision(instance, device)
         if found is None:
@@ -103,7 +103,7 @@ def test_what_a_block_gives_back_is_what_the_nearest_before_it_took() -> None:
         Block("c", BlockKind.BACKWARD, (0,), 1, (-2,), (), (Dependency("b"),)),
         Block("d", BlockKind.FORWARD, (0,), 1, (4,), (), (Dependency("c"),)),
         Block("e", BlockKind.BACKWARD, (0,), 1, (-7,), (), (Dependency("d"),))))
-    assert held_together(Instance.of(problem), 0, {0, 1, 2}, 3, 0, forced=True).held == ((0, 3), (3, 4))
+    assert held_together(TickProblem.of(problem), 0, {0, 1, 2}, 3, 0, forced=True).held == ((0, 3), (3, 4))
 
 
 def test_two_chunks_of_a_v_collide_in_the_memory_of_one() -> None:
@@ -134,14 +134,14 @@ def test_memory_that_piles_up_says_how_many_micro_batches_fit() -> None:
     (shortage,) = found.shortages
     assert (shortage.least, shortage.left_behind) == (21, 18)
     assert str(found).endswith("3 micro-batches would fit")
-    require_room(Instance.of(leak), 3, Budget())
+    require_room(TickProblem.of(leak), 3, Budget())
 
 
 def test_memory_left_behind_rules_nothing_out_where_another_order_fits() -> None:
     """One micro-batch after another needs 3 + 5; first all a, then all b needs 6."""
     blocks = (Block("a", BlockKind.FORWARD, (0,), 1, (0,), (5,)),
               Block("b", BlockKind.FORWARD, (0,), 1, (3,), (), (Dependency("a"),)))
-    require_room(Instance.of(Problem("late", (Device("gpu", 6),), blocks)), 2, Budget())
+    require_room(TickProblem.of(Problem("late", (Device("gpu", 6),), blocks)), 2, Budget())
 
 
 # -- micro-batches in flight -----------------------------------------------------------------------------------------

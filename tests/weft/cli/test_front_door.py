@@ -14,8 +14,8 @@ import pytest
 import weft
 from tests.support.paths import ROOT
 from weft.cli.main import main
+from weft.solver.control.stopping import STOP
 from weft.solver.step.search import Infeasible
-from weft.solver.stopping import STOP
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], object]) -> None:

@@ -17,9 +17,9 @@ from weft.cli.main import main
 from weft.figures import draw
 from weft.models.zoo.shapes import shape
 from weft.solver.baselines import baseline
+from weft.solver.control.stopping import STOP
 from weft.solver.io.files import load_schedule, save_problem, save_schedule
 from weft.solver.io.writing import write_atomically
-from weft.solver.stopping import STOP
 from weft.text.tables import table_text
 from weft.text.units import name_text
 

@@ -18,11 +18,11 @@ import weft
 from tests.support.builders import pipeline, v
 from weft.cli.main import main
 from weft.cli.signals import listening
+from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.cpsat.solve import Budget
 from weft.solver.diagnose.sensitivity import what_if
 from weft.solver.io.files import load_schedule, save_problem
 from weft.solver.schedule import Schedule
-from weft.solver.stopping import STOP, breakable, shielded
 
 
 @pytest.fixture(autouse=True)

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from weft.app.latency.result import Point, Serving, parse_period, parse_throughput
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import Case, Placement, case_of, read_source
+from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.latency.search import LatencySearch, critical_path, least_latency, slowest_useful_period
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import PROOF_TOLERANCE, PeriodSearch, find_repetend
+from weft.solver.period.search import PROOF_TOLERANCE, PeriodSearch, find_period
 from weft.solver.problem import Number, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Search
 from weft.solver.step.stretch import at_its_times
-from weft.solver.stopping import breakable
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.validate import validate
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class _Placed:
     """
 
     placement: Placement
-    instance: Instance
+    instance: TickProblem
     known: list[Periodic]
     least_period: Fraction
     bounds: list[tuple[Fraction, Fraction]] = field(default_factory=list)
@@ -217,7 +217,7 @@ class _Hunt:
 
     def _start(self, placement: Placement, parts: int) -> None:
         """One micro-batch after another, and, unless that is fast enough, the least period."""
-        problem, instance = placement.problem, Instance.of(placement.problem)
+        problem, instance = placement.problem, TickProblem.of(placement.problem)
         if placement.replicas > 1:
             raise Infeasible(f"{problem.name}: with several replicas of the model a period has as many micro-batches; "
                              "latency is searched with one (leave x out of placement.shapes)")
@@ -244,7 +244,7 @@ class _Hunt:
 
         if not self._fast_enough(placed):
             with contextlib.suppress(_FastEnough), self.budget.limited():
-                changed(find_repetend(instance, placed.fastest, self.budget, changed,
+                changed(find_period(instance, placed.fastest, self.budget, changed,
                                       deterministic=self._share(_PERIOD, parts + 1)))
 
     def _fast_enough(self, placed: _Placed) -> bool:

@@ -72,8 +72,8 @@ def verdict(schedule: Schedule | PathLike) -> Judgement:
     """The judgement on a schedule, or on a file and every number that stands in it. Raises ``FormatError`` for a file
     that is no schedule."""
     from weft.solver.io.files import schedule_from_json, schedule_to_json
-    from weft.solver.judge.claims import judge_claims
     from weft.solver.validate import violations
+    from weft.solver.validate_claims import judge_claims
 
     value: Any
     if isinstance(schedule, str | os.PathLike):

@@ -79,7 +79,7 @@ class SearchOptions:
     @contextlib.contextmanager
     def preparing(self) -> Iterator[None]:
         """Reading and the making of placements stop at their checkpoints when their part of the time is over."""
-        from weft.solver.clock import watching
+        from weft.solver.control.clock import watching
 
         until = self.started + self.time_limit * (_PREPARATION if self.effort is None else 1.0)
         with watching(lambda: time.monotonic() >= until):

@@ -26,9 +26,9 @@ from weft.app.sweep.task import Solved, solve_point
 from weft.cli.signals import blocked
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
+from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.problem import Problem
 from weft.solver.step.search import Infeasible
-from weft.solver.stopping import STOP, breakable, shielded
 
 if TYPE_CHECKING:
     from weft.api.sources import PathLike, Source

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.solver.control.stopping import STOP
 from weft.solver.io.writing import is_replaced
-from weft.solver.stopping import STOP
 
 if TYPE_CHECKING:
     from weft.app.compare import Comparison

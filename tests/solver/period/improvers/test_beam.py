@@ -18,13 +18,13 @@ from weft.solver.period.improvers.beam import AtPeriod, Beam, improve_by_beam, s
 from weft.solver.period.improvers.beam_expansion import EARLY, FREE, LATE, fits, place
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
 from weft.solver.relations.min_dist import closure, closure_bound, takes_before_giving
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 
-def beam(instance: Instance, period: int, width: int = 20, seed: int = 0) -> Periodic | None:
+def beam(instance: TickProblem, period: int, width: int = 20, seed: int = 0) -> Periodic | None:
     lags, devices = closure(instance, period), range(len(instance.capacity))
     if lags is None:
         return None
@@ -34,21 +34,21 @@ def beam(instance: Instance, period: int, width: int = 20, seed: int = 0) -> Per
 @pytest.mark.parametrize("memory", [2, 4, 8])
 def test_a_chain_of_equal_stages(memory: int) -> None:
     """Eight stages, F = 1 and B = 2, ``memory`` micro-batches at once: the round trip of 24 over them, at least 3."""
-    instance = Instance.of(pipeline(chain(8), forward=1, backward=2, memory=memory))
+    instance = TickProblem.of(pipeline(chain(8), forward=1, backward=2, memory=memory))
     found = beam(instance, max(3, 24 // memory))
     assert found is not None and found.period == max(3, 24 // memory)
 
 
 def test_weight_gradients_fill_the_gaps() -> None:
-    found = beam(Instance.of(pipeline(v(4), forward=1, split=(1, 1), memory=8)), 6)
+    found = beam(TickProblem.of(pipeline(v(4), forward=1, split=(1, 1), memory=8)), 6)
     assert found is not None and found.period == 6
 
 
 @pytest.mark.parametrize("kind", ["m", "nn", "k"])
 def test_blocks_on_all_devices(kind: str) -> None:
-    instance = Instance.of(shape(kind, 4, 6))
+    instance = TickProblem.of(shape(kind, 4, 6))
     start = one_at_a_time(instance)
-    best = find_repetend(instance, start, Budget(), deterministic=1.0).best.period
+    best = find_period(instance, start, Budget(), deterministic=1.0).best.period
     found = [one for seed in range(10) if (one := beam(instance, int(best * 1.25), seed=seed)) is not None]
     assert found and all(best <= one.period <= best * 1.25 for one in found)
 
@@ -56,7 +56,7 @@ def test_blocks_on_all_devices(kind: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(problems(balanced=True, capacities=True, links=False), st.integers(0, 3), st.integers(0, 9))
 def test_what_a_beam_builds_is_valid_when_repeated(problem: Problem, share: int, seed: int) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     if not (instance.balanced and takes_before_giving(instance)):
         return
     longest = sum(instance.durations) + sum(arc.lag for arc in instance.arcs)
@@ -70,13 +70,13 @@ def test_what_a_beam_builds_is_valid_when_repeated(problem: Problem, share: int,
 
 def test_what_beams_are_asked_for() -> None:
     """Neither blocks that hold several devices nor more than a few on one."""
-    assert suits_beam(Instance.of(pipeline(v(4), memory=8)))
-    assert not suits_beam(Instance.of(shape("k", 4, 6)))
-    assert not suits_beam(Instance.of(pipeline([0] * 8, memory=8)))
+    assert suits_beam(TickProblem.of(pipeline(v(4), memory=8)))
+    assert not suits_beam(TickProblem.of(shape("k", 4, 6)))
+    assert not suits_beam(TickProblem.of(pipeline([0] * 8, memory=8)))
 
 
 def test_better_ones_are_said_and_none_is_longer_than_the_start() -> None:
-    instance = Instance.of(pipeline(v(6), forward=3, backward=5, memory=9))
+    instance = TickProblem.of(pipeline(v(6), forward=3, backward=5, memory=9))
     start = one_at_a_time(instance)
     heard: list[Periodic] = []
     improve_by_beam(start, instance.heaviest_load, Budget(), heard.append, np.random.default_rng(0),
@@ -86,7 +86,7 @@ def test_better_ones_are_said_and_none_is_longer_than_the_start() -> None:
 
 
 def test_nothing_is_looked_for_when_the_time_is_over() -> None:
-    instance = Instance.of(pipeline(v(6), forward=3, backward=5, memory=9))
+    instance = TickProblem.of(pipeline(v(6), forward=3, backward=5, memory=9))
     improve_by_beam(one_at_a_time(instance), 1, Budget(seconds=0.0), lambda _: pytest.fail("found one"),
                     np.random.default_rng(0), deterministic=1.0, width=20)
 
@@ -96,7 +96,7 @@ def test_nothing_is_looked_for_when_the_time_is_over() -> None:
 
 def two_blocks(wishes: tuple[int, int], latest: int = 100) -> list[list[int]]:
     """Starts of blocks of 3 and 4 ticks at period 10; both would like to start at 0, or to end their window."""
-    instance = Instance.of(pipeline(chain(1), forward=3, backward=4))
+    instance = TickProblem.of(pipeline(chain(1), forward=3, backward=4))
     lags = np.array([[0, -1000], [-1000, 0]])
     windows = np.zeros((200, 2), dtype=np.int64)
     _, starts = place(instance, 10, lags, [0, 1], wishes, windows, windows + latest, np.random.default_rng(0))
@@ -123,5 +123,5 @@ def test_free_blocks_lie_anywhere_but_on_each_other() -> None:
 def test_memory_counts_what_earlier_micro_batches_still_hold() -> None:
     """F takes one unit that B gives back: a lifetime of 25 at period 10 holds three."""
     for memory, fit in ((2, False), (3, True)):
-        instance = Instance.of(pipeline(chain(1), forward=3, backward=4, memory=memory))
+        instance = TickProblem.of(pipeline(chain(1), forward=3, backward=4, memory=memory))
         assert fits(instance, 10, 0, [0, 1], np.array([[0, 21]])).tolist() == [fit]

@@ -12,25 +12,25 @@ from weft.models.zoo.shapes import shape
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import closure_bound, takes_before_giving
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 
 @pytest.mark.parametrize("memory", [1, 2, 4, 8, None])
 def test_a_chain_of_equal_stages_needs_no_search(memory: int | None) -> None:
     """Eight stages, F = 1 and B = 2, ``memory`` micro-batches at once: the round trip of 24 over them, at least 3."""
-    instance = Instance.of(pipeline(chain(8), forward=1, backward=2, memory=memory))
+    instance = TickProblem.of(pipeline(chain(8), forward=1, backward=2, memory=memory))
     found = list_periodic(instance, 3, 24)
     assert found is not None and found.period == (3 if memory is None else max(3, 24 / memory))
 
 
 def test_weight_gradients_fill_the_gaps() -> None:
-    instance = Instance.of(pipeline(v(4), forward=1, split=(1, 1), memory=8))
+    instance = TickProblem.of(pipeline(v(4), forward=1, split=(1, 1), memory=8))
     found = list_periodic(instance, 6, 30)
     assert found is not None and found.period == 6
 
 
 def test_none_up_to_the_longest_period_asked_for() -> None:
-    instance = Instance.of(pipeline(chain(4), forward=1, backward=2, memory=1))
+    instance = TickProblem.of(pipeline(chain(4), forward=1, backward=2, memory=1))
     assert list_periodic(instance, 3, 11) is None
 
 
@@ -38,19 +38,19 @@ def test_links_are_left_to_others() -> None:
     blocks = (Block("F0", BlockKind.FORWARD, (0,), 1, (0,), (), ()),
               Block("F1", BlockKind.FORWARD, (1,), 1, (0,), (), (Dependency("F0", 2, "wire"),)))
     problem = Problem("wired", (Device("a"), Device("b")), blocks, (Link("wire", 0, 1),))
-    assert list_periodic(Instance.of(problem), 2, 10) is None
+    assert list_periodic(TickProblem.of(problem), 2, 10) is None
 
 
 @pytest.mark.parametrize("kind", ["m", "nn", "k"])
 def test_blocks_on_all_devices(kind: str) -> None:
-    found = list_periodic(Instance.of(shape(kind, 4, 6)), 4, 60)
+    found = list_periodic(TickProblem.of(shape(kind, 4, 6)), 4, 60)
     assert found is not None
 
 
 @settings(max_examples=100, deadline=None)
 @given(problems(balanced=True, capacities=True, links=False), st.integers(0, 3))
 def test_what_is_listed_is_valid_when_repeated(problem: Problem, more: int) -> None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     if not (instance.balanced and takes_before_giving(instance)):
         return
     longest = sum(instance.durations) + sum(arc.lag for arc in instance.arcs)

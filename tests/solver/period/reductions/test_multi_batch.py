@@ -15,13 +15,13 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import retime
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete, repeat
 from weft.solver.step.search import solve
 from weft.solver.step.stretch import unroll
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 
@@ -29,9 +29,9 @@ from weft.solver.validate import validate
 @pytest.mark.parametrize(("copies", "rate"), [(1, 8), (2, 6), (3, Fraction(16, 3))])
 def test_a_tight_chain_gains_from_longer_periods(copies: int, rate: Fraction) -> None:
     """F = 1, B = 3, four devices, memory 3: the memory bound of 16/3 takes three micro-batches per period."""
-    instance = Instance.of(pipeline(chain(4), forward=1, backward=3, memory=3))
+    instance = TickProblem.of(pipeline(chain(4), forward=1, backward=3, memory=3))
     start = repeat_copies(one_at_a_time(instance), in_copies(instance, copies), copies)
-    found = find_repetend(start.instance, start, Budget(), deterministic=20)
+    found = find_period(start.instance, start, Budget(), deterministic=20)
     assert found.best.rate == rate
     assert found.proven
     assert steady_bound(instance) == Fraction(16, 3)
@@ -40,9 +40,9 @@ def test_a_tight_chain_gains_from_longer_periods(copies: int, rate: Fraction) ->
 @pytest.mark.parametrize("micro_batches", [15, 16, 17, 100])
 def test_completed_copies_are_valid_for_any_number_of_micro_batches(micro_batches: int) -> None:
     problem = pipeline(chain(4), forward=1, backward=3, memory=3)
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     start = repeat_copies(one_at_a_time(instance), in_copies(instance, 3), 3)
-    found = find_repetend(start.instance, start, Budget(), deterministic=20).best
+    found = find_period(start.instance, start, Budget(), deterministic=20).best
     completion = complete(instance, found, micro_batches, Budget(), edge=1, deterministic=1)
     assert completion is not None
     for orders in (repeat(found, micro_batches), completion.unrolled(micro_batches)):
@@ -64,7 +64,8 @@ def test_waits_for_micro_batches_before_keep_their_distance() -> None:
     """Of three copies, each waits for the micro-batch two before: the same copies, at other distances."""
     block = Block("a", BlockKind.OTHER, (0,), 1, after=(Dependency("a", 5, None, 2),))
     problem = Problem("p", (Device("gpu"),), (block,))
-    arcs = {(arc.source, arc.target, arc.distance) for arc in in_copies(Instance.of(problem), 3).arcs if arc.lag == 5}
+    copies = in_copies(TickProblem.of(problem), 3)
+    arcs = {(arc.source, arc.target, arc.distance) for arc in copies.arcs if arc.lag == 5}
     assert arcs == {(1, 0, 1), (2, 1, 1), (0, 2, 0)}
 
 
@@ -75,7 +76,7 @@ def test_an_output_is_sent_in_the_same_order_in_every_copy() -> None:
               Block("b", BlockKind.OTHER, (1,), 1, after=(Dependency("a"),)),
               Block("d", BlockKind.OTHER, (0,), 1, after=(Dependency("c"),)))
     problem = Problem("p", (Device("gpu0"), Device("gpu1")), blocks, (Link("link", 1, 0),))
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     single = one_at_a_time(instance)
     many = repeat_copies(single, in_copies(instance, 2), 2)
     assert single.rate == 4
@@ -86,7 +87,7 @@ def test_an_output_is_sent_in_the_same_order_in_every_copy() -> None:
 @given(cases(max_devices=3, max_blocks=5, balanced=True))
 def test_copies_of_a_periodic_schedule_keep_its_rate(case: Case) -> None:
     """Links and waits across micro-batches included: re-timed in copies, the order is no slower, and it is valid."""
-    instance = Instance.of(case.problem)
+    instance = TickProblem.of(case.problem)
     single = one_at_a_time(instance)
     for copies in (2, 3):
         many = repeat_copies(single, in_copies(instance, copies), copies)

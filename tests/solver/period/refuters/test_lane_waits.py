@@ -18,16 +18,16 @@ from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.refuters.lane_wait_dp import LanePatterns
 from weft.solver.period.refuters.lane_waits import LaneBound
 from weft.solver.period.refuters.lane_weights import Lanes
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.structure.lanes import Tracks
 from weft.solver.problem import Dependency, Device, Problem
 from weft.solver.relations.min_dist import closure, closure_bound
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 
 def lanes_of(problem: Problem, held: int = 1) -> Lanes | None:
-    instance = Instance.of(problem)
+    instance = TickProblem.of(problem)
     lags = closure(instance, sum(instance.durations) + sum(arc.lag for arc in instance.arcs))
     assert lags is not None
     tracks = Tracks.of(instance, both_ways(instance)[0])
@@ -108,8 +108,8 @@ def test_no_period_that_works_is_refuted(devices: list[int], split: bool, seed: 
     least = len(devices) // len(set(devices))
     memory = max(least, round(cap * least * len(set(devices)) / 2))
     problem = uneven(pipeline(devices, split=(1, 1) if split else None, memory=memory), chance, lags=lags)
-    instance = Instance.of(problem)
-    found = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=0.5).best
+    instance = TickProblem.of(problem)
+    found = find_period(instance, one_at_a_time(instance), Budget(), deterministic=0.5).best
     for held in (1, 2, 4):
         lanes = lanes_of(problem, held)
         assert lanes is not None
@@ -126,8 +126,8 @@ def test_amounts_that_differ_and_are_large() -> None:
         blocks=tuple(replace(block, memory=(amounts[block.name] if block.name[0] == "f"
                                             else -amounts["f" + block.name[1:]],),
                              workspace=(10**8 + 1,)) for block in problem.blocks))
-    instance = Instance.of(problem)
-    found = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=2.0).best
+    instance = TickProblem.of(problem)
+    found = find_period(instance, one_at_a_time(instance), Budget(), deterministic=2.0).best
     for held in (1, 4):
         lanes = lanes_of(problem, held)
         assert lanes is not None and lanes.scale < Fraction(1, 10**6)
@@ -138,9 +138,9 @@ def test_amounts_that_differ_and_are_large() -> None:
 
 def test_waits_refute_what_the_closure_does_not() -> None:
     """A V of two chunks with memory for four activations on each of eight devices."""
-    instance = Instance.of(tight_v())
+    instance = TickProblem.of(tight_v())
     start = one_at_a_time(instance)
-    search = find_repetend(instance, start, Budget(), deterministic=30.0)
+    search = find_period(instance, start, Budget(), deterministic=30.0)
     assert search.proven
     lanes = LaneBound.of(instance, ceil(start.period))
     assert lanes is not None

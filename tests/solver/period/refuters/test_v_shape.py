@@ -17,15 +17,15 @@ from weft.solver.period.decide import REFUTED, Allowance, decide
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.refuters.v_shape import FoldBound
 from weft.solver.period.refuters.v_shape_dp import FoldPatterns
-from weft.solver.period.search import find_repetend
+from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import Fold
 from weft.solver.problem import Device, Problem
 from weft.solver.relations.min_dist import closure_bound
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 
 
 def fold_of(problem: Problem) -> Fold | None:
-    return Fold.of(Instance.of(problem))
+    return Fold.of(TickProblem.of(problem))
 
 
 def refuted(fold: Fold, period: int, cells: int) -> bool:
@@ -78,7 +78,7 @@ def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: in
     problem = uneven(pipeline(v(devices), memory=memory), chance, most=4, lags=lags)
     amounts = {f"f{s}": chance.randint(1, 2) for s in range(2 * devices)}
     problem = with_amounts(problem, memory, amounts, chance.randint(0, 1))
-    instance, fold = Instance.of(problem), fold_of(problem)
+    instance, fold = TickProblem.of(problem), fold_of(problem)
     assert fold is not None
     low = instance.heaviest_load
     for period in range(low, low + 24, 3):
@@ -94,9 +94,9 @@ def test_no_period_that_works_is_refuted(devices: int, split: bool, seed: int, c
     memory = max(2, round(cap * devices))
     problem = uneven(pipeline(v(devices), split=(1, 1) if split else None, memory=memory), random.Random(seed),
                      lags=lags)
-    instance, fold = Instance.of(problem), fold_of(problem)
+    instance, fold = TickProblem.of(problem), fold_of(problem)
     assert fold is not None
-    found = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=0.5).best
+    found = find_period(instance, one_at_a_time(instance), Budget(), deterministic=0.5).best
     assert not refuted(fold, ceil(found.period), cells)
 
 
@@ -105,9 +105,9 @@ def test_amounts_that_differ_and_are_large() -> None:
     chance = random.Random(5)
     problem = with_amounts(uneven(pipeline(v(4), memory=8), random.Random(3), most=900), 16 * 10**9,
                            {f"f{s}": chance.randint(10**9, 3 * 10**9) for s in range(8)}, 10**8 + 1)
-    instance, fold = Instance.of(problem), fold_of(problem)
+    instance, fold = TickProblem.of(problem), fold_of(problem)
     assert fold is not None
-    search = find_repetend(instance, one_at_a_time(instance), Budget(), deterministic=20.0)
+    search = find_period(instance, one_at_a_time(instance), Budget(), deterministic=20.0)
     assert search.proven
     period = ceil(search.best.period)
     assert not refuted(fold, period, 96)
@@ -118,16 +118,16 @@ def test_a_great_many_turns() -> None:
     """Room for more micro-batches than fit into a byte."""
     problem = with_amounts(uneven(pipeline(v(2), memory=8), random.Random(3), most=900), 300 * 10**9,
                            dict.fromkeys(("f0", "f1", "f2", "f3"), 10**9), 0)
-    instance, fold = Instance.of(problem), fold_of(problem)
+    instance, fold = TickProblem.of(problem), fold_of(problem)
     assert fold is not None
     assert not refuted(fold, instance.heaviest_load, 9)
 
 
 def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
     """Of a V of two chunks with memory for four activations on each of eight devices, where the closure is 14 % off."""
-    instance = Instance.of(tight_v())
+    instance = TickProblem.of(tight_v())
     start = one_at_a_time(instance)
-    search = find_repetend(instance, start, Budget(), deterministic=60.0)
+    search = find_period(instance, start, Budget(), deterministic=60.0)
     assert search.proven
     low = closure_bound(instance, ceil(start.period)) - 1
     bound = FoldBound.of(instance, low)

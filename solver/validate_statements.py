@@ -10,7 +10,7 @@ true of these operations; a bound is verified where a simple argument of its own
   to device. It stays open where several numbers would do, ``count`` where more stretches follow one another,
   ``micro_batches`` where fewer repeat as well, and all three where one stretch is all there is.
 - *period* is what the repetend takes per micro-batch if it goes on for ever with every block as early as it can
-  (:mod:`weft.solver.judge.steady`), or the one interval at which each block starts throughout the schedule: some are
+  (:mod:`weft.solver.validate_steady`), or the one interval at which each block starts throughout the schedule: some are
   made to wait. Without a repetend it is the one interval at which blocks start in the middle third of the makespan; it
   stays open where there is none.
 """
@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from weft.solver.judge.steady import Ring, Stretches, greatest_ratio, stretches, waits_of
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
+from weft.solver.validate_steady import Ring, Stretches, greatest_ratio, stretches, waits_of
 
 __all__ = ["Verdict", "judge_statements"]
 

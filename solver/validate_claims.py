@@ -1,8 +1,8 @@
 """Every number that a schedule file states: verified, false, or not checked. A part of the judge.
 
 ``makespan``, ``peak_memory`` and ``status`` follow from the operations and the bounds; bounds, period and repetend are
-for :mod:`weft.solver.judge.statements`. Of the ``solver`` object what can be derived is (how long a micro-batch takes
-from its first start to its last end), and what stands there twice must agree; the rest says how the schedule came
+for :mod:`weft.solver.validate_statements`. Of the ``solver`` object what can be derived is (how long a micro-batch
+takes from its first start to its last end), and what stands there twice must agree; the rest says how the schedule came
 about, which nothing in the file can show: it is listed, with the reason.
 """
 
@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.solver.judge.statements import Verdict
 from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
 from weft.solver.validate import peaks, statements
+from weft.solver.validate_statements import Verdict
 
 __all__ = ["judge_claims"]
 

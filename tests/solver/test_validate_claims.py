@@ -15,13 +15,13 @@ from tests.support.paths import DATA
 from weft.app.lib.judged import verdict
 from weft.cli.main import main
 from weft.solver.io.files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
-from weft.solver.judge.claims import judge_claims
 from weft.solver.period.periodic import Periodic
 from weft.solver.schedule import Repetend, Schedule
 from weft.solver.step.search import solve
 from weft.solver.step.stretch import at_its_times, unroll
-from weft.solver.ticks import Instance
+from weft.solver.ticks import TickProblem
 from weft.solver.validate import statements, violations
+from weft.solver.validate_claims import judge_claims
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_blocks_that_wait_no_longer_have_the_period_of_their_order() -> None:
     """What is unrolled starts as early as it can: every 2, where it was made to start every 3."""
     from tests.solver.test_validate import block, problem
 
-    instance = Instance.of(problem(block("a", duration=2)))
+    instance = TickProblem.of(problem(block("a", duration=2)))
     slow = at_its_times(Periodic(instance, 3 / instance.tick, (Fraction(0),)), 3)
     assert slow.period == 3
     assert statements(slow).false == []
