@@ -85,7 +85,8 @@ def test_experiments_that_keep_nothing_run_in_small(module: str, tmp_path: Path)
 
 
 def test_every_script_with_a_main_is_in_the_catalogue() -> None:
-    scripts = {f"{path.parent.name}.{path.stem}" for path in HOME.glob("*/*.py") if "\nif __name__ ==" in path.read_text()}
+    scripts = {f"{path.parent.name}.{path.stem}" for path in HOME.glob("*/*.py")
+               if "\nif __name__ ==" in path.read_text()}
     assert scripts == {experiment.module for experiment in EXPERIMENTS.values()} | KEEP_NOTHING.keys()
 
 
