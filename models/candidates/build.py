@@ -15,13 +15,13 @@ from itertools import pairwise
 from typing import Literal
 
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
-from weft.models.candidates.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
+from weft.models.candidates.stage_split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
 from weft.models.candidates.stages import Backward, StageCost, static_bytes
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
+from weft.models.layers.measured_gpt import gpt_layers
 from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
 from weft.models.spec.spec import SpecError
-from weft.models.zoo.gpt import gpt_layers
 from weft.solver.control.clock import OutOfTime
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.memory.problem import MemoryPlan
@@ -126,8 +126,9 @@ def candidates(spec: Spec) -> list[Candidate]:
     on a single GPU and with fewer layers than stages; a split backward where it is not known.
 
     Where time is over before all are made, those that are there are given. Raises :class:`TooLate` if there is none
-    then, :class:`~weft.models.candidates.split.NoSplit` if nothing fits, :class:`~weft.models.spec.spec.SpecError` if
-    there are fewer layers than GPUs or no shape is left, and what :func:`layer_costs` raises.
+    then, :class:`~weft.models.candidates.stage_split.NoSplit` if nothing fits,
+    :class:`~weft.models.spec.spec.SpecError` if there are fewer layers than GPUs or no shape is left, and what
+    :func:`layer_costs` raises.
     """
     layers, notes = _costed(spec)
     cluster = model_cluster(spec.cluster)

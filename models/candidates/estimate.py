@@ -1,8 +1,9 @@
 """What each stage of a model holds, sends and costs, before any schedule is searched: memory by what it is for.
 
-The stages are those of one shape, cut as :mod:`weft.models.candidates.split` cuts them for as many micro-batches in
-flight as 1F1B holds (S - s on stage s of S); where that does not fit, for one in flight; where not even that fits, as
-if memory had no end, so that the estimate says what is missing where. What an allocator loses to fragmentation is the
+The stages are those of one shape, cut as :mod:`weft.models.candidates.stage_split` cuts them for as many micro-batches
+in flight as 1F1B holds (S - s on stage s of S); where that does not fit, for one in flight; where not even that fits,
+as if memory had no end, so that the estimate says what is missing where. What an allocator loses to fragmentation is
+the
 ``reserve`` of the cluster.
 """
 
@@ -14,7 +15,7 @@ from itertools import pairwise
 
 from weft.models.candidates.build import bytes_per_parameter, layer_costs, under_optimizer
 from weft.models.candidates.family_costs import FamilyCosts, family_costs, uses_measured_gpt
-from weft.models.candidates.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
+from weft.models.candidates.stage_split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
 from weft.models.candidates.stages import Backward, StageCost, peak_bytes
 from weft.models.layers.cluster import ClusterModel, model_cluster
 from weft.models.layers.costs import LayerCost

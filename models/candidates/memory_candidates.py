@@ -20,12 +20,12 @@ from itertools import pairwise
 from weft.models.candidates.build import Candidate, StageRow, bytes_per_parameter, candidates
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
 from weft.models.candidates.memory_chains import graph_chain
-from weft.models.candidates.split import NoSplit
+from weft.models.candidates.stage_split import NoSplit
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, explicit_layers, require_possible
+from weft.models.layers.measured_gpt import DEFAULT_PROFILE
 from weft.models.spec.sections import ExplicitModel, Spec, Training
 from weft.models.spec.spec import SpecError
-from weft.models.zoo.gpt import DEFAULT_PROFILE
 from weft.solver.cpsat.solve import Budget
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode

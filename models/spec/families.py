@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Discriminator, Field, model_validator
 
 from weft.models.files.limits import MAX_LAYERS, MAX_PIXELS, MAX_ROWS, MAX_SEQUENCE, MAX_VOCABULARY, MAX_WIDTH
-from weft.models.spec.section import Section, refuse
+from weft.models.spec.base import Section, refuse
 
 __all__ = ["FAMILIES", "DlrmModel", "EvoformerModel", "FamilyModel", "FlavaModel", "GptModel", "MmtModel", "MoeModel",
            "ResNetModel", "SwinModel", "T5Model", "UnoModel"]

@@ -31,6 +31,7 @@ from weft.models.files.limits import (
     PRINTABLE,
 )
 from weft.models.hardware.devices import DEVICES
+from weft.models.spec.base import Section, refuse
 from weft.models.spec.families import FAMILIES, FamilyModel, GptModel
 from weft.models.spec.quantities import (
     BANDWIDTH,
@@ -43,7 +44,6 @@ from weft.models.spec.quantities import (
     parse_bytes,
     parse_seconds,
 )
-from weft.models.spec.section import Section, refuse
 
 __all__ = [
     "CONFIG", "EXPLICIT", "FAMILY", "GRAPH", "Cluster", "ConfigModel", "ExplicitModel", "GptModel", "GraphModel",

@@ -1,9 +1,9 @@
 """Two chunks of a row of layers on each group of GPUs, down the groups and back up (V) or twice down (loop).
 
-As :mod:`weft.models.candidates.split` cuts a chain of layers onto single GPUs, it cuts here what not all GPUs compute
-together onto groups of equal size: exactly, under each GPU's memory, once with room for as many micro-batches as 1F1B
-would hold and once for one. Of the sizes of groups the one is taken whose step is shortest if the row could be divided
-at will.
+As :mod:`weft.models.candidates.stage_split` cuts a chain of layers onto single GPUs, it cuts here what not all GPUs
+compute together onto groups of equal size: exactly, under each GPU's memory, once with room for as many micro-batches
+as 1F1B would hold and once for one. Of the sizes of groups the one is taken whose step is shortest if the row could be
+divided at will.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
-from weft.models.candidates.split import NoSplit, Split, split_layers, stage_device
+from weft.models.candidates.stage_split import NoSplit, Split, split_layers, stage_device
 from weft.models.candidates.stages import Backward
 from weft.models.tensor_parallel.parts import Part, stage_cost
 from weft.models.tensor_parallel.space import Space

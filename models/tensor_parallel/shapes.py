@@ -10,8 +10,8 @@ HPCA 2024, names most of them):
 * ``k``: towers on groups of their own beside each other, and what joins them on all GPUs;
 * ``x``: two replicas of the model, one down the groups and one up, each with every other micro-batch.
 
-For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.rows` for every number of
-stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
+For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.group_chains` for every number
+of stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
 GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`).
 """
 
@@ -27,9 +27,7 @@ from weft.models.spec.sections import ExplicitModel, Spec
 from weft.models.spec.spec import SpecError
 from weft.models.tensor_parallel.chunks import CHUNKS, Chunks, chunked
 from weft.models.tensor_parallel.co_shard import segments_of
-from weft.models.tensor_parallel.groups import GroupStage, split_row
-from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
-from weft.models.tensor_parallel.rows import (
+from weft.models.tensor_parallel.group_chains import (
     TOGETHER,
     NoShape,
     TogetherShape,
@@ -41,6 +39,8 @@ from weft.models.tensor_parallel.rows import (
     runs_of,
     tower_rows,
 )
+from weft.models.tensor_parallel.groups import GroupStage, split_row
+from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem

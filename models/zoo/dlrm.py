@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from weft.models.graph.operators import OperatorGraph, Split, Tensor, Work
 from weft.models.spec.families import DlrmModel, UnoModel
-from weft.models.zoo.blocks import activation, linear
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.blocks import activation, linear
+from weft.models.zoo.lib.builder import Builder
 from weft.models.zoo.multimodal import concatenation
 
 __all__ = ["dlrm_graph", "uno_graph"]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from weft.models.graph.operators import OperatorGraph, Split, Tensor
 from weft.models.spec.families import EvoformerModel
-from weft.models.zoo.blocks import activation, attention, copy, linear, norm, pointwise
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.blocks import activation, attention, copy, linear, norm, pointwise
+from weft.models.zoo.lib.builder import Builder
 
 __all__ = ["evoformer_graph"]
 

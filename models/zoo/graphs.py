@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph
+from weft.models.spec.base import Section
 from weft.models.spec.families import (
     DlrmModel,
     EvoformerModel,
@@ -14,10 +15,9 @@ from weft.models.spec.families import (
     T5Model,
     UnoModel,
 )
-from weft.models.spec.section import Section
-from weft.models.zoo.decoder import gpt_graph
 from weft.models.zoo.dlrm import dlrm_graph, uno_graph
 from weft.models.zoo.evoformer import evoformer_graph
+from weft.models.zoo.gpt import gpt_graph
 from weft.models.zoo.multimodal import flava_graph, mmt_graph
 from weft.models.zoo.resnet import resnet_graph
 from weft.models.zoo.swin import swin_graph

@@ -7,9 +7,9 @@ import math
 
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor, Work
 from weft.models.spec.families import FlavaModel, MmtModel
-from weft.models.zoo.blocks import linear, norm, transformer_layer
-from weft.models.zoo.builder import Builder
-from weft.models.zoo.convolutions import patches
+from weft.models.zoo.lib.blocks import linear, norm, transformer_layer
+from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.convolutions import patches
 
 __all__ = ["concatenation", "flava_graph", "mmt_graph"]
 

@@ -6,9 +6,9 @@ import math
 
 from weft.models.graph.operators import OperatorGraph, Tensor
 from weft.models.spec.families import SwinModel
-from weft.models.zoo.blocks import add, attention, copy, cross_entropy, feed_forward, linear, norm
-from weft.models.zoo.builder import Builder
-from weft.models.zoo.convolutions import patches
+from weft.models.zoo.lib.blocks import add, attention, copy, cross_entropy, feed_forward, linear, norm
+from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.convolutions import patches
 from weft.models.zoo.t5 import relative_bias
 
 __all__ = ["swin_graph"]

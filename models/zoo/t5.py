@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph, Split, Tensor, Work
 from weft.models.spec.families import T5Model
-from weft.models.zoo.blocks import cross_entropy, embedding, linear, norm, transformer_layer
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.blocks import cross_entropy, embedding, linear, norm, transformer_layer
+from weft.models.zoo.lib.builder import Builder
 
 __all__ = ["relative_bias", "t5_graph"]
 

@@ -22,7 +22,7 @@ from weft.app.solve import Case, Placement, solve_case
 from weft.cli import progress as progress_module
 from weft.cli.progress import ProgressLine, Waiting, forewarn
 from weft.models.candidates.build import TooLate, candidates
-from weft.models.candidates.split import NoSplit, _Search, split_chain
+from weft.models.candidates.stage_split import NoSplit, _Search, split_chain
 from weft.models.spec.spec import parse_spec
 from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.bounds.load import work_bound

@@ -22,7 +22,7 @@ from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.family_costs import family_costs
 from weft.models.candidates.memory_candidates import spec_candidates
 from weft.models.candidates.placement_sources import graph_problem, spec_problem
-from weft.models.candidates.split import NoSplit
+from weft.models.candidates.stage_split import NoSplit
 from weft.models.capture.capture import capture_file, save_exported
 from weft.models.capture.exported import ExportError
 from weft.models.graph.formats import load_profiled_graph

@@ -17,8 +17,8 @@ from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.graph.operators import Operator, OperatorGraph, Work
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import layers_of
+from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.section import Section
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.co_shard import CoSharded, Family, co_shard, part_peaks, segments_of

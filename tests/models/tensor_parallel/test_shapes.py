@@ -16,9 +16,9 @@ from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel import shapes
 from weft.models.tensor_parallel.chunks import Chunks, chunked
+from weft.models.tensor_parallel.group_chains import NoShape
 from weft.models.tensor_parallel.groups import GroupStage, Row, split_row
 from weft.models.tensor_parallel.parts import stage_cost
-from weft.models.tensor_parallel.rows import NoShape
 from weft.models.tensor_parallel.shapes import ShapeCandidate, shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.baselines import baseline

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.models.candidates.split import NoSplit, Shape, Split, split_layers, stage_device
+from weft.models.candidates.stage_split import NoSplit, Shape, Split, split_layers, stage_device
 from weft.models.candidates.stages import Backward, StageCost, Stages, peak_bytes, static_bytes
 from weft.models.layers.costs import LayerCost
 

@@ -9,7 +9,7 @@ import math
 from typing import Literal
 
 from weft.models.graph.operators import Split, Tensor, Work
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.builder import Builder
 
 __all__ = ["batch_norm", "convolution", "patches", "pool"]
 

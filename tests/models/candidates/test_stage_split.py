@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from weft.models.candidates.build import Candidate, bytes_per_parameter, candidates, layer_costs
-from weft.models.candidates.split import NoSplit, split_chain, split_layers, split_loop, split_v, stage_device
+from weft.models.candidates.stage_split import NoSplit, split_chain, split_layers, split_loop, split_v, stage_device
 from weft.models.candidates.stages import Stages, peak_bytes
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from weft.models.graph.operators import Split, Tensor
-from weft.models.zoo.blocks import activation, linear, pointwise
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.blocks import activation, linear, pointwise
+from weft.models.zoo.lib.builder import Builder
 
 __all__ = ["mixture_of_experts"]
 

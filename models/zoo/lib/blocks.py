@@ -1,7 +1,7 @@
 """The blocks that the zoo's families are made of: linear layers, norms, attention, feed-forward parts, losses.
 
-Each adds its operators to a :class:`~weft.models.zoo.builder.Builder` and returns the tensor that goes on. They are cut
-as finely as a framework's kernels are, and as the profiles in ``models/data/aceso`` are. Activations are (batch,
+Each adds its operators to a :class:`~weft.models.zoo.lib.builder.Builder` and returns the tensor that goes on. They are
+cut as finely as a framework's kernels are, and as the profiles in ``models/data/aceso`` are. Activations are (batch,
 sequence, hidden) unless a block says otherwise. A multiplication and an addition count as two floating-point
 operations.
 
@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from weft.models.graph.operators import Parameter, Split, Tensor, Work
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.builder import Builder
 
 __all__ = ["activation", "add", "attention", "copy", "cross_entropy", "embedding", "feed_forward", "linear", "norm",
            "pointwise", "transformer_layer"]
