@@ -123,7 +123,7 @@ def _forwards(problem: Problem) -> list[str]:
 
 
 def _v(ranks: int) -> Case:
-    problem = shape("v", ranks, 99)
+    problem = shape("chain", ranks, 99)
     return _line(problem, _forwards(problem), "V")
 
 

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
     options = parser.parse_args(arguments)
     record = Record(options.output)
-    solve(shape("v", 2, 2), 2)  # loads what is loaded on first use
+    solve(shape("chain", 2, 2), 2)  # loads what is loaded on first use
     rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS[:options.first]]
     table = Table(title="The Tessel evaluation's problems")
     for header in ("problem", "period", "bound", "proven", "CPU s", "makespan, N = 128", "bound", "gap"):

@@ -6,7 +6,7 @@ the field's own; published sizes are in :mod:`weft.models.zoo.published`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Discriminator, Field, model_validator
 
@@ -289,5 +289,4 @@ FamilyModel: TypeAlias = Annotated[
 
 #: The families by the name a spec gives them.
 FAMILIES: dict[str, type[Section]] = {
-    "gpt": GptModel, "moe": MoeModel, "t5": T5Model, "flava": FlavaModel, "mmt": MmtModel, "swin": SwinModel,
-    "evoformer": EvoformerModel, "dlrm": DlrmModel, "uno": UnoModel, "resnet": ResNetModel}
+    get_args(model.model_fields["family"].annotation)[0]: model for model in get_args(get_args(FamilyModel)[0])}

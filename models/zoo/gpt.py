@@ -5,17 +5,10 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph, Tensor
 from weft.models.spec.families import GptModel, MoeModel
-from weft.models.zoo.lib.blocks import (
-    add,
-    attention,
-    cross_entropy,
-    embedding,
-    feed_forward,
-    linear,
-    norm,
-    transformer_layer,
-)
+from weft.models.zoo.lib.attention import AttentionSizes, LayerSizes, attention, transformer_layer
+from weft.models.zoo.lib.blocks import add, cross_entropy, feed_forward, linear, norm
 from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.embeddings import embedding
 from weft.models.zoo.lib.experts import mixture_of_experts
 
 __all__ = ["gpt_graph"]
@@ -44,15 +37,13 @@ def gpt_graph(model: GptModel, batch: int = 1, *, dtype: str = "float16", traini
 
 def _layer(b: Builder, x: Tensor, model: GptModel, index: int) -> Tensor:
     inner = model.feed_forward or 4 * model.hidden
-    fused, rotary = model.attention == "fused", model.positions == "rotary"
-    projections = model.bias if model.attention_bias is None else model.attention_bias
+    sizes = AttentionSizes(model.heads, model.head_size, model.kv_heads,
+                           model.bias if model.attention_bias is None else model.attention_bias, model.bias,
+                           fused=model.attention == "fused", rotary=model.positions == "rotary")
     has_experts = isinstance(model, MoeModel) and (index + 1) % model.every == 0
     if not has_experts and not model.parallel:
-        return transformer_layer(b, x, model.heads, inner, kind=model.activation, norms=model.norm, bias=model.bias,
-                                 head_size=model.head_size, kv_heads=model.kv_heads, fused=fused, rotary=rotary,
-                                 attention_bias=projections, out_bias=model.bias)
-    attended = attention(b, norm(b, x, "norm1", model.norm, bias=model.bias), model.heads, head_size=model.head_size,
-                         kv_heads=model.kv_heads, bias=projections, out_bias=model.bias, fused=fused, rotary=rotary)
+        return transformer_layer(b, x, LayerSizes(sizes, inner, model.activation, model.norm, model.bias))
+    attended = attention(b, norm(b, x, "norm1", model.norm, bias=model.bias), sizes)
     if model.parallel:
         beside = norm(b, x, "norm2", model.norm, bias=model.bias)
         result = feed_forward(b, beside, inner, model.activation, bias=model.bias)

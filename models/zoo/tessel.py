@@ -3,7 +3,7 @@
 Shapes and integers are those of the public Tessel repository (MIT): a stage's forward takes 1 step and 1 unit of
 memory, its backward 3 steps (recomputation included); blocks spread over all devices take 1 step.
 
-* ``v``: a chain of stages, one a device.
+* ``chain``: a chain of stages, one a device (the paper calls it V).
 * ``m``: a large embedding spread over all devices before and after the chain.
 * ``nn``: encoder and decoder, each with an embedding spread over all devices.
 * ``k``: two towers, each a chain on half of the devices, joined by a block spread over all.
@@ -17,17 +17,18 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Pr
 
 __all__ = ["SHAPES", "TESSEL_PROBLEMS", "shape"]
 
-SHAPES = ("v", "m", "nn", "k")
+SHAPES = ("chain", "m", "nn", "k")
 
 #: (shape, devices, memory per device or None for inference) of every problem measured in the evaluation.
 TESSEL_PROBLEMS: tuple[tuple[str, int, int | None], ...] = (
-    ("v", 2, 2), ("v", 2, 20), ("v", 4, 4), ("v", 4, 20), ("m", 2, 3), ("m", 2, 6), ("m", 4, 6), ("m", 4, 20),
+    ("chain", 2, 2), ("chain", 2, 20), ("chain", 4, 4), ("chain", 4, 20),
+    ("m", 2, 3), ("m", 2, 6), ("m", 4, 6), ("m", 4, 20),
     ("nn", 2, 3), ("nn", 2, 6), ("nn", 4, 6), ("nn", 4, 20), ("k", 2, 4), ("k", 2, 6), ("k", 4, 6), ("k", 4, 20),
-    *((shape, devices, None) for shape in ("v", "m", "nn", "k") for devices in (2, 4)),
+    *((shape, devices, None) for shape in SHAPES for devices in (2, 4)),
 )
 
 
-class _Chain:
+class _Blocks:
     """Blocks added one after another, each waiting for the one before unless told otherwise."""
 
     def __init__(self) -> None:
@@ -52,62 +53,63 @@ def shape(kind: str, devices: int, memory: Number | None) -> Problem:
     if devices < 1 or (kind in ("nn", "k") and devices % 2):
         raise ValueError(f"the {kind} shape needs an even number of devices, not {devices}" if devices > 0 else
                          f"devices is {devices}, it must be at least 1")
-    build = {"v": _v, "m": _m, "nn": _nn, "k": _k}[kind]
-    name = f"{kind}shape-{devices}-" + ("infer" if memory is None else f"train-mem{memory}")
+    build = {"chain": _chain, "m": _m, "nn": _nn, "k": _k}[kind]
+    title = kind if kind == "chain" else f"{kind}shape"
+    name = f"{title}-{devices}-" + ("infer" if memory is None else f"train-mem{memory}")
     return Problem(name, tuple(Device(f"gpu{d}", memory) for d in range(devices)),
                    tuple(build(devices, memory is not None).blocks), time_unit="step", memory_unit="unit")
 
 
-def _v(devices: int, train: bool) -> _Chain:
-    chain = _Chain()
-    _stages(chain, range(devices), range(devices) if train else ())
-    return chain
+def _chain(devices: int, train: bool) -> _Blocks:
+    made = _Blocks()
+    _stages(made, range(devices), range(devices) if train else ())
+    return made
 
 
-def _m(devices: int, train: bool) -> _Chain:
-    chain = _Chain()
+def _m(devices: int, train: bool) -> _Blocks:
+    made = _Blocks()
     everywhere = range(devices)
-    chain.add(BlockKind.FORWARD, everywhere, 1, 0)
-    _stages(chain, everywhere, everywhere if train else ())
+    made.add(BlockKind.FORWARD, everywhere, 1, 0)
+    _stages(made, everywhere, everywhere if train else ())
     if train:
-        chain.add(BlockKind.BACKWARD, everywhere, 1, 0)
-    return chain
+        made.add(BlockKind.BACKWARD, everywhere, 1, 0)
+    return made
 
 
-def _nn(devices: int, train: bool) -> _Chain:
-    chain = _Chain()
+def _nn(devices: int, train: bool) -> _Blocks:
+    made = _Blocks()
     everywhere, encoder, decoder = range(devices), range(devices // 2), range(devices // 2, devices)
     keep = int(train)
-    chain.add(BlockKind.FORWARD, everywhere, 1, 0)
+    made.add(BlockKind.FORWARD, everywhere, 1, 0)
     for d in encoder:
-        chain.add(BlockKind.FORWARD, [d], 1, keep)
-    chain.add(BlockKind.FORWARD, everywhere, 1, 0)
-    _stages(chain, decoder, decoder if train else ())
+        made.add(BlockKind.FORWARD, [d], 1, keep)
+    made.add(BlockKind.FORWARD, everywhere, 1, 0)
+    _stages(made, decoder, decoder if train else ())
     if train:
-        chain.add(BlockKind.BACKWARD, everywhere, 1, 0)
+        made.add(BlockKind.BACKWARD, everywhere, 1, 0)
         for d in reversed(encoder):
-            chain.add(BlockKind.BACKWARD, [d], 3, -1)
-        chain.add(BlockKind.BACKWARD, everywhere, 1, 0)
-    return chain
+            made.add(BlockKind.BACKWARD, [d], 3, -1)
+        made.add(BlockKind.BACKWARD, everywhere, 1, 0)
+    return made
 
 
-def _k(devices: int, train: bool) -> _Chain:
-    chain = _Chain()
+def _k(devices: int, train: bool) -> _Blocks:
+    made = _Blocks()
     everywhere, half = range(devices), devices // 2
     keep = int(train)
     ends: list[str] = []
     for step in range(half):  # the two towers side by side
-        ends = [chain.add(BlockKind.FORWARD, [tower * half + step], 1, keep, ends[tower:tower + 1]) for tower in (0, 1)]
-    joined = chain.add(BlockKind.FORWARD, everywhere, 1, keep, ends)
+        ends = [made.add(BlockKind.FORWARD, [tower * half + step], 1, keep, ends[tower:tower + 1]) for tower in (0, 1)]
+    joined = made.add(BlockKind.FORWARD, everywhere, 1, keep, ends)
     if train:
-        ends = [chain.add(BlockKind.BACKWARD, everywhere, 1, -1, [joined])] * 2
+        ends = [made.add(BlockKind.BACKWARD, everywhere, 1, -1, [joined])] * 2
         for step in reversed(range(half)):
-            ends = [chain.add(BlockKind.BACKWARD, [tower * half + step], 3, -1, [ends[tower]]) for tower in (0, 1)]
-    return chain
+            ends = [made.add(BlockKind.BACKWARD, [tower * half + step], 3, -1, [ends[tower]]) for tower in (0, 1)]
+    return made
 
 
-def _stages(chain: _Chain, forwards: Sequence[int], backwards: Sequence[int]) -> None:
+def _stages(made: _Blocks, forwards: Sequence[int], backwards: Sequence[int]) -> None:
     for d in forwards:
-        chain.add(BlockKind.FORWARD, [d], 1, int(bool(backwards)))
+        made.add(BlockKind.FORWARD, [d], 1, int(bool(backwards)))
     for d in reversed(backwards):
-        chain.add(BlockKind.BACKWARD, [d], 3, -1)
+        made.add(BlockKind.BACKWARD, [d], 3, -1)

@@ -137,7 +137,7 @@ class Outcome:
 
 def good_files(folder: Path) -> None:
     """Small good files of every kind."""
-    problem = shape("v", 2, 2)
+    problem = shape("chain", 2, 2)
     save_problem(problem, folder / "problem.json")
     (folder / "tiny.yaml").write_text(TINY_SPEC)
     (folder / "gpt.yaml").write_text(together_spec("chain, v"))

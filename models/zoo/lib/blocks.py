@@ -1,4 +1,4 @@
-"""The blocks that the zoo's families are made of: linear layers, norms, attention, feed-forward parts, losses.
+"""The blocks that the zoo's families are made of: linear layers, norms, activations, feed-forward parts, losses.
 
 Each adds its operators to a :class:`~weft.models.zoo.lib.builder.Builder` and returns the tensor that goes on. They are
 cut as finely as a framework's kernels are, and as the profiles in ``models/data/aceso`` are. Activations are (batch,
@@ -12,13 +12,13 @@ one byte an element, GELU its input, ReLU its output, a norm its input and its s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from weft.models.graph.operators import Parameter, Split, Tensor, Work
-from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.builder import Builder, Passes, Saved
 
-__all__ = ["activation", "add", "attention", "copy", "cross_entropy", "embedding", "feed_forward", "linear", "norm",
-           "pointwise", "transformer_layer"]
+__all__ = ["activation", "add", "along_rows", "concatenation", "copy", "cross_entropy", "dense_layers", "feed_forward",
+           "linear", "norm", "pointwise"]
 
 
 def linear(b: Builder, x: Tensor, out: int, name: str, *, bias: bool = True, weight: Parameter | None = None,
@@ -34,13 +34,13 @@ def linear(b: Builder, x: Tensor, out: int, name: str, *, bias: bool = True, wei
     matrix = weight or b.parameter(f"{name}.weight", out, width)
     vector = (b.parameter(f"{name}.bias", out),) if bias else ()
     last = len(x.shape) - 1
-    splits = [*_rows(b, x, y),
+    splits = [*along_rows(b, x, y),
               Split("output", units or out, {}, {y.name: last}, frozenset(p.name for p in (matrix, *vector))),
               Split("input", input_units or width, {x.name: last}, {y.name: "partial"}, frozenset({matrix.name}))]
-    b.add("linear", name, [x], [y], flops=2.0 * tokens * width * out, parameters=(matrix, *vector), keeps=[x],
-          deferred=[x], splits=splits,
-          # the input gradient needs the weights only, not the input
-          input_grad=Work(2.0 * tokens * width * out, y.bytes + matrix.bytes, x.bytes))
+    b.add("linear", name, [x], [y],
+          work=Passes(2.0 * tokens * width * out,  # the input gradient needs the weights only, not the input
+                      input_grad=Work(2.0 * tokens * width * out, y.bytes + matrix.bytes, x.bytes)),
+          parameters=(matrix, *vector), saved=Saved([x], deferred=[x]), splits=splits)
     return y
 
 
@@ -56,9 +56,10 @@ def norm(b: Builder, x: Tensor, name: str, kind: str = "layer_norm", *, bias: bo
     if kind == "layer_norm" and bias:
         vectors.append(b.parameter(f"{name}.bias", width))
     elements = math.prod(x.shape)
-    b.add(kind, name, [x], [y], flops=5.0 * elements, input_flops=8.0 * elements, parameters=vectors,
-          internal=[statistics], keeps=[x, statistics], splits=_rows(b, x, y),
-          weight_grad=Work(2.0 * elements, 0, sum(p.bytes for p in vectors)))
+    b.add(kind, name, [x], [y],
+          work=Passes(5.0 * elements, input_flops=8.0 * elements,
+                      weight_grad=Work(2.0 * elements, 0, sum(p.bytes for p in vectors))), parameters=vectors,
+          saved=Saved([x, statistics], internal=[statistics]), splits=along_rows(b, x, y))
     return y
 
 
@@ -72,9 +73,9 @@ def pointwise(b: Builder, kind: str, name: str, inputs: Sequence[Tensor], *, flo
     y = b.tensor(name, shape)
     whole = width is None and all(tensor.shape == shape for tensor in inputs)
     splits = [b.along(f"axis{axis}" if axis > 1 else ("batch", "sequence")[axis], axis, inputs, [y])
-              for axis in range(len(shape))] if whole else _rows(b, inputs[0], y)
+              for axis in range(len(shape))] if whole else along_rows(b, inputs[0], y)
     kept = {"inputs": list(inputs), "output": [y], "": []}[keeps]
-    b.add(kind, name, inputs, [y], flops=flops * math.prod(shape), keeps=kept, splits=splits)
+    b.add(kind, name, inputs, [y], work=Passes(flops * math.prod(shape)), saved=Saved(kept), splits=splits)
     return y
 
 
@@ -84,7 +85,8 @@ def add(b: Builder, x: Tensor, residual: Tensor, name: str) -> Tensor:
         return pointwise(b, "add", name, [x, residual])
     y = b.tensor(name, x.shape)
     mask = b.tensor(f"{name}.mask", x.shape, "bool")
-    b.add("dropout_add", name, [x, residual], [y], flops=3.0 * math.prod(x.shape), internal=[mask], keeps=[mask],
+    b.add("dropout_add", name, [x, residual], [y], work=Passes(3.0 * math.prod(x.shape)),
+          saved=Saved([mask], internal=[mask]),
           splits=[b.along(("batch", "sequence", "hidden")[axis], axis, [x, residual], [y])
                   for axis in range(min(3, len(x.shape)))])
     return y
@@ -99,6 +101,18 @@ def copy(b: Builder, x: Tensor, shape: Sequence[int], name: str, kind: str = "co
     return y
 
 
+def concatenation(b: Builder, parts: Sequence[Tensor], axis: int, name: str, *, extra: int = 0,
+                  parameters: Sequence[Parameter] = ()) -> Tensor:
+    """``parts`` one behind the other along ``axis``, with ``extra`` learned entries in front."""
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts) + extra
+    y = b.tensor(name, shape)
+    b.add("concat", name, parts, [y], parameters=parameters,
+          splits=[
+                 b.along(f"axis{i}" if i else "batch", i, parts, [y]) for i in range(len(shape)) if i != axis])
+    return y
+
+
 def activation(b: Builder, x: Tensor, kind: str, name: str) -> Tensor:
     """``gelu``, ``relu``, or gated ``swiglu`` and ``geglu``, whose input holds gate and value side by side."""
     if kind == "relu":
@@ -110,33 +124,8 @@ def activation(b: Builder, x: Tensor, kind: str, name: str) -> Tensor:
     half = x.shape[-1] // 2
     y = b.tensor(name, (*x.shape[:-1], half))
     last = len(x.shape) - 1
-    b.add(kind, name, [x], [y], flops=10.0 * math.prod(y.shape), keeps=[x],
-          splits=[*_rows(b, x, y), Split("hidden", half, {x.name: last}, {y.name: last})])
-    return y
-
-
-def embedding(b: Builder, ids: Tensor, entries: int, width: int, name: str, *, positions: int = 0,
-              weight: Parameter | None = None, places: Parameter | None = None, dropout: bool = False) -> Tensor:
-    """Rows of a table by number, with ``positions`` learned positions added; ``ids`` is (batch, sequence).
-
-    ``weight`` and ``places``: another layer's tables, to share them.
-
-    Cut by vocabulary every device looks up the rows it holds, and the terms are added up; the gradient of the table is
-    dense, as frameworks make it.
-    """
-    table = weight or b.parameter(f"{name}.weight", entries, width)
-    place = (places or b.parameter(f"{name}.positions", positions, width),) if positions or places else ()
-    y = b.tensor(name, (*ids.shape, width))
-    names = frozenset(p.name for p in (table, *place))
-    mask = [b.tensor(f"{name}.mask", y.shape, "bool")] if dropout and b.dropout else []
-    last = len(y.shape) - 1
-    b.add("embedding", name, [ids], [y], parameters=(table, *place), internal=mask, keeps=[ids, *mask],
-          deferred=[ids, *mask], splits=[*_rows(b, ids, y),
-                                         Split("vocabulary", entries, {}, {y.name: "partial"}, frozenset({table.name})),
-                                         Split("hidden", width, {}, {y.name: last}, names)],
-          forward=Work(float(math.prod(y.shape)), ids.bytes + y.bytes, y.bytes),
-          weight_grad=Work(float(math.prod(y.shape)), y.bytes + ids.bytes,
-                           sum(p.bytes for p in (table, *place)) + y.bytes))
+    b.add(kind, name, [x], [y], work=Passes(10.0 * math.prod(y.shape)), saved=Saved([x]),
+          splits=[*along_rows(b, x, y), Split("hidden", half, {x.name: last}, {y.name: last})])
     return y
 
 
@@ -150,94 +139,13 @@ def cross_entropy(b: Builder, logits: Tensor, labels: Tensor, name: str = "loss"
     y = b.tensor(name, logits.shape[:-1], "float32")
     probabilities = b.tensor(f"{name}.softmax", logits.shape, "float32")
     last = len(logits.shape) - 1
-    b.add("cross_entropy", name, [logits, labels], [y], internal=[probabilities], keeps=[probabilities, labels],
-          splits=[*_rows(b, logits, y, labels),
-                  Split("vocabulary", logits.shape[-1], {logits.name: last}, {y.name: "partial"})],
-          forward=Work(6.0 * elements, logits.bytes + 5 * wide, 4 * wide),
-          input_grad=Work(3.0 * elements, 2 * wide + labels.bytes, wide + logits.bytes))
+    b.add("cross_entropy", name, [logits, labels], [y],
+          work=Passes(forward=Work(6.0 * elements, logits.bytes + 5 * wide, 4 * wide),
+                      input_grad=Work(3.0 * elements, 2 * wide + labels.bytes, wide + logits.bytes)),
+          saved=Saved([probabilities, labels], internal=[probabilities]),
+          splits=[*along_rows(b, logits, y, labels),
+                  Split("vocabulary", logits.shape[-1], {logits.name: last}, {y.name: "partial"})])
     return y
-
-
-def attention(b: Builder, x: Tensor, heads: int, name: str = "attention", *, memory: Tensor | None = None,
-              head_size: int | None = None, kv_heads: int | None = None, bias: bool = True,
-              out_bias: bool | None = None, fused: bool = False, score_bias: Sequence[Tensor] = (),
-              rotary: bool = False, gate: Tensor | None = None) -> Tensor:
-    """Multi-head attention, from the projections to the output projection.
-
-    ``memory``: what is attended to (default: ``x``).
-
-    ``kv_heads`` < ``heads`` share keys and values (grouped queries). ``score_bias``: tensors added to the scores.
-    ``gate``: multiplies the result before the output projection.
-    ``fused`` computes scores, softmax and context in one kernel that keeps queries, keys, values, its output and one
-    fp32 number a row (FlashAttention, Dao et al. 2022), and computes the scores again in its backward. There dropout's
-    mask is drawn again, too.
-    """
-    width, queries = x.shape[-1], x.shape[-2]
-    size, groups = head_size or width // heads, kv_heads or heads
-    if memory is None:
-        both = linear(b, x, (heads + 2 * groups) * size, f"{name}.qkv", bias=bias, units=groups)
-        if rotary:
-            both = pointwise(b, "rotary", f"{name}.rotary", [both], flops=3.0)
-        sources, keys = [both], queries
-    else:
-        sources = [linear(b, x, heads * size, f"{name}.q", bias=bias, units=heads),
-                   linear(b, memory, 2 * groups * size, f"{name}.kv", bias=bias, units=groups)]
-        keys = memory.shape[-2]
-    lead = x.shape[:-2]
-    if fused and not score_bias:
-        context = _fused(b, sources, (*lead, queries, heads * size), heads, groups, keys, name)
-    else:
-        context = _scored(b, sources, (*lead, queries, heads * size), heads, groups, keys, score_bias, name)
-    if gate is not None:
-        context = pointwise(b, "multiply", f"{name}.gated", [context, gate], keeps="inputs")
-    return linear(b, context, width, f"{name}.dense", bias=bias if out_bias is None else out_bias, input_units=groups)
-
-
-def _fused(b: Builder, sources: Sequence[Tensor], shape: tuple[int, ...], heads: int, groups: int, keys: int,
-           name: str) -> Tensor:
-    context = b.tensor(f"{name}.core", shape)
-    rows = b.tensor(f"{name}.core.statistics", (*shape[:-2], heads, shape[-2]), "float32")
-    flops = 4.0 * math.prod(shape) * keys
-    b.add("attention", f"{name}.core", sources, [context], flops=flops, input_flops=2.5 * flops, internal=[rows],
-          keeps=[*sources, context, rows],
-          splits=_by_head({tensor: len(shape) - 1 for tensor in sources}, context, len(shape) - 1, groups, len(shape)))
-    return context
-
-
-def _scored(b: Builder, sources: Sequence[Tensor], shape: tuple[int, ...], heads: int, groups: int, keys: int,
-            score_bias: Sequence[Tensor], name: str) -> Tensor:
-    square, at, last = (*shape[:-2], heads, shape[-2], keys), len(shape) - 2, len(shape) - 1
-    flops = 2.0 * math.prod(shape) * keys
-    scores = b.tensor(f"{name}.score", square)
-    b.add("matmul", f"{name}.score", sources, [scores], flops=flops, input_flops=2 * flops, keeps=sources,
-          splits=_by_head({tensor: last for tensor in sources}, scores, at, groups, len(shape)))
-    probabilities = b.tensor(f"{name}.softmax", square)
-    added = {scores: at, **{tensor: len(tensor.shape) - 3 for tensor in score_bias}}
-    b.add("softmax", f"{name}.softmax", [scores, *score_bias], [probabilities], flops=5.0 * math.prod(square),
-          keeps=[probabilities], splits=_by_head(added, probabilities, at, heads, len(shape)))
-    if b.dropout:
-        dropped = b.tensor(f"{name}.dropout", square)
-        mask = b.tensor(f"{name}.dropout.mask", square, "bool")
-        b.add("dropout", f"{name}.dropout", [probabilities], [dropped], flops=2.0 * math.prod(square), internal=[mask],
-              keeps=[mask], splits=_by_head({probabilities: at}, dropped, at, heads, len(shape)))
-        probabilities = dropped
-    context = b.tensor(f"{name}.context", shape)
-    values = sources[-1]
-    b.add("matmul", f"{name}.context", [probabilities, values], [context], flops=flops, input_flops=2 * flops,
-          keeps=[probabilities, values],
-          splits=_by_head({probabilities: at, values: last}, context, last, groups, len(shape)))
-    return context
-
-
-def _by_head(inputs: Mapping[Tensor, int], out: Tensor, axis: int, groups: int, axes: int) -> list[Split]:
-    """Cuts by head (the axis of each input, and of ``out``) and along the axes before the sequence.
-
-    An input without those axes, such as one bias for the whole batch, stays whole there.
-    """
-    lead = [Split(("batch", "rows")[i], out.shape[i],
-                  {t.name: i for t in inputs if len(t.shape) > 3 - (axes - 3) or t.shape[0] == out.shape[0]
-                   if i < len(t.shape) and t.shape[i] == out.shape[i]}, {out.name: i}) for i in range(axes - 2)]
-    return [*lead, Split("heads", groups, {t.name: at for t, at in inputs.items()}, {out.name: axis})]
 
 
 def feed_forward(b: Builder, x: Tensor, hidden: int, kind: str = "gelu", name: str = "mlp", *,
@@ -248,26 +156,17 @@ def feed_forward(b: Builder, x: Tensor, hidden: int, kind: str = "gelu", name: s
     return linear(b, activation(b, up, kind, f"{name}.{kind}"), x.shape[-1], f"{name}.down", bias=bias)
 
 
-def transformer_layer(b: Builder, x: Tensor, heads: int, hidden: int, *, kind: str = "gelu", norms: str = "layer_norm",
-                      bias: bool = True, memory: Tensor | None = None, head_size: int | None = None,
-                      kv_heads: int | None = None, attention_bias: bool | None = None, out_bias: bool | None = None,
-                      fused: bool = False, score_bias: Sequence[Tensor] = (), rotary: bool = False) -> Tensor:
-    """A pre-norm layer: attention, attention to ``memory`` where there is one, feed-forward; each with its residual."""
-    projections = bias if attention_bias is None else attention_bias
-    inner = norm(b, x, "norm1", norms, bias=bias)
-    inner = attention(b, inner, heads, head_size=head_size, kv_heads=kv_heads, bias=projections, out_bias=out_bias,
-                      fused=fused, score_bias=score_bias, rotary=rotary)
-    x = add(b, inner, x, "add1")
-    if memory is not None:
-        inner = norm(b, x, "norm_cross", norms, bias=bias)
-        inner = attention(b, inner, heads, "cross", memory=memory, head_size=head_size, bias=projections, fused=fused)
-        x = add(b, inner, x, "add_cross")
-    inner = feed_forward(b, norm(b, x, "norm2", norms, bias=bias), hidden, kind, bias=bias)
-    return add(b, inner, x, "add2")
+def dense_layers(b: Builder, x: Tensor, widths: Sequence[int], *, last: str = "relu") -> Tensor:
+    """Linear layers ``dense0`` ... of these ``widths``, a ReLU behind each, behind the last only if it is "relu"."""
+    for i, width in enumerate(widths):
+        x = linear(b, x, width, f"dense{i}")
+        if i + 1 < len(widths) or last == "relu":
+            x = activation(b, x, "relu", f"relu{i}")
+    return x
 
 
-def _rows(b: Builder, x: Tensor, y: Tensor, *others: Tensor) -> list[Split]:
-    """Cuts along the axes that go through unchanged: batch, and sequence where there is one."""
+def along_rows(b: Builder, x: Tensor, y: Tensor, *others: Tensor) -> list[Split]:
+    """The splits along the axes that go through unchanged: batch, and sequence where there is one."""
     named = ("batch", "sequence")
     count = min(2, len(y.shape) - 1 or 1, len(x.shape))
     return [b.along(named[axis], axis, [x, *others], [y]) for axis in range(count)

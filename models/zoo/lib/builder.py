@@ -16,14 +16,45 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from weft.models.graph.operators import Layout, Operator, OperatorGraph, Parameter, Split, Tensor, Work
 
-__all__ = ["DTYPES", "Builder"]
+__all__ = ["DTYPES", "Builder", "Passes", "Saved"]
 
 #: Bytes of one element.
 DTYPES: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The work of an operator's passes.
+
+    ``flops``: floating-point operations of the forward, and of each gradient unless ``input_flops`` says otherwise for
+    the input's. A :class:`Work` given for a pass replaces what is worked out for it.
+    """
+
+    flops: float = 0.0
+    input_flops: float | None = None
+    forward: Work | None = None
+    input_grad: Work | None = None
+    weight_grad: Work | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Tensors beside an operator's inputs and outputs, and which of all of them stay.
+
+    ``keeps``: for its backward. ``deferred``: of these, until its weight gradient (``None``: that runs in the
+    input-gradient pass). ``internal``: tensors that it makes for itself; those not kept are its workspace.
+    """
+
+    keeps: Sequence[Tensor] = ()
+    deferred: Sequence[Tensor] | None = None
+    internal: Sequence[Tensor] = ()
+
+
+_NO_WORK, _NOTHING = Passes(), Saved()
 
 
 class Builder:
@@ -94,32 +125,15 @@ class Builder:
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
-    def add(
-        self,
-        kind: str,
-        name: str,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        *,
-        flops: float = 0.0,
-        input_flops: float | None = None,
-        weight_flops: float | None = None,
-        parameters: Sequence[Parameter] = (),
-        internal: Sequence[Tensor] = (),
-        keeps: Sequence[Tensor] = (),
-        deferred: Sequence[Tensor] | None = None,
-        splits: Iterable[Split] = (),
-        forward: Work | None = None,
-        input_grad: Work | None = None,
-        weight_grad: Work | None = None,
-    ) -> Operator:
-        """One operator; ``flops`` of its forward, ``input_flops`` and ``weight_flops`` of its gradients (default: the
-        forward's). A :class:`Work` given for a pass replaces what is worked out for it. ``internal`` tensors that it
-        does not keep are its workspace. The outputs have a gradient if an input or a parameter has one."""
+    def add(self, kind: str, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], *,
+            work: Passes = _NO_WORK, parameters: Sequence[Parameter] = (), saved: Saved = _NOTHING,
+            splits: Iterable[Split] = ()) -> Operator:
+        """One operator. Its outputs have a gradient if an input or a parameter has one."""
         needs_input_grad = [t for t in inputs if t.name not in self._constant and _is_float(t)]
         backward = self._grad and bool(needs_input_grad or parameters)
         if not backward:
             self._constant.update(tensor.name for tensor in outputs)
+        internal, keeps, deferred = saved.internal, saved.keeps, saved.deferred
         read, written, kept = _bytes(inputs), _bytes(outputs), _bytes(keeps)
         weights = sum(parameter.bytes for parameter in parameters)
         grads = _bytes(t for t in outputs if _is_float(t))
@@ -127,12 +141,13 @@ class Builder:
         working = 0 if backward else _bytes(internal)
         operator = Operator(
             name=self._named(name), kind=kind, layer=self._layer,
-            forward=forward or Work(flops, read + weights, written + _bytes(internal)),
+            forward=work.forward or Work(work.flops, read + weights, written + _bytes(internal)),
             inputs=tuple(dict.fromkeys(tensor.name for tensor in inputs)), outputs=tuple(outputs),
-            input_grad=None if not (backward and needs_input_grad) else input_grad or Work(
-                flops if input_flops is None else input_flops, grads + kept + weights, _bytes(needs_input_grad)),
-            weight_grad=None if not (backward and parameters) else weight_grad or Work(
-                flops if weight_flops is None else weight_flops, grads + _bytes(deferred or ()), weights),
+            input_grad=None if not (backward and needs_input_grad) else work.input_grad or Work(
+                work.flops if work.input_flops is None else work.input_flops, grads + kept + weights,
+                _bytes(needs_input_grad)),
+            weight_grad=None if not (backward and parameters) else work.weight_grad or Work(
+                work.flops, grads + _bytes(deferred or ()), weights),
             parameters=tuple(parameters), internal=tuple(internal) if backward else (), keeps=held,
             deferred=tuple(t.name for t in deferred) if backward and parameters and deferred is not None else None,
             workspace=working, splits=tuple(split for split in splits if split.size > 1))

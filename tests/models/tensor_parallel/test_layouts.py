@@ -21,8 +21,9 @@ from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
-from weft.models.zoo.lib.blocks import embedding, linear
+from weft.models.zoo.lib.blocks import linear
 from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.embeddings import embedding
 from weft.models.zoo.published import PUBLISHED
 
 GPT = GptModel(family="gpt", layers=2, hidden=64, heads=4, vocabulary=96, sequence=16)

@@ -210,7 +210,7 @@ def test_a_cycle_through_memory_names_the_device() -> None:
 
 
 def test_a_device_that_is_always_busy_is_the_whole_cycle() -> None:
-    cycle = critical_cycle(solve(shape("v", 4, 4), 16, effort=1))
+    cycle = critical_cycle(solve(shape("chain", 4, 4), 16, effort=1))
     assert cycle is not None
     assert cycle.device is not None
     assert (cycle.weight, cycle.height) == (4, 1)

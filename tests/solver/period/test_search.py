@@ -26,7 +26,7 @@ from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 
-BEST_PERIODS = {"v": 4, "m": 6, "nn": 8, "k": 6}
+BEST_PERIODS = {"chain": 4, "m": 6, "nn": 8, "k": 6}
 
 
 def search(problem: Problem) -> PeriodSearch:

@@ -133,7 +133,7 @@ def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.Captu
 
 def test_what_cannot_be_estimated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a block problem states its own times"):
-        weft.estimate(shape("v", 2, 2))  # type: ignore[arg-type]
+        weft.estimate(shape("chain", 2, 2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="shape is 'x', it must be chain, v or loop"):
         weft.estimate(parse_spec(gpt()), shape="x")
     with pytest.raises(ValueError, match="too few for 64 stages"):

@@ -26,7 +26,7 @@ from weft.solver.problem import Problem
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
     path = tmp_path / "problem.json"
-    save_problem(shape("v", 2, 2), path)
+    save_problem(shape("chain", 2, 2), path)
     return path
 
 
@@ -154,7 +154,7 @@ def test_a_bad_spec_gets_one_sentence(name: str, content: str | None, status: in
 ])
 def test_a_bad_problem_gets_one_sentence(damage: dict[str, Any], message: str, tmp_path: Path,
                                          capsys: pytest.CaptureFixture[str]) -> None:
-    value = problem_to_json(shape("v", 2, 2))
+    value = problem_to_json(shape("chain", 2, 2))
     value["blocks"][0].update(damage)
     (tmp_path / "p.json").write_text(json.dumps(value))
     assert run("solve", tmp_path / "p.json", "-n", 2) == 2

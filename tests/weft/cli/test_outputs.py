@@ -26,7 +26,7 @@ from weft.text.units import name_text
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
-    save_problem(shape("v", 2, 2), tmp_path / "problem.json")
+    save_problem(shape("chain", 2, 2), tmp_path / "problem.json")
     return tmp_path / "problem.json"
 
 

@@ -1,17 +1,17 @@
-"""Models with several towers: FLAVA (Singh et al., CVPR 2022) and the multimodal transformer of the GraphPipe
-evaluation (Jeon et al., ASPLOS 2025, appendix A.2)."""
+"""FLAVA as an operator graph (Singh et al., CVPR 2022): towers for text and image, a fusion transformer over both."""
 
 from __future__ import annotations
 
 import math
 
 from weft.models.graph.operators import OperatorGraph, Parameter, Tensor, Work
-from weft.models.spec.families import FlavaModel, MmtModel
-from weft.models.zoo.lib.blocks import linear, norm, transformer_layer
-from weft.models.zoo.lib.builder import Builder
+from weft.models.spec.families import FlavaModel
+from weft.models.zoo.lib.attention import AttentionSizes, LayerSizes, transformer_layer
+from weft.models.zoo.lib.blocks import concatenation, linear, norm
+from weft.models.zoo.lib.builder import Builder, Passes, Saved
 from weft.models.zoo.lib.convolutions import patches
 
-__all__ = ["concatenation", "flava_graph", "mmt_graph"]
+__all__ = ["flava_graph"]
 
 
 def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
@@ -29,7 +29,7 @@ def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", tr
     with b.layer("image.embedding"):
         count = (model.image // model.patch) ** 2
         image = patches(b, images, width, model.patch, "patches")
-        image = _with_places(b, image, [b.parameter("class", width), b.parameter("mask", width),
+        image = _with_positions(b, image, [b.parameter("class", width), b.parameter("mask", width),
                                         b.parameter("positions", count + 1, width)])
     image = _tower(b, image, model, "image", model.image_layers, inner)
     with b.layer("join"):
@@ -39,8 +39,9 @@ def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", tr
         contrast = [linear(b, x, width, f"{name}_contrast")
                     for name, x in zip(("text", "image"), contrast, strict=True)]
         scale = b.tensor("similarity", (batch, batch))
-        b.add("matmul", "similarity", contrast, [scale], flops=2.0 * batch * batch * width, keeps=contrast,
-              input_flops=4.0 * batch * batch * width, parameters=[b.parameter("temperature", 1)])
+        b.add("matmul", "similarity", contrast, [scale],
+              work=Passes(2.0 * batch * batch * width, input_flops=4.0 * batch * batch * width),
+              parameters=[b.parameter("temperature", 1)], saved=Saved(contrast))
         both = [linear(b, tower, width, f"{name}_project") for name, tower in (("image", image), ("text", text))]
         x = concatenation(b, both, 1, "joined", extra=1, parameters=[b.parameter("class", width)])
     x = _tower(b, x, model, "fusion", model.fusion_layers, inner)
@@ -49,62 +50,36 @@ def flava_graph(model: FlavaModel, batch: int = 1, *, dtype: str = "float16", tr
         return b.graph(linear(b, _first(b, x, "first"), width, "pooler"), scale)
 
 
-def mmt_graph(model: MmtModel, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
-    """One micro-batch of ``batch`` samples: ``branch0.layer0`` ..., one branch after another, and ``join``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=model.dropout)
-    ends = []
-    for branch in range(model.branches):
-        x = b.input(f"features{branch}", (batch, model.sequence, model.hidden))
-        for i in range(model.layers):
-            with b.layer(f"branch{branch}.layer{i}"):
-                x = transformer_layer(b, x, model.heads, model.feed_forward)
-        ends.append(x)
-    with b.layer("join"):
-        return b.graph(concatenation(b, ends, 1, "joined"))
-
-
-def concatenation(b: Builder, parts: list[Tensor], axis: int, name: str, *, extra: int = 0,
-                  parameters: list[Parameter] | None = None) -> Tensor:
-    """``parts`` one behind the other along ``axis``, with ``extra`` learned entries in front."""
-    shape = list(parts[0].shape)
-    shape[axis] = sum(part.shape[axis] for part in parts) + extra
-    y = b.tensor(name, shape)
-    b.add("concat", name, parts, [y], parameters=parameters or (), splits=[
-        b.along(f"axis{i}" if i else "batch", i, parts, [y]) for i in range(len(shape)) if i != axis])
-    return y
-
-
 def _tower(b: Builder, x: Tensor, model: FlavaModel, name: str, layers: int, inner: int) -> Tensor:
     for i in range(layers):
         with b.layer(f"{name}{i}"):
-            x = transformer_layer(b, x, model.heads, inner)
+            x = transformer_layer(b, x, LayerSizes(AttentionSizes(model.heads), inner))
     return x
 
 
 def _looked_up(b: Builder, tokens: Tensor, width: int, tables: list[Parameter]) -> Tensor:
     """Words, positions and types looked up and added."""
     y = b.tensor("tokens", (*tokens.shape, width))
-    b.add("embedding", "tokens", [tokens], [y], parameters=tables, keeps=[tokens], deferred=[tokens],
-          splits=[b.along("batch", 0, [tokens], [y]), b.along("sequence", 1, [tokens], [y])],
-          forward=Work(2.0 * math.prod(y.shape), tokens.bytes + 3 * y.bytes, y.bytes),
-          weight_grad=Work(float(math.prod(y.shape)), y.bytes + tokens.bytes,
-                           sum(table.bytes for table in tables) + y.bytes))
+    b.add("embedding", "tokens", [tokens], [y],
+          work=Passes(forward=Work(2.0 * math.prod(y.shape), tokens.bytes + 3 * y.bytes, y.bytes),
+                      weight_grad=Work(float(math.prod(y.shape)), y.bytes + tokens.bytes,
+                                       sum(table.bytes for table in tables) + y.bytes)),
+          parameters=tables, saved=Saved([tokens], deferred=[tokens]),
+          splits=[b.along("batch", 0, [tokens], [y]), b.along("sequence", 1, [tokens], [y])])
     return y
 
 
-def _with_places(b: Builder, x: Tensor, tables: list[Parameter]) -> Tensor:
+def _with_positions(b: Builder, x: Tensor, tables: list[Parameter]) -> Tensor:
     """One class token in front, and learned positions added."""
     y = b.tensor("places", (x.shape[0], x.shape[1] + 1, x.shape[2]))
-    b.add("add", "places", [x], [y], flops=float(math.prod(y.shape)), parameters=tables, deferred=[],
-          splits=[b.along("batch", 0, [x], [y])])
+    b.add("add", "places", [x], [y], work=Passes(float(math.prod(y.shape))), parameters=tables,
+          saved=Saved(deferred=[]), splits=[b.along("batch", 0, [x], [y])])
     return y
 
 
 def _first(b: Builder, x: Tensor, name: str) -> Tensor:
     """The first token of every sequence: a view."""
     y = b.tensor(name, (x.shape[0], x.shape[2]), base=x)
-    b.add("select", name, [x], [y], forward=Work(), input_grad=Work(0, y.bytes, x.bytes),
+    b.add("select", name, [x], [y], work=Passes(forward=Work(), input_grad=Work(0, y.bytes, x.bytes)),
           splits=[b.along("batch", 0, [x], [y])])
     return y
-
-
