@@ -47,7 +47,7 @@ from typing import Any
 import weft
 from experiments.lib.piper_program import pairs_of_branches, piper
 from experiments.lib.provenance import RESULTS, Record
-from weft.models.candidates.placing import Hardware, Replicas, placement_problem
+from weft.models.candidates.placing import Hardware, Replicas, TrainingState, placement_problem
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time, point_to_point
@@ -135,7 +135,7 @@ class Case:
             problem = placement_problem(
                 graph, [Hardware("gpu", self.devices, DEVICE.memory - RESERVE, times)],
                 lambda n: point_to_point(n, DEVICE).seconds, parts=parts_of(graph), micro_batches=self.batch // size,
-                state_per_parameter=MODELS[self.model][2], gradient_per_parameter=GRADIENT,
+                training=TrainingState(MODELS[self.model][2], GRADIENT),
                 replicas=[self._replicas(graph, size, 2**k) for k in range(1, self.devices.bit_length())
                           if size % 2**k == 0] if self.replicate else ())
             self._made[size] = groups_of(problem)

@@ -26,7 +26,8 @@ import weft
 from experiments.lib.provenance import RESULTS, SPECS, Record
 from experiments.lib.small_gpt import Config, cut, layers, loss, text
 from weft.models.candidates.build import candidates
-from weft.models.candidates.stage_split import SHAPES, NoSplit
+from weft.models.candidates.stage_split import NoSplit
+from weft.models.candidates.stages import SHAPES
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import load_spec
 from weft.runtime.interface.optim import AdamA

@@ -15,8 +15,8 @@ from itertools import pairwise
 from typing import Literal
 
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
-from weft.models.candidates.stage_split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
-from weft.models.candidates.stages import Backward, StageCost, static_bytes
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, stage_device, static_bytes
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
 from weft.models.layers.measured_gpt import gpt_layers
@@ -192,12 +192,12 @@ def _modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
 
 
 def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost],
-            cluster: ClusterModel) -> Iterator[tuple[InFlight, Split]]:
+            cluster: ClusterModel) -> Iterator[tuple[InFlight, StageSplit]]:
     count = len(stage_device(shape, len(cluster.memory)))
+    rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
 
-    def split(in_flight: list[int], least_load: float = 0.0) -> Split:
-        return split_layers(shape, layers, cluster.memory, in_flight, backward=backward, least_load=least_load,
-                            bytes_per_parameter=bytes_per_parameter(spec), reserve=cluster.reserve)
+    def split(in_flight: list[int], least_load: float = 0.0) -> StageSplit:
+        return split_layers(shape, layers, cluster.memory, in_flight, rule, least_load=least_load)
 
     least = split([1] * count)
     yield "least", least
@@ -211,7 +211,7 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost
         yield "1f1b", roomy
 
 
-def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
+def _candidate(spec: Spec, split: StageSplit, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
                cluster: ClusterModel) -> Candidate:
     per_parameter = bytes_per_parameter(spec)
     static = tuple(static_bytes([stage for stage, device in zip(split.stages, split.devices, strict=True)
@@ -230,7 +230,7 @@ def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight
                      freed=_freed(spec, split))
 
 
-def _model(spec: Spec, split: Split, layers: list[LayerCost]) -> ModelFacts:
+def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts:
     """What the stages are made of, for the modules that will run to be held against.
 
     A captured graph is the very model; one of a family is like many, down to which layers have biases. Of listed layers
@@ -246,7 +246,7 @@ def _model(spec: Spec, split: Split, layers: list[LayerCost]) -> ModelFacts:
     return ModelFacts(tuple(stages), ties_between(ties), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
 
 
-def _freed(spec: Spec, split: Split) -> tuple[int, ...]:
+def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:
     """Per GPU, the bytes of gradients that Adam holds through the step and the spec's optimizer does not."""
     run = spec.run
     if not isinstance(run, Training) or run.optimizer == "adam":
@@ -263,7 +263,7 @@ def _title(shape: Shape, backward: Backward) -> str:
 # -- blocks ------------------------------------------------------------------------------------------------------
 
 
-def _blocks(split: Split, backward: Backward, network: Network) -> Iterator[Block]:
+def _blocks(split: StageSplit, backward: Backward, network: Network) -> Iterator[Block]:
     """All forwards, first stage to last, then all backwards, last stage to first, each with its weight gradient."""
     stages, devices = split.stages, split.devices
     lags = [network.seconds(stage.output, (device,), (following,))

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
-from weft.models.candidates.stage_split import NoSplit, Split, split_layers, stage_device
-from weft.models.candidates.stages import Backward
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stages import Backward, MemoryRule, stage_device
 from weft.models.tensor_parallel.parts import Part, stage_cost
 from weft.models.tensor_parallel.space import Space
 
@@ -33,12 +33,12 @@ def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backw
         return
     groups = space.gpus // degree
     costs = [space.costs[degree][i] for i in layers]
-    found: list[Split] = []
+    found: list[StageSplit] = []
     for roomy in (False, True) if backward != "none" else (False,):
         held = [min(2 * groups - s, space.micro_batches) if roomy else 1 for s in range(2 * groups)]
         try:
-            found.append(split_layers(chunks, costs, [room] * groups, held, backward=backward,
-                                      bytes_per_parameter=space.bytes_per_parameter, borders=_gaps(layers),
+            found.append(split_layers(chunks, costs, [room] * groups, held,
+                                      MemoryRule(backward, space.bytes_per_parameter), borders=_gaps(layers),
                                       least_load=max(found[0].loads) if found else 0.0))
         except NoSplit:
             break

@@ -22,7 +22,8 @@ from weft.app.solve import Case, Placement, solve_case
 from weft.cli import progress as progress_module
 from weft.cli.progress import ProgressLine, Waiting, forewarn
 from weft.models.candidates.build import TooLate, candidates
-from weft.models.candidates.stage_split import NoSplit, _Search, split_chain
+from weft.models.candidates.split_search import SplitSearch
+from weft.models.candidates.stage_split import NoSplit, split_layers
 from weft.models.spec.spec import parse_spec
 from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.bounds.load import work_bound
@@ -306,17 +307,17 @@ def test_known_schedules_that_time_does_not_suffice_for_are_named() -> None:
 
 
 def test_refusals_are_worked_out_when_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[_Search] = []
-    before = _Search.least_shortfall
+    asked: list[SplitSearch] = []
+    before = SplitSearch.least_shortfall
 
-    def least_shortfall(self: _Search) -> Any:
+    def least_shortfall(self: SplitSearch) -> Any:
         asked.append(self)
         return before(self)
 
-    monkeypatch.setattr(_Search, "least_shortfall", least_shortfall)
+    monkeypatch.setattr(SplitSearch, "least_shortfall", least_shortfall)
     layers = _layers()
     with pytest.raises(NoSplit) as caught:
-        split_chain(layers, [1, 1])
+        split_layers("chain", layers, [1, 1])
     assert not asked
     with watching(lambda: True):
         assert str(caught.value).endswith("was not found within the time limit")

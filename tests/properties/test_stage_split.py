@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.models.candidates.stage_split import NoSplit, Shape, Split, split_layers, stage_device
-from weft.models.candidates.stages import Backward, StageCost, Stages, peak_bytes, static_bytes
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stages import (
+    Backward,
+    MemoryRule,
+    Shape,
+    StageCost,
+    Stages,
+    peak_bytes,
+    stage_device,
+    static_bytes,
+)
 from weft.models.layers.costs import LayerCost
 
 BYTES_PER_PARAMETER = 3
@@ -71,9 +80,9 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
                 0 if shape == "chain" else max(stage.load for row in rows for stage in row),
                 max(amount - capacity for amount, capacity in zip(need, memory, strict=True)))
 
-    def solve() -> Split:
-        return split_layers(shape, layers, memory, in_flight, backward=backward,
-                            bytes_per_parameter=BYTES_PER_PARAMETER, borders=borders)
+    def solve() -> StageSplit:
+        return split_layers(shape, layers, memory, in_flight,
+                            MemoryRule(backward, BYTES_PER_PARAMETER), borders=borders)
 
     values = [value(rows) for rows in every_split(shape, layers, len(memory), borders)]
     fitting = [entry for entry in values if entry[2] <= 0]
@@ -90,8 +99,8 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     assert split.cuts[0] == 0 and split.cuts[-1] == len(layers) and sorted(set(split.cuts)) == list(split.cuts)
     assert list(split.memory) == needs(shape, rows, in_flight, backward)
     assert max(split.loads) == pytest.approx(min(fitting)[0] * 1e-9)
-    assert split == split_layers(shape, layers, memory, in_flight, backward=backward, borders=borders,
-                                 bytes_per_parameter=BYTES_PER_PARAMETER, least_load=max(split.loads))
+    assert split == split_layers(shape, layers, memory, in_flight, MemoryRule(backward, BYTES_PER_PARAMETER),
+                                 borders=borders, least_load=max(split.loads))
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,9 +108,9 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
 def test_the_least_memory_named_is_exactly_enough(case: Case) -> None:
     shape, layers, memory, in_flight, backward, borders = case
 
-    def solve(capacity: int) -> Split:
-        return split_layers(shape, layers, [capacity] * len(memory), in_flight, backward=backward,
-                            bytes_per_parameter=BYTES_PER_PARAMETER, borders=borders)
+    def solve(capacity: int) -> StageSplit:
+        return split_layers(shape, layers, [capacity] * len(memory), in_flight,
+                            MemoryRule(backward, BYTES_PER_PARAMETER), borders=borders)
 
     try:
         solve(0)

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from weft.models.candidates.build import Candidate, bytes_per_parameter, candidates, layer_costs
-from weft.models.candidates.stage_split import NoSplit, split_chain, split_layers, split_loop, split_v, stage_device
-from weft.models.candidates.stages import Stages, peak_bytes
+from weft.models.candidates.stage_split import NoSplit, split_layers
+from weft.models.candidates.stages import MemoryRule, Stages, peak_bytes, stage_device
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.pipeline import Pipeline
@@ -43,37 +43,37 @@ def layer(load: int, memory: int = 0, parameters: int = 0) -> LayerCost:
 
 
 def test_the_bottleneck_is_least() -> None:
-    split = split_chain([layer(load) for load in (3, 3, 3, 1, 1, 4)], [10, 10, 10])
+    split = split_layers("chain", [layer(load) for load in (3, 3, 3, 1, 1, 4)], [10, 10, 10])
     assert max(split.loads) == pytest.approx(6e-9)
     assert split.devices == (0, 1, 2)
 
 
 def test_memory_moves_a_cut() -> None:
     layers = [layer(1, memory=5) for _ in range(6)]
-    assert split_chain(layers, [100, 100]).cuts == (0, 3, 6)
-    assert split_chain(layers, [100, 10]).cuts == (0, 4, 6)
-    assert split_chain(layers, [100, 20], in_flight=[1, 2]).cuts == (0, 4, 6)
+    assert split_layers("chain", layers, [100, 100]).cuts == (0, 3, 6)
+    assert split_layers("chain", layers, [100, 10]).cuts == (0, 4, 6)
+    assert split_layers("chain", layers, [100, 20], in_flight=[1, 2]).cuts == (0, 4, 6)
 
 
 def test_two_stages_a_gpu_share_its_load_evenly() -> None:
     layers = [layer(1) for _ in range(8)]
-    assert split_v(layers, [1, 1]).cuts == (0, 2, 4, 6, 8)
-    assert split_v(layers, [1, 1]).devices == (0, 1, 1, 0)
-    assert split_loop(layers, [1, 1]).cuts == (0, 2, 4, 6, 8)
-    assert split_loop(layers, [1, 1]).devices == (0, 1, 0, 1)
+    assert split_layers("v", layers, [1, 1]).cuts == (0, 2, 4, 6, 8)
+    assert split_layers("v", layers, [1, 1]).devices == (0, 1, 1, 0)
+    assert split_layers("loop", layers, [1, 1]).cuts == (0, 2, 4, 6, 8)
+    assert split_layers("loop", layers, [1, 1]).devices == (0, 1, 0, 1)
 
 
 def test_no_split_names_the_gpu_and_the_least_memory() -> None:
     layers = [layer(1, memory=4, parameters=1) for _ in range(4)]
     with pytest.raises(NoSplit, match=r"gpu\d with its 9 B lacks 3 B; the least memory per GPU .* is 12 B") as caught:
-        split_chain(layers, [9, 9], bytes_per_parameter=1, reserve=2)
+        split_layers("chain", layers, [9, 9], rule=MemoryRule(bytes_per_parameter=1, reserve=2))
     assert (caught.value.missing, caught.value.least) == (3, 12)
-    assert max(split_chain(layers, [12, 12], bytes_per_parameter=1, reserve=2).memory) == 10
+    assert max(split_layers("chain", layers, [12, 12], rule=MemoryRule(bytes_per_parameter=1, reserve=2)).memory) == 10
 
 
 def test_fewer_layers_than_stages_are_refused() -> None:
     with pytest.raises(ValueError, match="3 layers cannot fill 4 stages"):
-        split_v([layer(1)] * 3, [1, 1])
+        split_layers("v", [layer(1)] * 3, [1, 1])
 
 
 def test_a_large_model_is_cut_as_well() -> None:

@@ -163,7 +163,7 @@ def _of_spec(spec: Spec, axes: Axes) -> _Grid:
 
 
 def _shapes(axes: Axes, allowed: tuple[str, ...]) -> list[tuple[str, ...]]:
-    from weft.models.candidates.stage_split import SHAPES, stage_device
+    from weft.models.candidates.stages import SHAPES, stage_device
     from weft.models.spec.sections import Shape
 
     if axes.shapes is not None and axes.chunks is not None:
