@@ -20,7 +20,8 @@ from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, S
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
 from weft.models.layers.measured_gpt import gpt_layers
-from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
+from weft.models.spec.model_sections import ExplicitModel, GraphModel
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import OutOfTime
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between

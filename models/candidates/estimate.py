@@ -19,8 +19,9 @@ from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
 from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, peak_bytes, stage_device
 from weft.models.layers.cluster import ClusterModel, model_cluster
 from weft.models.layers.costs import LayerCost
+from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import ExplicitModel, Spec, Training
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.models.times.operator_times import Origin
 

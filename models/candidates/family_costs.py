@@ -20,8 +20,9 @@ from weft.models.layers.layering import in_order, is_chain, layers_of
 from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel
 from weft.models.spec.huggingface import read_config
+from weft.models.spec.model_sections import ConfigModel, ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import ConfigModel, ExplicitModel, GraphModel, Spec, Training
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError, named_file, path_in
 from weft.models.times.measured_times import load_times
 from weft.models.times.operator_times import OperatorTime, OperatorTimes

@@ -24,7 +24,8 @@ from weft.models.candidates.stage_split import NoSplit
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, explicit_layers, require_possible
 from weft.models.layers.measured_gpt import DEFAULT_PROFILE
-from weft.models.spec.sections import ExplicitModel, Spec, Training
+from weft.models.spec.model_sections import ExplicitModel
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.solver.cpsat.solve import Budget
 from weft.solver.offload import Offload, with_offloads

@@ -20,8 +20,9 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
 from weft.models.layers.collectives import collective_time, point_to_point
 from weft.models.layers.layering import in_order
+from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.models.times.roofline import Roofline
 from weft.solver.placement.problem import PlacementError, PlacementProblem

@@ -26,7 +26,8 @@ from dataclasses import dataclass, replace
 
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.costs import LayerCost, recomputed
-from weft.models.spec.sections import GptModel, Spec, Training
+from weft.models.spec.families import GptModel
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError, named_file, path_in
 from weft.models.times.profiles import PROFILES, Operator, ProfileError, load_profile, shipped_profile
 

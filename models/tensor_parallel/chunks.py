@@ -1,4 +1,4 @@
-"""Two chunks of a row of layers on each group of GPUs, down the groups and back up (V) or twice down (loop).
+"""Two chunks of a chain of layers on each group of GPUs, down the groups and back up (V) or twice down (loop).
 
 As :mod:`weft.models.candidates.stage_split` cuts a chain of layers onto single GPUs, it cuts here what not all GPUs
 compute together onto groups of equal size: exactly, under each GPU's memory, once with room for as many micro-batches
@@ -27,7 +27,7 @@ CHUNKS: tuple[Chunks, ...] = get_args(Chunks)
 def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backward, room: int) -> Iterator[
         tuple[Part, ...]]:
     """The parts of ``layers`` (by index) in two chunks a group of GPUs, for every split that differs; none where
-    nothing fits into ``room`` bytes of each GPU. Parts are named by their place in the row."""
+    nothing fits into ``room`` bytes of each GPU. Parts are named by their place in the chain."""
     degree = _best_degree(space, layers)
     if degree is None or room <= 0:
         return

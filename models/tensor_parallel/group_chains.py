@@ -1,8 +1,8 @@
-"""Which layers all GPUs compute in a shape, and how what lies between them is cut into rows of stages on groups.
+"""Which layers all GPUs compute in a shape, and how what lies between them is cut into chains of stages on groups.
 
 The layers that all GPUs compute follow from the shape; they take their part of every GPU's memory, and the rest is cut
-by :mod:`weft.models.tensor_parallel.groups` for what is left. Of the rows of one kind those of the least estimated step
-are kept.
+by :mod:`weft.models.tensor_parallel.groups` for what is left. Of the chains of one kind those of the least estimated
+step are kept.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Literal, TypeAlias, get_args
 
 from weft.models.candidates.stages import Backward, StageCost
 from weft.models.spec.quantities import format_bytes
-from weft.models.tensor_parallel.groups import Cutter, GroupStage, InFlight, Row, split_row
+from weft.models.tensor_parallel.groups import Cutter, GroupStage, InFlight, LayerChain, split_onto_groups
 from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.space import Space
 
-__all__ = ["TOGETHER", "NoShape", "TogetherShape", "best_rows", "layers_together", "room_beside", "row_of", "rows_of",
-           "runs_of", "tower_rows"]
+__all__ = ["TOGETHER", "NoShape", "TogetherShape", "best_chains", "chains_of", "layer_chain", "layers_together",
+           "room_beside", "runs_of", "tower_chains"]
 
 TogetherShape: TypeAlias = Literal["groups", "tensor", "m", "nn", "k", "x"]
 TOGETHER: tuple[TogetherShape, ...] = get_args(TogetherShape)
@@ -89,14 +89,14 @@ def room_beside(space: Space, together: Sequence[int], backward: Backward) -> in
     return space.capacity - held - sum(run.activation for run in runs)
 
 
-def row_of(space: Space, layers: Sequence[int], room: int, backward: Backward) -> Row:
+def layer_chain(space: Space, layers: Sequence[int], room: int, backward: Backward) -> LayerChain:
     """``layers`` with what lies between them left out, to be cut under ``room`` bytes of each GPU."""
-    return Row(space.costs, layers[0], layers[-1] + 1,
-               frozenset(range(layers[0], layers[-1] + 1)) - set(layers), room, space.bytes_per_parameter,
-               space.micro_batches, backward)
+    return LayerChain(space.costs, layers[0], layers[-1] + 1,
+                      frozenset(range(layers[0], layers[-1] + 1)) - set(layers), room, space.bytes_per_parameter,
+                      space.micro_batches, backward)
 
 
-def rows_of(space: Space, together: Sequence[int], backward: Backward) -> Iterator[list[tuple[GroupStage, ...]]]:
+def chains_of(space: Space, together: Sequence[int], backward: Backward) -> Iterator[list[tuple[GroupStage, ...]]]:
     """The splits of what not all GPUs compute: those with room for as many micro-batches as 1F1B holds, and for one."""
     rest = [layer for layer in range(len(space.layers)) if layer not in together]
     room = room_beside(space, together, backward)
@@ -109,32 +109,33 @@ def rows_of(space: Space, together: Sequence[int], backward: Backward) -> Iterat
         return
     if room <= 0:
         raise _short(space.capacity - room, space.capacity)
-    cutter = Cutter(row_of(space, rest, room, backward), space.gpus)
+    cutter = Cutter(layer_chain(space, rest, room, backward), space.gpus)
     least = cutter.splits("least")
     found = [cutter.splits("1f1b")] if least and backward != "none" else []
     if space.co_shard_parts and space.co_sharded and (not least or cutter.is_tight()):
-        in_parts = Cutter(replace(cutter.row, co_sharded=space.co_sharded), space.gpus)
+        in_parts = Cutter(replace(cutter.chain, co_sharded=space.co_sharded), space.gpus)
         kinds: tuple[InFlight, ...] = ("least",) if backward == "none" else ("1f1b", "least")
-        found += [[row for row in in_parts.splits(kind) if any(stage.co_shard for stage in row)] for kind in kinds]
+        found += [[chain for chain in in_parts.splits(kind) if any(stage.co_shard for stage in chain)]
+                  for kind in kinds]
     if not least and not any(found):
         raise _short(_least_need(space, rest, space.capacity - room), space.capacity)
-    yield from (rows for rows in (*found, least) if rows)
+    yield from (chains for chains in (*found, least) if chains)
 
 
-def tower_rows(space: Space, together: Sequence[int], backward: Backward) -> Iterator[tuple[GroupStage, ...]]:
+def tower_chains(space: Space, together: Sequence[int], backward: Backward) -> Iterator[tuple[GroupStage, ...]]:
     """For every way to share out the GPUs, two splits of each tower: of least bottleneck, and of least estimated step
     (with few micro-batches, one that takes a single one through sooner)."""
     room = room_beside(space, together, backward)
-    rows = [row_of(space, tower, room, backward) for tower in space.towers]
+    chains = [layer_chain(space, tower, room, backward) for tower in space.towers]
     any_found = False
-    for shares in _shares(space.gpus, len(rows)):
-        splits = [split_row(row, share) for row, share in zip(rows, shares, strict=True)]
+    for shares in _shares(space.gpus, len(chains)):
+        splits = [split_onto_groups(chain, share) for chain, share in zip(chains, shares, strict=True)]
         if all(splits):
             any_found = True
-            options = [dict.fromkeys((min(found, key=lambda row: (max(stage.cost.load for stage in row), len(row))),
-                                      min(found, key=lambda row: (_estimate(space, together, row), len(row)))))
-                       for found in splits]
-            yield from (tuple(itertools.chain(*rows)) for rows in itertools.product(*options))
+            options = [dict.fromkeys((
+                min(found, key=lambda chain: (max(stage.cost.load for stage in chain), len(chain))),
+                min(found, key=lambda chain: (_estimate(space, together, chain), len(chain))))) for found in splits]
+            yield from (tuple(itertools.chain(*chains)) for chains in itertools.product(*options))
     if not any_found:
         raise _short(_least_need(space, [i for tower in space.towers for i in tower], space.capacity - room),
                      space.capacity)
@@ -149,26 +150,26 @@ def _shares(gpus: int, towers: int) -> Iterator[tuple[int, ...]]:
             yield (first, *rest)
 
 
-def _estimate(space: Space, together: Sequence[int], row: Sequence[GroupStage]) -> float:
+def _estimate(space: Space, together: Sequence[int], chain: Sequence[GroupStage]) -> float:
     """Seconds of a step whose bottleneck is busy all the time but while the first micro-batch comes in, through towers
     side by side."""
     everywhere = sum(stage_cost(space.costs[space.gpus], run).load for run in runs_of(together)) if together else 0
     towers: dict[int, int] = {}
-    for stage in row:
+    for stage in chain:
         tower = next((i for i, layers in enumerate(space.towers) if together and stage.cost.first in layers), -1)
         towers[tower] = towers.get(tower, 0) + stage.cost.load
-    most = max((stage.cost.load for stage in row), default=0)
+    most = max((stage.cost.load for stage in chain), default=0)
     return 1e-9 * (space.micro_batches * (everywhere + most) + max(towers.values(), default=0) - most)
 
 
-def best_rows(space: Space, together: Sequence[int], rows: Sequence[tuple[GroupStage, ...]],
+def best_chains(space: Space, together: Sequence[int], chains: Sequence[tuple[GroupStage, ...]],
           ) -> list[tuple[GroupStage, ...]]:
-    """Of ``rows`` the few of least estimated step, best first."""
-    ranked = sorted(rows, key=lambda row: (_estimate(space, together, row), len(row)))
+    """Of ``chains`` the few of least estimated step, best first."""
+    ranked = sorted(chains, key=lambda chain: (_estimate(space, together, chain), len(chain)))
     if not ranked:
         return []
     limit = _ALLOWANCE * _estimate(space, together, ranked[0])
-    return [row for row in ranked[:_KEPT] if _estimate(space, together, row) <= limit]
+    return [chain for chain in ranked[:_KEPT] if _estimate(space, together, chain) <= limit]
 
 
 def _workspace(cost: StageCost, backward: Backward) -> int:

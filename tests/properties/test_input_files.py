@@ -29,7 +29,7 @@ from weft.models.graph.formats import load_profiled_graph
 from weft.models.graph.operator_files import graph_to_json, load_graph
 from weft.models.graph.operators import OperatorError
 from weft.models.spec.huggingface import ConfigError, read_config
-from weft.models.spec.sections import ExplicitModel
+from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.profiles import ProfileError

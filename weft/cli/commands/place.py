@@ -78,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
 def _likeness(path: str) -> float:
     """How far a model may be from the spec at ``path``: not at all from a graph that was captured."""
     from weft.models.candidates.build import LIKENESS
-    from weft.models.spec.sections import GraphModel
+    from weft.models.spec.model_sections import GraphModel
     from weft.models.spec.spec import load_spec
 
     return 0.0 if isinstance(load_spec(path).model, GraphModel) else LIKENESS
