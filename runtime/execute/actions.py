@@ -19,7 +19,7 @@ from weft.runtime.plan.program import Reduce, Work
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.stopwatch import Stopwatch
 from weft.runtime.ranks.watch import Activity, Watch
-from weft.runtime.transports import Parcel, Transfer
+from weft.runtime.transports.interface import Parcel, Transfer
 
 __all__ = ["Action", "Batch", "Compute", "Drop", "Meet", "Post", "Send", "Settle", "Sum", "Take", "Task"]
 

@@ -26,7 +26,8 @@ from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.ranks.stopwatch import sleep_until, stopwatch
 from weft.runtime.ranks.watch import Activity
-from weft.runtime.transports import Parcel, Transport, TransportError, open_transport
+from weft.runtime.transports.interface import Parcel, Transport, TransportError
+from weft.runtime.transports.registry import open_transport
 
 __all__ = ["Executor", "Parcel", "Task", "Worker"]
 

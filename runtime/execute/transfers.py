@@ -9,8 +9,8 @@ from weft.runtime.plan.buffers import BufferTable, Layout, buffer_table
 from weft.runtime.plan.check_buffers import check_buffers, check_memory
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Instruction, ProgramError, Recv, Send, Work
-from weft.runtime.transports import posts_early
-from weft.runtime.transports.memory import layout_of
+from weft.runtime.transports.buffer_tensors import layout_of
+from weft.runtime.transports.registry import parse_transport
 
 if TYPE_CHECKING:
     from weft.runtime.execute.executor import Worker
@@ -40,7 +40,7 @@ def agree_on_buffers(plan: Plan, session: Session, worker: Worker,
     """
     from weft.runtime.ranks.session import SessionError
 
-    mine = rank_table(plan, session.rank, worker, reads, early=posts_early(session.transport))
+    mine = rank_table(plan, session.rank, worker, reads, early=parse_transport(session.transport).posts_early)
     keeps = {work: worker.keeps(work) for work in plan.program.works(session.rank)}
     found = session.exchange((plan.digest, mine, keeps), "agreeing on the messages")
     for rank, (digest, _, _) in enumerate(found):
