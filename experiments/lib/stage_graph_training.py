@@ -17,10 +17,7 @@ from torch import Tensor, nn
 
 from experiments.lib.stage_graphs import Case
 from experiments.lib.stage_modules import BATCH, LENGTH, WIDTH
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.plan.plan import Plan
-from weft.runtime.ranks.session import Session
+from weft.runtime import Boundary, MasterWeights, Plan, Ports, Session, Training
 
 __all__ = ["SingleProcess", "expected", "held_gradients", "single_process", "training"]
 

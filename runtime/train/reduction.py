@@ -261,8 +261,7 @@ class Reduction:
             for name, value in each.items():
                 if known.setdefault(name, value) != value:
                     raise SessionError(f"the parameter {name} begins with other values on process {process} than "
-                                       "on one before: give all the same, or mark it with "
-                                       "weft.runtime.train.parallel.sharded")
+                                       "on one before: give all the same, or mark it with weft.runtime.sharded")
         for tie in self.training.ties:
             values = {known.get(f"{name!r} of stage {stage}") for stage, name in tie.items()} - {None}
             if len(values) > 1:
