@@ -77,6 +77,9 @@ def _file(where: str, stages: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(f"stages of {Path(where).stem}", where)  # no module's own name
     if found is None or found.loader is None or not Path(where).is_file():
         raise FactoryError(f"--stages {stages}: there is no file {where}")
+    folder = str(Path(where).absolute().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # the file may import what stands beside it, as a script may
     module = importlib.util.module_from_spec(found)
     sys.modules[found.name] = module
     found.loader.exec_module(module)
