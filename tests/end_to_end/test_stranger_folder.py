@@ -1,4 +1,4 @@
-"""weft in a user's own folder, whose modules are called as rooms of weft are: nothing is imported from the wrong one."""
+"""weft in a user's folder, whose modules are called as rooms of weft are: nothing is imported from the wrong one."""
 
 from __future__ import annotations
 
