@@ -22,13 +22,13 @@ __all__ = ["agree_on_buffers", "rank_table"]
 def rank_table(plan: Plan, rank: int, worker: Worker, reads: Callable[[Work], Iterable[Work]], *,
                early: bool = True) -> BufferTable:
     """The buffer table of rank ``rank``, whose ``worker`` knows what its messages look like."""
-    row = plan.program.ranks[rank]
+    instructions = plan.program.ranks[rank]
     layouts: dict[Instruction, Layout] = {}
-    for instruction in row:
+    for instruction in instructions:
         if isinstance(instruction, (Send, Recv)):
             target = instruction.peer if isinstance(instruction, Send) else rank
             layouts[instruction] = layout_of(worker.layout(instruction.what, target))
-    return buffer_table(row, layouts, reads, worker.keeps, early=early)
+    return buffer_table(instructions, layouts, reads, worker.keeps, early=early)
 
 
 def agree_on_buffers(plan: Plan, session: Session, worker: Worker,
@@ -47,7 +47,7 @@ def agree_on_buffers(plan: Plan, session: Session, worker: Worker,
         if digest != found[0][0]:
             raise SessionError(f"rank {rank} replays another plan than rank 0: give all ranks the same file")
     tables = [table for _, table, _ in found]
-    kept = {work: until for _, _, row in found for work, until in row.items()}
+    kept = {work: until for _, _, kept_until in found for work, until in kept_until.items()}
     try:
         check_buffers(plan.program, plan.problem, tables, lambda work: kept[work])
         check_memory(plan.program, plan.problem, session.rank, mine, session.reserve)

@@ -1,9 +1,9 @@
 """One rank of a plan on one device, without the others: real stages, real memory, messages made here.
 
-The rank's row runs as it does among its peers, through the same executor and with the same buffers, except that nothing
-is ever waited for: what a neighbour would have sent lies in its slot from the start, as random numbers of the right
-shape, and what is sent goes nowhere (but is kept as long as a transfer may take, so that memory is that of a run).
-Collectives of stages on several ranks, and sums of tied parameters, end at once and change nothing. So losses and
+The rank's instructions run as they do among its peers, through the same executor and with the same buffers, except that
+nothing is ever waited for: what a neighbour would have sent lies in its slot from the start, as random numbers of the
+right shape, and what is sent goes nowhere (but is kept as long as a transfer may take, so that memory is that of a
+run). Collectives of stages on several ranks, and sums of tied parameters, end at once and change nothing. So losses and
 weights mean nothing, times and memory do.
 
 A run is one step to warm up, ``repeats`` timed ones, and one whose memory is watched; each ends with the optimizer's
@@ -47,10 +47,10 @@ class RankCost:
     """What one rank's part of a step costs on its device.
 
     ``durations``: per block, the median in seconds over all micro-batches of all timed steps. ``span``: the median time
-    from the start of the row's first block to the end of its last, with nothing to wait for; ``own``: what of it no
+    from the start of the first block to the end of the last, with nothing to wait for; ``own``: what of it no
     block accounts for, the executor's own. ``update``: seconds from the last block to the end of the optimizer's step.
     Bytes: ``held`` between steps (weights, gradients, optimizer state, buffers for messages), ``peak`` the most at once
-    in the row, with what is held; ``peak_update`` the same after it, until the end of the step.
+    while the instructions run, with what is held; ``peak_update`` the same after it, until the end of the step.
     """
 
     rank: int
@@ -150,7 +150,7 @@ def _own_table(plan: Plan, session: Session, worker: Worker,
 
 def measure_rank(plan: Plan, session: Session, training: Training, repeats: int = 3,
                  allowed: Allowed | None = None) -> RankCost:
-    """Run the row of ``session.rank`` alone and measure it; ``session`` is that of :func:`single_rank`.
+    """Run the instructions of ``session.rank`` alone and measure them; ``session`` is that of :func:`single_rank`.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` if ``training`` does not fit the plan, and that is not
     ``allowed``, or the device is too small.

@@ -6,7 +6,7 @@ among replicas it has zeros where it is not used, since another replica may use 
 
 Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
 other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over
-the replicas of the plan, sums are started there, in place, and waited for at the end of the row: the gradients of a
+the replicas of the plan, sums are started there, in place, and waited for after all instructions: the gradients of a
 group lie in buckets, so that nothing is copied. The norm is that of the whole model's gradient: a parameter counts
 once, however many ranks hold it, and a sharded one with each of its shares.
 
@@ -232,7 +232,7 @@ class Reduction:
         except ProgramError as error:
             raise SessionError(str(error)) from None
         self.session.agree("the reductions of the plan", [
-            [str(i) for i in row if isinstance(i, Reduce)] for row in plan.program.ranks])
+            [str(i) for i in own if isinstance(i, Reduce)] for own in plan.program.ranks])
         return plan
 
     def _require_masters(self) -> None:

@@ -86,7 +86,7 @@ class Stages:
     def keeps(self, work: Work) -> Work:
         """A stage may look at its inputs, and at its outputs' gradients, until its last pass is done."""
         stage, _, micro_batch = _stage(work)
-        return StageWork(stage, self.graph.places[self.graph.stages[stage].order[-1]][1], micro_batch)
+        return StageWork(stage, self.graph.pass_of[self.graph.stages[stage].order[-1]][1], micro_batch)
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """The values, or their gradients, that stages on rank ``target`` read."""
