@@ -29,7 +29,7 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import ProgramError, Reduce
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
-from weft.runtime.train.tied_parameters import Tie, Ties
+from weft.runtime.train.tied_parameters import Tie, TiedParameters
 
 if TYPE_CHECKING:
     from weft.runtime.train.accumulation import Folding
@@ -61,7 +61,7 @@ class Reduction:
         self.parameters = list({id(p): p for module in training.stages.values() for p in module.parameters()
                                 if p.requires_grad}.values())
         self._require_masters()
-        found = Ties(plan, session, training)
+        found = TiedParameters(plan, session, training)
         self.ties = found.ties
         session.add_groups([range(session.world), *found.spans])
         self.counterparts = session.counterparts() if session.replicas > 1 else None
@@ -225,7 +225,7 @@ class Reduction:
             if tie.counted:
                 yield tie.parameters[0]
 
-    def _proven(self, plan: Plan, ties: Ties) -> Plan:
+    def _proven(self, plan: Plan, ties: TiedParameters) -> Plan:
         """``plan`` with a REDUCE for each group of parameters; every parameter that is trained is in one of them."""
         try:
             plan = plan.sharing(ties.shared)
