@@ -65,7 +65,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
                    ranks: int = 1) -> MeasuredStages:
     """Time and memory of F, B, I and W of every stage of a training, each stage run alone by the executor's own runner.
 
-    ``stages`` is a :class:`weft.runtime.interface.training.Training` with all stages, or ``FILE.py:FUNCTION`` that
+    ``stages`` is a :class:`weft.runtime.Training` with all stages, or ``FILE.py:FUNCTION`` that
       gives one. With ``ranks``, as many processes measure at once: on CPUs of one host ranks slow each other down,
       which is then in the figures. :func:`weft.runtime.measure.stage_costs.measured_problem` makes a problem of the
       result. Raises

@@ -78,7 +78,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
 TRAINING = """
 import torch
 from torch import nn
-from weft.runtime.interface.training import Training
+from weft.runtime import Training
 
 def stages():
     return Training({0: nn.Linear(4, 2)}, [], lambda s, m: torch.randn(3, 4), lambda s, m: torch.randn(3, 2),
@@ -99,7 +99,7 @@ def test_stages_come_from_a_file_or_a_module(tmp_path: Path) -> None:
             ("mine", r"--stages is 'mine', it must be FILE\.py:FUNCTION or MODULE:FUNCTION"),
             (f"{tmp_path}/none.py:f", r"there is no file .*none\.py"),
             (f"{tmp_path}/mine.py:ghost", "has no attribute 'ghost'"),
-            (f"{tmp_path}/mine.py:other", r"gave int, it must give a runtime\.training\.Training"),
+            (f"{tmp_path}/mine.py:other", r"gave int, it must give a weft\.runtime\.Training"),
             (f"{tmp_path}/mine.py:broken", "broken: KeyError: 'weights'")):
         with pytest.raises(ProfileFault, match=message):
             load_stages(stages)
@@ -158,7 +158,7 @@ def test_stages_are_measured_by_several_ranks_at_once(tmp_path: Path, capsys: py
     (tmp_path / "mine.py").write_text("def stages():\n    return 1\n")
     assert main([*stages, f"{tmp_path}/mine.py:stages"]) == 2
     assert capsys.readouterr().err == (f"weft: --stages {tmp_path}/mine.py:stages gave int, it must give a "
-                                       "weft.runtime.interface.training.Training with all stages\n")
+                                       "weft.runtime.Training with all stages\n")
     (tmp_path / "mine.py").write_text("import os\ndef stages():\n    if os.environ['RANK'] == '1': os._exit(3)\n"
                                       "    import time; time.sleep(60)\n")
     with pytest.raises(ProfileFault, match="rank 1 failed while measuring: it ended with code 3"):

@@ -87,7 +87,7 @@ COMMAND = Command(
         "MODEL is what torch.export.save wrote: each distinct operator of it is run alone on random tensors, never "
         "the model. One that would not fit is skipped and its time filled in; the result says of each figure whether "
         "it was measured, interpolated or modelled.",
-        "--stages names a function without arguments that gives a weft.runtime.interface.training.Training with all "
+        "--stages names a function without arguments that gives a weft.runtime.Training with all "
         "stages of a chain, or of a graph (weft.profile_stages in Python): each is run alone as `weft replay` runs "
         "it. Told are the time and the memory of its forward, its backward, and of the backward's two halves. "
         "--problem writes what to solve (these durations, this memory, one stage a device). Ranks that share a "

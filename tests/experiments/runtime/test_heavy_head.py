@@ -1,4 +1,4 @@
-"""What experiments in turns make of their rounds, and of a first run's times."""
+"""What the heavy-head experiment makes of a first run's times."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import pytest
 
-from experiments.lib.turns import in_turns, quartiles, ratio
 from experiments.runtime import heavy_head
 from experiments.runtime.heavy_head import Costs, Planned, fitted, on, problem
 from weft.runtime.measure.measure import Memory, Sample
@@ -16,23 +15,6 @@ from weft.solver.baselines import baseline
 
 SECONDS = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 CUT = [range(3), range(3, heavy_head.LAYERS)]
-
-
-def test_ways_take_turns_after_a_round_to_warm_up() -> None:
-    told: list[str] = []
-
-    def way(name: str) -> int:
-        told.append(name)
-        return len(told)
-
-    assert in_turns({name: lambda name=name: way(name) for name in "ab"}, 2) == {  # type: ignore[misc]
-        "a": [3, 5], "b": [4, 6]}
-    assert told == list("ababab")
-
-
-def test_ratios_are_of_one_round() -> None:
-    assert ratio([1, 20, 300], [2, 40, 400]) == 0.5
-    assert quartiles([1, 20, 300], [2, 40, 400]) == [0.5, 0.625]
 
 
 def costs(**longer: float) -> Costs:

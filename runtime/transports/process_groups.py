@@ -17,10 +17,10 @@ from torch import Tensor
 
 from weft.runtime.plan.buffers import BufferTable, Landing, Staging
 from weft.runtime.ranks.session import Session
-from weft.runtime.transports import Parcel, Transfer, TransportError
-from weft.runtime.transports.memory import allocate, view
+from weft.runtime.transports.buffer_tensors import allocate, view
+from weft.runtime.transports.interface import Parcel, Transfer, TransportError
 
-__all__ = ["Collective"]
+__all__ = ["ProcessGroupTransport"]
 
 LOOK = 20e-6  # seconds between two looks at a GPU transfer
 
@@ -50,7 +50,7 @@ class _Begun:
             raise _gone(self._peer, error) from None
 
 
-class Collective:
+class ProcessGroupTransport:
     """The messages of one rank over the session's process group (gloo) or one group a pair of ranks (NCCL).
 
     Groups made by pairs have one stream each, so a receive that waits holds up nobody but its pair; they are made, and
@@ -75,11 +75,11 @@ class Collective:
 
     def receiver(self, landing: Landing) -> Callable[[], Transfer]:
         peer, on_gpu, (group, number) = landing.peer, self._device.type == "cuda", self._channels[landing.peer]
-        begin, places = group.recv, [[_numbers(tensor)] for tensor in self._slots[landing].values()]
+        begin, targets = group.recv, [[_numbers(tensor)] for tensor in self._slots[landing].values()]
 
         def receive() -> Transfer:
             try:
-                return _Begun(peer, [begin(place, number, 0) for place in places], on_gpu)
+                return _Begun(peer, [begin(target, number, 0) for target in targets], on_gpu)
             except RuntimeError as error:
                 raise _gone(peer, error) from None
 
