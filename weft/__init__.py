@@ -15,7 +15,7 @@ from __future__ import annotations
 from weft.api.models import SCHEMAS, capture, estimate, profile, profile_stages, schema
 from weft.api.schedules import check, draw, export_schedule, fit, import_schedule, plan, replay, replay_alone, unroll
 from weft.api.searches import compare, demo, explain, latency, place, place_memory, solve, sweep
-from weft.api.sources import PathLike, Source
+from weft.app.lib.sources import PathLike, Source
 
 __all__ = ["SCHEMAS", "PathLike", "Source", "__version__", "capture", "check", "compare", "demo", "draw", "estimate",
            "explain", "export_schedule", "fit", "import_schedule", "latency", "place", "place_memory", "plan",

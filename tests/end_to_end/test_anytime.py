@@ -17,8 +17,8 @@ from weft.app.lib.options import SearchOptions
 from weft.app.solve import Case, Placement, solve_case
 from weft.cli.main import main
 from weft.figures import chart, draw
-from weft.figures.curve import build
 from weft.figures.marks import specification
+from weft.figures.search_curve import build
 from weft.models.zoo.shapes import shape
 from weft.solver.control.history import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path

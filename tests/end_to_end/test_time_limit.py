@@ -19,8 +19,8 @@ from tests.support.builders import TINY_SPEC, pipeline, v
 from weft.app.compare import known_schedules
 from weft.app.lib.options import SearchOptions, command_began
 from weft.app.solve import Case, Placement, solve_case
-from weft.cli import progress as progress_module
-from weft.cli.progress import ProgressLine, Waiting, forewarn
+from weft.cli.lib import progress as progress_module
+from weft.cli.lib.progress import ProgressLine, Waiting, forewarn
 from weft.models.candidates.build import TooLate, candidates
 from weft.models.candidates.split import NoSplit, _Search, split_chain
 from weft.models.spec.spec import parse_spec

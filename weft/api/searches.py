@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from weft.api.sources import PathLike, Source
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.sources import PathLike, Source
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from weft.app.compare import Comparison
     from weft.app.demo import Demonstration
     from weft.app.explain import Explanation
-    from weft.app.latency.result import Serving
+    from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
     from weft.app.sweep.result import Sweep
     from weft.app.sweep.run import SweepProgress

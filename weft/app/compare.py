@@ -21,7 +21,7 @@ from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
 
 __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 

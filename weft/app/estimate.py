@@ -14,7 +14,7 @@ from weft.text.tables import table_text
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
     from weft.models.candidates.build import Candidate
 
 __all__ = ["Report", "estimate_source"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.api.sources import PathLike, Source
+    from weft.app.lib.sources import PathLike, Source
     from weft.runtime.export.torch_import import Table
     from weft.solver.schedule import Schedule
 

@@ -15,7 +15,7 @@ from weft.app.lib.domination import undominated
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice, shape_placement_details
 from weft.app.place.memory_plans import plan_details, plan_title
-from weft.cli.progress import forewarn
+from weft.cli.lib.progress import forewarn
 from weft.solver.bounds.load import load_bound
 from weft.solver.control.clock import OutOfTime
 from weft.solver.control.history import History
@@ -27,7 +27,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
     from weft.models.candidates.build import Candidate
     from weft.models.spec.spec import Spec
     from weft.models.tensor_parallel.shapes import ShapeCandidate

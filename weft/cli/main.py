@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import weft
 from weft.app.lib.options import command_began
-from weft.cli.commands.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
-from weft.cli.faults import FOREIGN, is_said, report
-from weft.cli.signals import end_with, listening
+from weft.cli.lib.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
+from weft.cli.lib.faults import FOREIGN, is_said, report
+from weft.cli.lib.signals import end_with, listening
 from weft.solver.control.clock import process_start
 from weft.solver.control.stopping import STOP
 

@@ -91,8 +91,8 @@ def draw_curve(schedule: Schedule, path: str | os.PathLike[str], *, title: str |
     The endings and errors are those of :func:`draw`; ``ValueError`` also for a schedule without a history.
     """
     ending = _ending(path)
-    from weft.figures.curve import build
     from weft.figures.picture import render
+    from weft.figures.search_curve import build
 
     write_atomically(path, render(build(schedule, title=title, hover=ending == ".html"), ending,
                                   title or schedule.problem.name))

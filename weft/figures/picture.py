@@ -15,8 +15,8 @@ import vl_convert
 from weft.figures import marks
 from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_measured, repetend_span, subject
-from weft.figures.memory import draw_memory, top_level
-from weft.figures.path import draw_path
+from weft.figures.memory_strip import draw_memory, top_level
+from weft.figures.path_marks import draw_path
 from weft.figures.sheet import WIDTH, Sheet, heights_for
 from weft.figures.style import (
     INK,

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from weft.app.latency.result import Point, Serving, parse_period, parse_throughput
+from weft.app.latency.serving import Point, Serving, parse_period, parse_throughput
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import Case, Placement, case_of, read_source
 from weft.solver.control.stopping import breakable
@@ -30,7 +30,7 @@ from weft.solver.ticks import TickProblem
 from weft.solver.validate import validate
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
 
 __all__ = ["PointLines", "serve_source"]
 

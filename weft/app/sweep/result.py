@@ -166,7 +166,7 @@ class Sweep:
         if Path(path).suffix.lower() == ".json":
             write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
             return
-        from weft.figures.front import draw_front
+        from weft.figures.memory_front import draw_front
 
         draw_front(self, path, title=title)
 

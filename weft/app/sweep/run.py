@@ -23,7 +23,7 @@ from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
 from weft.app.sweep.result import Known, LeftOut, Row, Sweep, non_dominated, row_of
 from weft.app.sweep.task import Solved, solve_point
-from weft.cli.signals import blocked
+from weft.cli.lib.signals import blocked
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
 from weft.solver.control.stopping import STOP, breakable, shielded
@@ -31,7 +31,7 @@ from weft.solver.problem import Problem
 from weft.solver.step.search import Infeasible
 
 if TYPE_CHECKING:
-    from weft.api.sources import PathLike, Source
+    from weft.app.lib.sources import PathLike, Source
 
 __all__ = ["SweepProgress", "dask_executor", "seconds_a_point", "sweep_source"]
 

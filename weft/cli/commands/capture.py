@@ -6,8 +6,8 @@ import argparse
 import json
 
 import weft
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, require_output, require_torch
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 import weft
-from weft.cli.commands.arguments import add_search, add_spec
-from weft.cli.commands.command import GOOD, SPEC, Command
-from weft.cli.commands.output import search, show
+from weft.cli.lib.arguments import add_search, add_spec
+from weft.cli.lib.command import GOOD, SPEC, Command
+from weft.cli.lib.output import search, show
 
 __all__ = ["COMMAND"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 import weft
-from weft.cli.commands.arguments import add_search
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import require_folder, search, show
+from weft.cli.lib.arguments import add_search
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import require_folder, search, show
 
 __all__ = ["COMMAND"]
 

@@ -6,9 +6,9 @@ import argparse
 import os
 
 import weft
-from weft.cli.commands.arguments import add_schedule
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import require_output
+from weft.cli.lib.arguments import add_schedule
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import require_output
 
 __all__ = ["COMMAND"]
 

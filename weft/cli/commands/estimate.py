@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import weft
-from weft.cli.commands.command import GOOD, NO, Command
-from weft.cli.commands.output import show
+from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.output import show
 
 __all__ = ["COMMAND"]
 

@@ -6,9 +6,9 @@ import argparse
 import json
 
 import weft
-from weft.cli.commands.arguments import add_search, count, micro_batches
-from weft.cli.commands.command import GOOD, NO, Command
-from weft.cli.commands.output import search
+from weft.cli.lib.arguments import add_search, count, micro_batches
+from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.output import search
 
 __all__ = ["COMMAND"]
 

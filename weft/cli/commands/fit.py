@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 import weft
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, kept, require_output, show
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, kept, require_output, show
 
 __all__ = ["COMMAND"]
 

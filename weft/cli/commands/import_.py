@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 
 import weft
-from weft.cli.commands.arguments import micro_batches
-from weft.cli.commands.command import GOOD, NO, Command
-from weft.cli.commands.output import JSON, require_output, save
-from weft.cli.commands.summary import summary
+from weft.cli.lib.arguments import micro_batches
+from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.output import JSON, require_output, save
+from weft.cli.lib.summary import summary
 
 __all__ = ["COMMAND"]
 

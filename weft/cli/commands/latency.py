@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 import weft
-from weft.cli.commands.arguments import add_search, add_spec, count
-from weft.cli.commands.command import GOOD, SPEC, Command
-from weft.cli.commands.output import kept, require_output, show, told
+from weft.cli.lib.arguments import add_search, add_spec, count
+from weft.cli.lib.command import GOOD, SPEC, Command
+from weft.cli.lib.output import kept, require_output, show, told
 
 __all__ = ["COMMAND"]
 
@@ -25,8 +25,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.app.latency.result import OUTPUTS
-    from weft.cli.progress import Waiting
+    from weft.app.latency.serving import OUTPUTS
+    from weft.cli.lib.progress import Waiting
 
     for output in options.output or ():
         require_output(output, "a latency", OUTPUTS, [options.spec])

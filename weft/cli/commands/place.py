@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft.cli.commands.arguments import add_search, share
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, kept, require_output, show, told
+from weft.cli.lib.arguments import add_search, share
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, kept, require_output, show, told
 
 if TYPE_CHECKING:
     from weft.solver.problem import Problem
@@ -47,7 +47,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from weft.app.place.place import StepLines, blocks_of, placement_text
-    from weft.cli.progress import Waiting
+    from weft.cli.lib.progress import Waiting
     from weft.solver.placement.dag.stage_dag import GraphPlacement
     from weft.solver.placement.problem import PlacementError
 

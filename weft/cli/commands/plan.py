@@ -6,9 +6,9 @@ import argparse
 import json
 
 import weft
-from weft.cli.commands.arguments import add_allowed, add_schedule
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, require_output, require_torch
+from weft.cli.lib.arguments import add_allowed, add_schedule
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 

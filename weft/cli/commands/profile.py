@@ -6,9 +6,9 @@ import argparse
 import json
 
 import weft
-from weft.cli.commands.arguments import byte_size, count, natural, workers
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, kept, require_output, require_torch
+from weft.cli.lib.arguments import byte_size, count, natural, workers
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, kept, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -42,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
         return _run_stages(options)
     if options.problem is not None:
         raise ValueError("profile: --problem needs --stages; operators are not yet cut into stages")
-    from weft.app.profile import OperatorLine, profile_operators
+    from weft.app.profile.operators import OperatorLine, profile_operators
     from weft.models.times.measured_times import save_times, times_to_json
 
     with OperatorLine(quiet=options.quiet) as progress:
@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_stages(options: argparse.Namespace) -> int:
-    from weft.app.profile import stage_lines
+    from weft.app.profile.operators import stage_lines
     from weft.runtime.measure.stage_costs import measured_problem, save_stage_costs, stage_costs_to_json
     from weft.solver.io.files import save_problem
 

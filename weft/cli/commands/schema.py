@@ -6,7 +6,7 @@ import argparse
 import json
 
 import weft
-from weft.cli.commands.command import GOOD, Command
+from weft.cli.lib.command import GOOD, Command
 
 __all__ = ["COMMAND"]
 

@@ -6,10 +6,10 @@ import argparse
 import json
 
 import weft
-from weft.cli.commands.arguments import add_search, add_spec
-from weft.cli.commands.command import GOOD, SPEC, Command
-from weft.cli.commands.output import JSON, require_output, save, search
-from weft.cli.commands.summary import summary
+from weft.cli.lib.arguments import add_search, add_spec
+from weft.cli.lib.command import GOOD, SPEC, Command
+from weft.cli.lib.output import JSON, require_output, save, search
+from weft.cli.lib.summary import summary
 
 __all__ = ["COMMAND"]
 

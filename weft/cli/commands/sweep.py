@@ -6,9 +6,9 @@ import argparse
 import contextlib
 
 import weft
-from weft.cli.commands.arguments import add_repeatable, counts, positive, texts, workers
-from weft.cli.commands.command import GOOD, INTERRUPTED, SPEC, Command
-from weft.cli.commands.output import kept, require_output, show, told
+from weft.cli.lib.arguments import add_repeatable, counts, positive, texts, workers
+from weft.cli.lib.command import GOOD, INTERRUPTED, SPEC, Command
+from weft.cli.lib.output import kept, require_output, show, told
 
 __all__ = ["COMMAND"]
 
@@ -43,7 +43,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from weft.app.sweep.result import OUTPUTS
     from weft.app.sweep.run import dask_executor
-    from weft.cli.progress import SweepLines, Waiting
+    from weft.cli.lib.progress import SweepLines, Waiting
 
     for output in options.output or ():
         require_output(output, "a sweep", OUTPUTS, [options.spec])

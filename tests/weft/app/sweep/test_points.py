@@ -21,8 +21,8 @@ from weft.app.sweep.points import Axes, variants_of
 from weft.app.sweep.refine import tightened
 from weft.app.sweep.result import non_dominated, peak_of
 from weft.cli.main import main
-from weft.figures.front import front_chart
 from weft.figures.marks import specification
+from weft.figures.memory_front import front_chart
 from weft.figures.style import text_width
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.baselines import baseline

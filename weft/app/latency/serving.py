@@ -115,7 +115,7 @@ class Serving:
 
         if Path(path).suffix.lower() != ".json":
             if self.floor is None:
-                from weft.figures.latency import draw_latencies
+                from weft.figures.latency_front import draw_latencies
 
                 draw_latencies(self, path, title=title)
             else:

@@ -135,7 +135,7 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def _end_at_once(why: str) -> NoReturn:
-    from weft.cli.commands.command import INTERRUPTED
+    from weft.cli.lib.command import INTERRUPTED
     from weft.solver.io.writing import discard_partial
 
     discard_partial()

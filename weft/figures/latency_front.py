@@ -15,7 +15,7 @@ from weft.solver.io.writing import write_atomically
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft.app.latency.result import Serving
+    from weft.app.latency.serving import Serving
 
 __all__ = ["draw_latencies", "latency_chart"]
 

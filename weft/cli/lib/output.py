@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from weft.app.compare import Comparison
     from weft.app.estimate import Report
     from weft.app.fit import Fitted
-    from weft.app.latency.result import Serving
+    from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
     from weft.app.sweep.result import Sweep
     from weft.solver.schedule import Schedule
@@ -34,7 +34,7 @@ _Progress = TypeVar("_Progress")
 
 def search(function: Callable[..., Any], source: Any, options: argparse.Namespace, **further: Any) -> Any:
     """What ``function`` of :mod:`weft` makes of ``source`` with the options of a search, its progress shown."""
-    from weft.cli.progress import ProgressLine
+    from weft.cli.lib.progress import ProgressLine
 
     with ProgressLine(quiet=options.quiet) as progress:
         return function(source, time_limit=options.time_limit, effort=options.effort, seed=options.seed,

@@ -16,8 +16,8 @@ import pytest
 
 import weft
 from tests.support.builders import pipeline, v
+from weft.cli.lib.signals import listening
 from weft.cli.main import main
-from weft.cli.signals import listening
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.cpsat.solve import Budget
 from weft.solver.diagnose.sensitivity import what_if

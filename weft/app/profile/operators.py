@@ -172,7 +172,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
     """
     import torch
 
-    from weft.app.profile_ranks import profile_together
+    from weft.app.profile.ranks import profile_together
     from weft.runtime.measure.measure_stages import measure_stages, measured_ties
     from weft.runtime.measure.stage_costs import MeasuredStages
 
