@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, solve_case
+from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.figures import chart, draw
 from weft.figures.marks import specification

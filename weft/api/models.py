@@ -71,7 +71,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
       result. Raises
     ``ValueError``.
     """
-    from weft.app.profile.operators import profile_stages as measure
+    from weft.app.profile.stages import profile_stages as measure
 
     return measure(stages, repeats=repeats, device=device, ranks=ranks)
 

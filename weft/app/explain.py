@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from weft.app.lib.case import case_of
 from weft.app.lib.judged import judged
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import choice_lines
-from weft.app.solve import case_of, solve_case
+from weft.app.solve import solve_case
 from weft.solver.control.stopping import STOP
 from weft.solver.diagnose.bubbles import Cause, DeviceIdle, idle_times
 from weft.solver.diagnose.critical_cycle import CriticalCycle, critical_cycle

@@ -10,7 +10,8 @@ import torch
 import weft
 from tests.models.capture.test_capture import rewritten
 from tests.support.exported_models import MODELS
-from weft.app.profile.operators import ProfileFault, load_stages, profile_operators
+from weft.app.profile.operators import profile_operators
+from weft.app.profile.targets import ProfileFault, load_stages
 from weft.cli.main import main
 from weft.models.capture.capture import capture_file, save_exported
 from weft.models.graph.layers_view import by_layer

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from weft.models.spec.sections import Spec
     from weft.solver.problem import Problem
 
-__all__ = ["StepLines", "blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
+__all__ = ["blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
 
 _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
              "a model family")
@@ -138,24 +136,6 @@ def parse_devices(text: str) -> dict[str, Wish]:
         amount = float(parse_bytes(memory.strip())) if colon else None
         found[name.strip()] = (int(count), amount)
     return found
-
-
-class StepLines:
-    """Shows on standard error each better placement and what the search does, a line each, once a second at most."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self._shown = 0.0
-        self._objective = float("inf")
-
-    def __call__(self, step: Step) -> None:
-        """Show where the search stands."""
-        now = time.monotonic()
-        if self.quiet or (step.objective >= self._objective and now - self._shown < 1.0):
-            return
-        self._objective, self._shown = step.objective, now
-        best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
-        print(f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}", file=sys.stderr)
 
 
 def placement_text(placement: Placement) -> str:

@@ -23,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from weft.app.profile.targets import ProfileFault, device_name, load_stages
+
 if TYPE_CHECKING:
     from weft.runtime.measure.measure import Sample
     from weft.runtime.measure.stage_costs import MeasuredStages, PassCost
@@ -38,9 +40,9 @@ LOOK = 0.02  # seconds between two looks at the others
 def profile_together(stages: str, ranks: int, *, repeats: int, device: str) -> MeasuredStages:
     """The stages that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives, measured by ``ranks`` processes at once.
 
-    On GPUs rank r uses GPU r, modulo their number. Raises :class:`~weft.app.profile.operators.ProfileFault` where a rank fails.
+    On GPUs rank r uses GPU r, modulo their number. Raises :class:`~weft.app.profile.targets.ProfileFault` where a
+    rank fails.
     """
-    from weft.app.profile.operators import ProfileFault
     from weft.runtime.measure.stage_costs import load_stage_costs
     from weft.runtime.ranks.launch import launch_local
 
@@ -88,7 +90,6 @@ def rank_main(stages: str, folder: Path, device: str, repeats: int) -> None:
     """Measure, in company."""
     import torch
 
-    from weft.app.profile.operators import device_name, load_stages
     from weft.runtime.measure.measure_stages import measure_stages, measured_ties
     from weft.runtime.measure.stage_costs import MeasuredStages, save_stage_costs
 

@@ -26,13 +26,11 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from weft.app.latency.serving import OUTPUTS
-    from weft.cli.lib.progress import Waiting
+    from weft.cli.lib.progress import PointLines, Waiting
 
     for output in options.output or ():
         require_output(output, "a latency", OUTPUTS, [options.spec])
     with Waiting(quiet=options.quiet) as waiting:
-        from weft.app.latency.search import PointLines
-
         found = weft.latency(
             options.spec, throughput=options.throughput, period=options.period, points=options.points,
             micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort,

@@ -46,8 +46,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.app.place.place import StepLines, blocks_of, placement_text
-    from weft.cli.lib.progress import Waiting
+    from weft.app.place.place import blocks_of, placement_text
+    from weft.cli.lib.progress import StepLines, Waiting
     from weft.solver.placement.dag.stage_dag import GraphPlacement
     from weft.solver.placement.problem import PlacementError
 

@@ -42,7 +42,8 @@ def _run(options: argparse.Namespace) -> int:
         return _run_stages(options)
     if options.problem is not None:
         raise ValueError("profile: --problem needs --stages; operators are not yet cut into stages")
-    from weft.app.profile.operators import OperatorLine, profile_operators
+    from weft.app.profile.operators import profile_operators
+    from weft.cli.lib.progress import OperatorLine
     from weft.models.times.measured_times import save_times, times_to_json
 
     with OperatorLine(quiet=options.quiet) as progress:
@@ -56,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_stages(options: argparse.Namespace) -> int:
-    from weft.app.profile.operators import stage_lines
+    from weft.app.profile.stages import stage_lines
     from weft.runtime.measure.stage_costs import measured_problem, save_stage_costs, stage_costs_to_json
     from weft.solver.io.files import save_problem
 

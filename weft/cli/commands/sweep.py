@@ -41,8 +41,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from weft.app.sweep.executors import dask_executor
     from weft.app.sweep.result import OUTPUTS
-    from weft.app.sweep.run import dask_executor
     from weft.cli.lib.progress import SweepLines, Waiting
 
     for output in options.output or ():
