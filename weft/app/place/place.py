@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.models.spec.sections import Spec
     from weft.solver.problem import Problem
 
-__all__ = ["blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
+__all__ = ["PlaceQuestion", "Wish", "blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
 
 _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
              "a model family")
@@ -28,31 +28,48 @@ _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage s
 Wish = tuple[int, float | None]
 
 
-def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, options: SearchOptions,
-                 on_step: Callable[[Step], None], *, devices: Mapping[str, Wish] | None, recompute: bool, latency: bool,
-                 stage_graph: bool, slack: float, replicate: bool, whole_layers: bool) -> Placement:
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlaceQuestion:
+    """What is asked of a placement, beside the graph; the fields are those of :func:`weft.place`."""
+
+    devices: Mapping[str, Wish] | None = None
+    recompute: bool = False
+    latency: bool = False
+    stage_graph: bool = False
+    slack: float = 0.0
+    replicate: bool = False
+    whole_layers: bool = True
+
+    def require_meaning(self) -> None:
+        """Raise :class:`PlacementError` for wishes that contradict each other."""
+        if self.latency and self.stage_graph:
+            raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
+                                 "leave one of them out")
+        if self.slack and not self.stage_graph:
+            raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for "
+                                 "one (--stage-graph)")
+        if self.replicate and not self.stage_graph:
+            raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages "
+                                 "too (--stage-graph)")
+
+
+def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, question: PlaceQuestion,
+                 options: SearchOptions, on_step: Callable[[Step], None]) -> Placement:
     """See :func:`weft.place`."""
-    if latency and stage_graph:
-        raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
-                             "leave one of them out")
-    if slack and not stage_graph:
-        raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for one "
-                             "(--stage-graph)")
-    if replicate and not stage_graph:
-        raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages too "
-                             "(--stage-graph)")
-    source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers, replicate=replicate)
+    question.require_meaning()
+    problem = _problem_of(source, question)
     settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
-    if stage_graph:
+    if question.stage_graph:
         from weft.solver.placement.dag.search import place_graph
 
-        return place_graph(source, slack=slack, on_step=on_step, **settings)
-    return place(source, latency=latency, on_step=on_step, **settings)
+        return place_graph(problem, slack=question.slack, on_step=on_step, **settings)
+    return place(problem, latency=question.latency, on_step=on_step, **settings)
 
 
-def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, devices: Mapping[str, Wish],
-                *, recompute: bool, whole_layers: bool, replicate: bool) -> PlacementProblem:
+def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec,
+                question: PlaceQuestion) -> PlacementProblem:
     """``source`` as a placement problem: files are told apart by their endings and fields."""
+    devices, replicate = question.devices or {}, question.replicate
     if isinstance(source, PlacementProblem):
         if replicate and not source.degrees:
             raise PlacementError(f"{source.name} has no times of parts of a micro-batch; give it degrees to replicate")
@@ -75,17 +92,17 @@ def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGrap
 
                 if replicate:
                     raise PlacementError(_ONE_SIZE.format(name))
-                return with_devices(load_profiled_graph(name, recompute=recompute), devices)
+                return with_devices(load_profiled_graph(name, recompute=question.recompute), devices)
             source = graph_from_json(value, name)
-    if recompute:
+    if question.recompute:
         raise PlacementError("recompute chooses among the alternatives of a Piper graph; leave it out")
     from weft.models.candidates.placement_sources import graph_problem, spec_problem
 
     if isinstance(source, OperatorGraph):
         if replicate:
             raise PlacementError(_ONE_SIZE.format(source.name))
-        return graph_problem(source, devices, whole_layers=whole_layers)
-    return with_devices(spec_problem(source, whole_layers=whole_layers, replicate=replicate), devices)
+        return graph_problem(source, devices, whole_layers=question.whole_layers)
+    return with_devices(spec_problem(source, whole_layers=question.whole_layers, replicate=replicate), devices)
 
 
 def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> PlacementProblem:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from weft.app.lib.case import Case, case_of, read_source
-from weft.app.lib.options import SearchOptions
+from weft.app.lib.options import SearchKeywords, SearchOptions
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.executors import own_executor
 from weft.app.sweep.points import Axes, Variant, variants_of
@@ -30,7 +30,7 @@ from weft.text.pareto import non_dominated
 if TYPE_CHECKING:
     from weft.app.lib.sources import PathLike, Source
 
-__all__ = ["SweepProgress", "seconds_a_point", "sweep_source"]
+__all__ = ["SweepProgress", "options_of_points", "sweep_source"]
 
 #: A point that was added can bring known schedules, on its own placements, that call for another.
 _ROUNDS = 6
@@ -51,9 +51,12 @@ class SweepProgress:
         return len(self.sweep.rows) + len(self.sweep.left_out)
 
 
-def seconds_a_point(effort: float | None) -> float:
-    """How long each point of a sweep is searched unless the caller says: longer where an effort should end it."""
-    return 10.0 if effort is None else 3600.0
+def options_of_points(options: SearchOptions | None, keywords: Mapping[str, Any]) -> SearchOptions:
+    """How each point of a sweep is searched: ``options``, with ``keywords`` in place of their fields. A time limit that
+    nobody gave is longer where an effort should end the search."""
+    stated = cast(SearchKeywords, {name: value for name, value in keywords.items()
+                                   if name != "time_limit" or value is not None})
+    return SearchOptions.given(options, stated, time_limit=10.0 if stated.get("effort") is None else 3600.0)
 
 
 def sweep_source(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-import weft
-from weft.cli.lib.arguments import add_search, add_spec, count
+from weft import api
+from weft.cli.lib.arguments import add_search, add_spec, count, search_options
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import kept, require_output, show, told
 
@@ -31,10 +31,9 @@ def _run(options: argparse.Namespace) -> int:
     for output in options.output or ():
         require_output(output, "a latency", OUTPUTS, [options.spec])
     with Waiting(quiet=options.quiet) as waiting:
-        found = weft.latency(
+        found = api.latency(
             options.spec, throughput=options.throughput, period=options.period, points=options.points,
-            micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort,
-            seed=options.seed, workers=options.workers,
+            micro_batches=options.micro_batches, options=search_options(options),
             on_progress=told(waiting.before(PointLines(quiet=options.quiet))))
     for output in options.output or ():
         kept(found.save, output, "the result")

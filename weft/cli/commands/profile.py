@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
+from weft import api
 from weft.cli.lib.arguments import byte_size, count, natural, workers
 from weft.cli.lib.command import GOOD, Command
 from weft.cli.lib.output import JSON, kept, require_output, require_torch
@@ -61,8 +61,8 @@ def _run_stages(options: argparse.Namespace) -> int:
     from weft.runtime.measure.stage_costs import measured_problem, save_stage_costs, stage_costs_to_json
     from weft.solver.io.files import save_problem
 
-    measured = weft.profile_stages(options.stages, repeats=options.repeats, device=options.device,
-                                   ranks=options.ranks)
+    measured = api.profile_stages(options.stages, repeats=options.repeats, device=options.device,
+                                  ranks=options.ranks)
     if options.output:
         kept(lambda name: save_stage_costs(measured, name), options.output, "the figures")
     print(json.dumps(stage_costs_to_json(measured)) if options.json else "\n".join(stage_lines(measured)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 
-import weft
+from weft import api
 from weft.cli.lib.arguments import add_repeatable, counts, positive, texts, workers
 from weft.cli.lib.command import GOOD, INTERRUPTED, SPEC, Command
 from weft.cli.lib.output import kept, require_output, show, told
@@ -50,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         waiting = stack.enter_context(Waiting(quiet=options.quiet))
         executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
-        found = weft.sweep(
+        found = api.sweep(
             options.spec, memory=options.memory, micro_batches=options.micro_batches,
             micro_batch_sizes=options.micro_batch_size, recompute=options.recompute, shapes=options.shapes,
             chunks=options.chunks, executor=executor, workers=options.workers, cache=options.cache,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.cli.lib.arguments import search_options
 from weft.solver.control.stopping import STOP
 from weft.solver.io.writing import is_replaced
 
@@ -37,8 +38,7 @@ def search(function: Callable[..., Any], source: Any, options: argparse.Namespac
     from weft.cli.lib.progress import ProgressLine
 
     with ProgressLine(quiet=options.quiet) as progress:
-        return function(source, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-                        workers=options.workers, on_progress=told(progress), **further)
+        return function(source, options=search_options(options), on_progress=told(progress), **further)
 
 
 def told(listener: Callable[[_Progress], object],
