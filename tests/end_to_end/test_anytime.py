@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, solve_case
+from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.figures import chart, draw
-from weft.figures.curve import build
 from weft.figures.marks import specification
 from weft.models.zoo.tessel import shape
+from weft.figures.search_curve import build
 from weft.solver.control.history import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
 from weft.solver.io.files import load_schedule, save_schedule

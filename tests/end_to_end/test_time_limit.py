@@ -17,10 +17,11 @@ from experiments.step.time_limit import chain, everywhere, folded, random_graph,
 from tests.solver.cpsat.test_solve import market_split
 from tests.support.builders import TINY_SPEC, pipeline, v
 from weft.app.compare import known_schedules
+from weft.app.lib import notices
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions, command_began
-from weft.app.solve import Case, Placement, solve_case
-from weft.cli import progress as progress_module
-from weft.cli.progress import ProgressLine, Waiting, forewarn
+from weft.app.solve import solve_case
+from weft.cli.lib.progress import ProgressLine, Waiting
 from weft.models.candidates.build import TooLate, candidates
 from weft.models.candidates.split_search import SplitSearch
 from weft.models.candidates.stage_split import NoSplit, split_layers
@@ -368,7 +369,7 @@ def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show() -> N
 
 def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
-    monkeypatch.setattr(progress_module, "_SECONDS_EACH", 0.5)
+    monkeypatch.setattr(notices, "_SECONDS_EACH", 0.5)
     case = Case("V", (Placement("", folded(4, memory=8), {}),), 40)  # 640 operations: 320 s
 
     def said(limit: float, quiet: bool = False) -> list[str]:
@@ -383,7 +384,7 @@ def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: py
     assert "best" in second
     assert not any("longer than" in line for line in said(1000.0))
     assert said(300.0, quiet=True) == []
-    forewarn(10**9, 0.0, 1.0)  # nobody listens
+    notices.forewarn(10**9, 0.0, 1.0)  # nobody listens
 
 
 # -- growth --------------------------------------------------------------------------------------------------------

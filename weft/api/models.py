@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.api.sources import PathLike
+from weft.app.lib.sources import PathLike
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -56,7 +56,7 @@ def profile(model: PathLike, *, repeats: int = 7, device: str | None = None) -> 
     The model as a whole never runs; what would not fit is skipped and filled in, and the result says so. Raises
     :class:`weft.models.capture.exported.ExportError`.
     """
-    from weft.app.profile import profile_operators
+    from weft.app.profile.operators import profile_operators
 
     return profile_operators(model, repeats=repeats, device=device)
 
@@ -71,7 +71,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
       result. Raises
     ``ValueError``.
     """
-    from weft.app.profile import profile_stages as measure
+    from weft.app.profile.stages import profile_stages as measure
 
     return measure(stages, repeats=repeats, device=device, ranks=ranks)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.api.sources import PathLike, Source
 from weft.app.lib.judged import judged, verdict
+from weft.app.lib.sources import PathLike, Source
 
 if TYPE_CHECKING:
     from weft.app.fit import Fitted

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft.app.solve import case_of
+from weft.app.lib.case import case_of
 from weft.cli.main import main
 from weft.models.candidates.memory_candidates import decided_candidates, decided_least_period, spec_candidates
 from weft.models.spec.spec import SpecError, parse_spec

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 import weft
+from weft.app.lib.case import case_of
 from weft.app.lib.verdicts import choice_lines
-from weft.app.solve import case_of
 from weft.models.candidates.family_costs import family_costs
 from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.spec.sections import Spec

@@ -66,7 +66,7 @@ def test_origins_are_told_apart() -> None:
 
 
 def test_stated_errors_are_those_of_the_experiment() -> None:
-    found = json.loads((SPECS.parent / "roofline.json").read_text())
+    found = json.loads((SPECS.parent / "results" / "roofline.json").read_text())
     error = found["shipped"]["judged on gpt-1.3b-v100"]
     operator, layer = error["operator forward and backward"], error["layer forward and backward"]
     stated = [round(100 * share) for share in (operator["median_absolute"], layer["median_absolute"],

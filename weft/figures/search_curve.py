@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import altair as alt
 
-from weft.figures.data import Row
-from weft.figures.style import FONT, INK, MUTED, Unit, figure, time_unit
+from weft.figures.data import Record
+from weft.figures.style import FONT, INK, MUTED
 from weft.solver.schedule import Schedule
+from weft.text.units import Unit, figure, time_unit
 
 __all__ = ["build"]
 
@@ -31,6 +32,19 @@ def build(schedule: Schedule, *, title: str | None, hover: bool) -> alt.LayerCha
     end = max(_seconds(schedule), history[-1][0])
     events = [(max(elapsed, EARLIEST), best / unit.size, bound / unit.size) for elapsed, best, bound in history]
     end = max(end, events[-1][0] * 1.05)  # so that the last event is seen
+    datasets, layers = _layers(events, end, unit, hover=hover)
+    named = title or f"{schedule.problem.name}, {schedule.micro_batches} micro-batches: how the search went"
+    heading = alt.TitleParams(named, subtitle=[_summary(events, unit)], anchor="start", fontSize=14, color=INK,
+                              subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, offset=8)
+    chart: alt.LayerChart = alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading).configure(
+        font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
+    chart.datasets = datasets
+    return chart
+
+
+def _layers(events: Sequence[tuple[float, float, float]], end: float, unit: Unit, *,
+            hover: bool) -> tuple[dict[str, list[Record]], list[Any]]:
+    """The data by name and the layers on them of ``events`` (seconds, best, bound) up to ``end``."""
     rows = [{"x": x, "x2": x2, "best": best, "bound": bound, **_details(x, best, bound, unit)}
             for (x, best, bound), (x2, _, _) in pairwise([*events, (end, 0.0, 0.0)]) if x2 > x]
     steps = [*rows, {**rows[-1], "x": end}]
@@ -45,9 +59,9 @@ def build(schedule: Schedule, *, title: str | None, hover: bool) -> alt.LayerCha
                                      nice=False), axis=axis)
     y_title = f"makespan ({unit.name})" if unit.name else "makespan"
     scale = alt.Scale(domain=span, nice=False, zero=False)
-    datasets: dict[str, list[Row]] = {}
+    datasets: dict[str, list[Record]] = {}
 
-    def on(name: str, values: list[Row]) -> alt.Chart:
+    def on(name: str, values: list[Record]) -> alt.Chart:
         datasets[name] = values
         return alt.Chart(alt.NamedData(name=name))
 
@@ -67,13 +81,7 @@ def build(schedule: Schedule, *, title: str | None, hover: bool) -> alt.LayerCha
     if hover:
         details = [alt.Tooltip(f"{name}:N", title=name) for name in ("after", "makespan", "lower bound", "gap")]
         layers.append(on("spans", rows).mark_rect(opacity=0).encode(x=x, x2="x2:Q", tooltip=details))
-    named = title or f"{schedule.problem.name}, {schedule.micro_batches} micro-batches: how the search went"
-    heading = alt.TitleParams(named, subtitle=[_summary(events, unit)], anchor="start", fontSize=14, color=INK,
-                              subtitleColor=MUTED, subtitleFontSize=11, subtitlePadding=4, offset=8)
-    chart: alt.LayerChart = alt.layer(*layers, width=WIDTH, height=HEIGHT, title=heading).configure(
-        font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
-    chart.datasets = datasets
-    return chart
+    return datasets, layers
 
 
 def _history(schedule: Schedule) -> list[tuple[float, float, float]]:
@@ -108,16 +116,16 @@ def _gap(best: float, bound: float) -> str:
     return f"{best / bound - 1:.2%}" if bound > 0 else "unknown"
 
 
-def _improvements(rows: list[Row]) -> list[Row]:
+def _improvements(rows: list[Record]) -> list[Record]:
     """Where the best makespan fell, the first time included."""
     return [rows[0], *(later for earlier, later in pairwise(rows) if later["best"] < earlier["best"])]
 
 
-def _ends(last: Row, unit: Unit) -> tuple[str, ...]:
+def _ends(last: Record, unit: Unit) -> tuple[str, ...]:
     return tuple(f"{field} {figure(last[field], 5)} {unit.name}".strip() for field in ("best", "bound"))
 
 
-def _labels(last: Row, unit: Unit, per_pixel: float) -> Iterator[tuple[str, str, str, float]]:
+def _labels(last: Record, unit: Unit, per_pixel: float) -> Iterator[tuple[str, str, str, float]]:
     """The last values, to be written right of the lines: text, field, colour, and how far down to keep them apart."""
     apart = max(0.0, 14 - (last["best"] - last["bound"]) / per_pixel) / 2
     best, bound = _ends(last, unit)

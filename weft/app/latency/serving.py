@@ -15,7 +15,7 @@ from weft.solver.schedule import Schedule
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
-__all__ = ["LATENCY_FORMAT", "OUTPUTS", "Point", "Serving", "parse_period", "parse_throughput"]
+__all__ = ["LATENCY_FORMAT", "OUTPUTS", "ServingPoint", "Serving", "parse_period", "parse_throughput"]
 
 LATENCY_FORMAT = "weft.latency/1"
 #: The endings :meth:`Serving.save` understands.
@@ -26,7 +26,7 @@ _PROOF_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ServingPoint:
     """One micro-batch every ``period``, each done ``latency`` after it starts; times in the problem's unit.
 
     ``bound`` is a proven lower bound on the latency of every schedule on every placement that was considered, with one
@@ -66,7 +66,7 @@ class Serving:
     time_unit: str
     memory_unit: str
     micro_batch_size: int | None
-    points: tuple[Point, ...]
+    points: tuple[ServingPoint, ...]
     floor: Fraction | None
     placements: int
     least_period: float
@@ -76,12 +76,12 @@ class Serving:
     interrupted: bool
     covered: Coverage = NOTHING
 
-    def rate_text(self, point: Point) -> tuple[str, ...]:
+    def rate_text(self, point: ServingPoint) -> tuple[str, ...]:
         """Throughput for people, in micro-batches and, where known, in samples per time unit."""
         sizes = (1,) if self.micro_batch_size is None else (1, self.micro_batch_size)
         return tuple(f"{size * point.throughput:.5g}" for size in sizes)
 
-    def point_text(self, point: Point) -> str:
+    def point_text(self, point: ServingPoint) -> str:
         """One point in a line."""
         return (f"{self.rate_text(point)[0]} micro-batches/{self.time_unit}: latency "
                 f"{' '.join(time_text(point.latency, self.time_unit))}, {_proof(point)}"
@@ -115,7 +115,7 @@ class Serving:
 
         if Path(path).suffix.lower() != ".json":
             if self.floor is None:
-                from weft.figures.latency import draw_latencies
+                from weft.figures.latency_front import draw_latencies
 
                 draw_latencies(self, path, title=title)
             else:
@@ -217,5 +217,5 @@ def _positive(number: float, value: Number | str) -> Fraction:
     return _exact(number)
 
 
-def _proof(point: Point) -> str:
+def _proof(point: ServingPoint) -> str:
     return "proven the least" if point.gap == 0 else f"gap at most {point.gap:.2%}"

@@ -1,6 +1,7 @@
 """The picture of a sweep: throughput against memory, weft's Pareto front as a line, known schedules as marks.
 
-One sort of mark, shape and colour, is one schedule at every point; larger marks do more work in a step.
+One sort of mark, shape and colour, is one schedule at every point; larger marks do more work in a step. What is drawn
+is any :class:`~weft.figures.trade_offs.TradeOff`, such as what :func:`weft.sweep` found.
 """
 
 from __future__ import annotations
@@ -9,22 +10,20 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 
-from weft.figures import FORMATS
-from weft.figures.data import Row as Record
+from weft.figures.data import Record
+from weft.figures.formats import ending_of
 from weft.figures.picture import render
-from weft.figures.style import FONT, INK, MUTED, figure, text_width
+from weft.figures.style import FONT, INK, MUTED, text_width
+from weft.figures.trade_offs import Rival, SolvedPoint, TradeOff
 from weft.solver.baselines import BASELINES
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number
-from weft.text.units import memory_text, time_text
-
-if TYPE_CHECKING:
-    from weft.app.sweep.result import Known, Row, Sweep
+from weft.text.pareto import non_dominated
+from weft.text.units import figure, memory_text, time_text
 
 __all__ = ["draw_front", "front_chart"]
 
@@ -40,20 +39,17 @@ _OWN_SIZE = 1.8
 _LABEL = 10.0
 
 
-def draw_front(sweep: Sweep, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+def draw_front(sweep: TradeOff, path: str | os.PathLike[str], *, title: str | None = None) -> None:
     """Draw ``sweep`` to ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
     Raises ``ValueError`` for another ending or a sweep without rows, and ``OSError`` if the file cannot be written.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
-        raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, a picture is one of "
-                         f"{', '.join(FORMATS)}")
+    ending = ending_of(path)
     chart = front_chart(sweep, title=title, hover=ending == ".html")
     write_atomically(path, render(chart, ending, title or sweep.name))
 
 
-def front_chart(sweep: Sweep, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
+def front_chart(sweep: TradeOff, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
     """The Altair chart of ``sweep``; ``hover`` adds tooltips. Raises ``ValueError`` for a sweep without rows."""
     if not sweep.rows:
         raise ValueError("the sweep has no solved points, there is nothing to draw")
@@ -79,7 +75,7 @@ class _Box(NamedTuple):
 class _Sheet:
     """What every layer will hold."""
 
-    sweep: Sweep
+    sweep: TradeOff
     hover: bool
     lines: list[Record] = field(default_factory=list)
     marks: list[Record] = field(default_factory=list)
@@ -117,10 +113,8 @@ class _Sheet:
     def _memory(self, amount: Number) -> float:
         return float(amount) / 2**30 if self.sweep.memory_unit == "B" else float(amount)
 
-    def _line(self, rows: Sequence[Row], name: str, *, whole: bool) -> None:
+    def _line(self, rows: Sequence[SolvedPoint], name: str, *, whole: bool) -> None:
         """The steps of the front of ``rows``: what can be had with so much memory, on to the right edge."""
-        from weft.app.sweep.result import non_dominated
-
         front = [rows[i] for i in non_dominated([(row.peak, row.throughput) for row in rows])]
         points = [(self._memory(row.peak), row.throughput) for row in front]
         points.append((self.x_range[1], points[-1][1]))
@@ -145,16 +139,16 @@ class _Sheet:
         centre = self._pixel(x, y)
         self._taken.append(_Box(centre[0] - radius, centre[1] - radius, centre[0] + radius, centre[1] + radius))
 
-    def _own_details(self, row: Row) -> Record:
+    def _own_details(self, row: SolvedPoint) -> Record:
         proof = "proven optimal" if row.gap == 0 else f"at most {figure(100 * row.gap, 3)} % above the optimum"
         proof += " over the placements considered" if row.covered else ""
         return {"what": self.sweep.label(row.point), "placement": row.placement, "bound": proof,
                 **self._details(row, row.work)}
 
-    def _known_details(self, entry: Known, work: int) -> Record:
+    def _known_details(self, entry: Rival, work: int) -> Record:
         return {"what": "", "placement": entry.placement, "bound": "", **self._details(entry, work)}
 
-    def _details(self, entry: Row | Known, work: int) -> Record:
+    def _details(self, entry: SolvedPoint | Rival, work: int) -> Record:
         sweep = self.sweep
         return {"throughput": " ".join(sweep.throughput_text(entry.throughput)),
                 "step": " ".join(time_text(entry.makespan, sweep.time_unit)),
@@ -194,7 +188,7 @@ class _Sheet:
                                inside=False):
                     break
 
-    def _own_label(self, row: Row) -> str:
+    def _own_label(self, row: SolvedPoint) -> str:
         """What a point was solved for, as far as its place does not say it."""
         told = ("memory", "micro_batches") if len(self.works) > 1 else ("memory",)
         varied = [name for name in self.sweep.varied if name not in told]
@@ -202,7 +196,7 @@ class _Sheet:
             return f"cap {self.sweep.label(row.point, ['memory'])}"
         return self.sweep.label(row.point, varied)
 
-    def _name_point(self, row: Row, text: str) -> None:
+    def _name_point(self, row: SolvedPoint, text: str) -> None:
         x, y = self._pixel(self._memory(row.peak), row.throughput)
         for dx, dy, align in ((-8, -11, "right"), (-10, 0, "right"), (0, -15, "center"), (9, 11, "left"),
                               (0, 15, "center"), (9, -11, "left")):
@@ -282,11 +276,9 @@ class _Sheet:
         return notes
 
 
-def _fronts_of_known(sweep: Sweep) -> list[tuple[Known, int]]:
+def _fronts_of_known(sweep: TradeOff) -> list[tuple[Rival, int]]:
     """Each known schedule's own front, for each amount of work a step."""
-    from weft.app.sweep.result import non_dominated
-
-    groups: dict[tuple[str, int], list[Known]] = {}
+    groups: dict[tuple[str, int], list[Rival]] = {}
     for row in sweep.rows:
         for entry in row.known:
             groups.setdefault((entry.name, row.work), []).append(entry)
@@ -308,5 +300,5 @@ def _domain(values: Iterable[float]) -> tuple[float, float]:
     return max(0.0, low - room), high + room
 
 
-def _time(sweep: Sweep) -> str:
+def _time(sweep: TradeOff) -> str:
     return {"s": "second", "ms": "millisecond"}.get(sweep.time_unit, sweep.time_unit)

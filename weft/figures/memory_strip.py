@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from weft.figures.data import Row, Subject, memory_steps
+from weft.figures.data import Record, Subject, memory_steps
 from weft.figures.sheet import WIDTH, Sheet
 from weft.figures.style import CAP, MEMORY, MUTED, OVER, STATIC
 
@@ -65,5 +65,5 @@ def draw_memory(sheet: Sheet, shown: Subject, device: int, top: float, bottom: f
                    x=WIDTH + 5, colour=CAP)
 
 
-def _area(name: str, kind: str, points: Iterable[tuple[float, float, float]]) -> list[Row]:
+def _area(name: str, kind: str, points: Iterable[tuple[float, float, float]]) -> list[Record]:
     return [{"area": name, "kind": kind, "x": x, "y": y, "y2": y2} for x, y, y2 in points]

@@ -7,18 +7,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from weft.app.lib.notices import heard_by
 from weft.app.lib.options import began
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
+    from weft.app.latency.serving import Serving
     from weft.app.sweep.run import SweepProgress
+    from weft.solver.placement.chain.search import Step
     from weft.solver.step.search import Progress
 
-__all__ = ["ProgressLine", "SweepLines", "Waiting", "forewarn"]
+__all__ = ["OperatorLine", "PointLines", "ProgressLine", "StepLines", "SweepLines", "Waiting"]
 
 _P = TypeVar("_P")
 
@@ -26,23 +28,6 @@ _P = TypeVar("_P")
 _INTERVAL = 5.0
 #: Seconds after the command's start when it says that it is at work, if it has said nothing else.
 _FIRST_WORD = 0.9
-#: Seconds in which one operation is ordered, timed, judged, summed up and written: 15 s of one core for two million.
-_SECONDS_EACH = 7.5e-6
-
-#: What says that the command is at work.
-_at_work: ContextVar[Waiting | None] = ContextVar("at_work", default=None)
-
-
-def forewarn(operations: int, elapsed: float, limit: float) -> None:
-    """Say at once that a first schedule of so many ``operations`` takes longer than ``limit`` seconds, if it does."""
-    waiting, seconds = _at_work.get(), _SECONDS_EACH * operations
-    if waiting is not None and not waiting.quiet and elapsed + seconds > limit:
-        with contextlib.suppress(OSError):  # the terminal may be gone
-            waiting.stream.write(f"{elapsed:6.1f} s  {operations} operations: to schedule, judge and write them takes "
-                                 f"about {elapsed + seconds:.0f} s, longer than the limit of {limit:g} s; the first "
-                                 "schedule is finished all the same\n")
-            waiting.stream.flush()
-
 
 class Waiting:
     """Says on standard error that the command is at work, as long as there is nothing better to say; a context manager.
@@ -55,9 +40,10 @@ class Waiting:
         self.quiet = quiet
         self._began = began()
         self._over = threading.Event()
+        self._listening = contextlib.ExitStack()
 
     def __enter__(self) -> Waiting:
-        self._before = _at_work.set(self)
+        self._listening.enter_context(heard_by(self._notice))
         if not self.quiet:
             threading.Thread(target=self._wait, daemon=True).start()
         return self
@@ -65,7 +51,7 @@ class Waiting:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         self.end()
-        _at_work.reset(self._before)
+        self._listening.close()
 
     def end(self) -> None:
         """From now on there is something to show."""
@@ -89,6 +75,12 @@ class Waiting:
         """One line: at work since so many ``seconds``."""
         self.stream.write(f"{seconds:6.1f} s  at work, nothing found yet\n")
         self.stream.flush()
+
+    def _notice(self, line: str) -> None:
+        if not self.quiet:
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self.stream.write(line + "\n")
+                self.stream.flush()
 
 
 class ProgressLine:
@@ -173,3 +165,55 @@ class SweepLines:
         total = progress.done + len(sweep.unsolved)
         self.stream.write(f"{progress.elapsed:6.1f} s  {progress.done}/{total}  {sweep.label(result.point)}: {what}\n")
         self.stream.flush()
+
+
+class PointLines:
+    """A listener: one line on standard error for each point that is found."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._seen: set[tuple[float, float]] = set()
+
+    def __call__(self, serving: Serving) -> None:
+        """Show the points that are new."""
+        for point in serving.points:
+            if not self.quiet and (point.period, point.latency) not in self._seen:
+                self._seen.add((point.period, point.latency))
+                print(f"{serving.seconds:6.1f} s  {serving.point_text(point)}", file=sys.stderr, flush=True)
+
+
+class StepLines:
+    """Shows on standard error each better placement and what the search does, a line each, once a second at most."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._shown = 0.0
+        self._objective = float("inf")
+
+    def __call__(self, step: Step) -> None:
+        """Show where the search stands."""
+        now = time.monotonic()
+        if self.quiet or (step.objective >= self._objective and now - self._shown < 1.0):
+            return
+        self._objective, self._shown = step.objective, now
+        best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
+        print(f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}", file=sys.stderr)
+
+
+class OperatorLine:
+    """Shows on standard error which operator is being timed, if that is a terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._shown = not quiet and sys.stderr.isatty()
+
+    def __enter__(self) -> OperatorLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, done: int, total: int, kind: str) -> None:
+        """``done`` of ``total`` operators have been timed, one of ``kind`` is next."""
+        if self._shown:
+            print(f"\r\x1b[K{done}/{total} {kind}", end="", file=sys.stderr, flush=True)

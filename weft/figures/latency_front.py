@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import altair as alt
 
-from weft.figures import FORMATS
+from weft.figures.formats import ending_of
 from weft.figures.picture import render
 from weft.figures.style import FONT, INK, MUTED
+from weft.figures.trade_offs import Latencies
 from weft.solver.io.writing import write_atomically
 from weft.text.units import memory_text, time_text
-
-if TYPE_CHECKING:
-    from weft.app.latency.result import Serving
 
 __all__ = ["draw_latencies", "latency_chart"]
 
@@ -23,20 +20,17 @@ WIDTH, HEIGHT = 640, 380
 _FRONT, _BOUND = "#0072B2", "#9b1535"
 
 
-def draw_latencies(serving: Serving, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+def draw_latencies(serving: Latencies, path: str | os.PathLike[str], *, title: str | None = None) -> None:
     """Draw ``serving`` to ``path``: ``.html`` (offline, details on hover), ``.svg`` or ``.png``.
 
     Raises ``ValueError`` for another ending, and ``OSError`` if the file cannot be written.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
-        raise ValueError(f"{os.fspath(path)}: the ending is {ending or 'missing'}, a picture is one of "
-                         f"{', '.join(FORMATS)}")
+    ending = ending_of(path)
     chart = latency_chart(serving, title=title, hover=ending == ".html")
     write_atomically(path, render(chart, ending, title or serving.name))
 
 
-def latency_chart(serving: Serving, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
+def latency_chart(serving: Latencies, *, title: str | None = None, hover: bool = True) -> alt.LayerChart:
     """The Altair chart of ``serving``; ``hover`` adds tooltips."""
     unit, time_name = serving.time_unit, time_text(1.0, serving.time_unit)[1]
     factor = 1e3 if unit == "s" else 1.0  # what time_text shows

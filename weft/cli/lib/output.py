@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.cli.lib.arguments import search_options
 from weft.solver.control.stopping import STOP
 from weft.solver.io.writing import is_replaced
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from weft.app.compare import Comparison
     from weft.app.estimate import Report
     from weft.app.fit import Fitted
-    from weft.app.latency.result import Serving
+    from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
     from weft.app.sweep.result import Sweep
     from weft.solver.schedule import Schedule
@@ -34,11 +35,10 @@ _Progress = TypeVar("_Progress")
 
 def search(function: Callable[..., Any], source: Any, options: argparse.Namespace, **further: Any) -> Any:
     """What ``function`` of :mod:`weft` makes of ``source`` with the options of a search, its progress shown."""
-    from weft.cli.progress import ProgressLine
+    from weft.cli.lib.progress import ProgressLine
 
     with ProgressLine(quiet=options.quiet) as progress:
-        return function(source, time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-                        workers=options.workers, on_progress=told(progress), **further)
+        return function(source, options=search_options(options), on_progress=told(progress), **further)
 
 
 def told(listener: Callable[[_Progress], object],

@@ -7,7 +7,7 @@ weights and gradients takes, as it does in a run where other stages' passes come
 measure the stages several times and begin with different ones, so that each is measured beside others than itself. Of
 each figure the median counts; memory is the same on all ranks.
 
-Run as a program (``python -m weft.app.profile_ranks STAGES FOLDER DEVICE REPEATS``), this file is one of the ranks.
+Run as a program (``python -m weft.app.profile.ranks STAGES FOLDER DEVICE REPEATS``), this file is one of the ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from weft.app.profile.targets import ProfileFault, device_name, load_stages
 
 if TYPE_CHECKING:
     from weft.runtime.measure.measure import Sample
@@ -38,9 +40,9 @@ LOOK = 0.02  # seconds between two looks at the others
 def profile_together(stages: str, ranks: int, *, repeats: int, device: str) -> MeasuredStages:
     """The stages that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives, measured by ``ranks`` processes at once.
 
-    On GPUs rank r uses GPU r, modulo their number. Raises :class:`~weft.app.profile.ProfileFault` where a rank fails.
+    On GPUs rank r uses GPU r, modulo their number. Raises :class:`~weft.app.profile.targets.ProfileFault` where a
+    rank fails.
     """
-    from weft.app.profile import ProfileFault
     from weft.runtime.measure.stage_costs import load_stage_costs
     from weft.runtime.ranks.launch import launch_local
 
@@ -88,7 +90,6 @@ def rank_main(stages: str, folder: Path, device: str, repeats: int) -> None:
     """Measure, in company."""
     import torch
 
-    from weft.app.profile import device_name, load_stages
     from weft.runtime.measure.measure_stages import measure_stages, measured_ties
     from weft.runtime.measure.stage_costs import MeasuredStages, save_stage_costs
 

@@ -16,8 +16,8 @@ import pytest
 
 import weft
 from tests.support.builders import pipeline, v
+from weft.cli.lib.signals import listening
 from weft.cli.main import main
-from weft.cli.signals import listening
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.cpsat.solve import Budget
 from weft.solver.diagnose.sensitivity import what_if
@@ -125,8 +125,8 @@ def test_a_command_that_waits_in_native_code_leaves_signals_as_they_are(monkeypa
                                                                         tmp_path: Path) -> None:
     seen: list[object] = []
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("weft.replay", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
-    monkeypatch.setattr("weft.schema", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr("weft.api.replay", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr("weft.api.schema", lambda *_, **__: seen.append(signal.getsignal(signal.SIGTERM)))
     assert main(["replay", str(tmp_path / "plan.json"), "--emulate"]) == 0
     assert main(["schema"]) == 0
     assert seen[0] is before and seen[1] is not before

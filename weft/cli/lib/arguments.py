@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from weft.app.lib.options import SearchOptions
+
 #: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
 #: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
 #: counted.
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
 __all__ = ["add_allowed", "add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts",
-           "micro_batches", "natural", "positive", "share", "texts", "workers"]
+           "micro_batches", "natural", "positive", "search_options", "share", "texts", "workers"]
 
 
 def add_schedule(command: argparse.ArgumentParser) -> None:
@@ -41,6 +43,11 @@ def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
     command.add_argument("--workers", type=workers, default=1, metavar="N", help="CP-SAT workers (default: 1)")
     command.add_argument("--quiet", action="store_true", help="do not show progress")
     command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def search_options(options: argparse.Namespace) -> SearchOptions:
+    """What :func:`add_search` has parsed."""
+    return SearchOptions(options.time_limit, options.effort, options.seed, options.workers)
 
 
 def add_repeatable(command: argparse.ArgumentParser) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from weft.figures.style import time_unit
 from weft.solver.diagnose.bubbles import CAUSES, Cause, DeviceIdle, Gap
 from weft.solver.diagnose.critical_cycle import CriticalCycle
 from weft.solver.diagnose.critical_path import CriticalPath
@@ -12,6 +11,7 @@ from weft.solver.diagnose.sensitivity import WhatIf
 from weft.solver.feasibility.memory_conflict import InFlight
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Schedule
+from weft.text.units import time_unit
 
 __all__ = ["capital", "flight", "gains", "idle", "length", "period", "period_of"]
 

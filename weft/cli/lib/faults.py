@@ -11,14 +11,14 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-import weft
+from weft.text.version import VERSION
 
 __all__ = ["FOREIGN", "is_said", "report"]
 
 #: Errors of the system around weft: whoever raises them, they say what is wrong there.
 FOREIGN = (OSError, ImportError)
 
-_HOME = Path(weft.__file__).resolve().parent.parent
+_HOME = Path(__file__).resolve().parents[3]
 _OURS = tuple(f"{_HOME / name}{os.sep}" for name in ("weft", "solver", "models", "runtime"))
 
 
@@ -49,7 +49,7 @@ def report(error: BaseException, command: str) -> str:
 
 def _written(error: BaseException) -> str:
     details = "\n".join([
-        f"weft {weft.__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"weft {VERSION}, Python {platform.python_version()}, {platform.platform()}",
         f"command: {sys.argv}", f"folder: {_folder()}", "", *traceback.format_exception(error, limit=-100)])
     try:
         handle, name = tempfile.mkstemp(prefix="weft-fault-", suffix=".txt")
