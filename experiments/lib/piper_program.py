@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.dag.ideals import Ideals
+from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.groups import Groups
 
 __all__ = ["PiperSolved", "pairs_of_branches", "piper"]

@@ -11,8 +11,8 @@ stages, and of the graph also those that allow the shortest step, idle time incl
 alone, spread over all devices, takes longer than the best. All of it twice: stages on one device each, and *replicated*
 on 1, 2, 4 ... devices.
 
-* ``graph``: stages form a graph, memory by depth (:mod:`weft.solver.placement.dag.levels`); a stage waits for those
-  whose results it reads.
+* ``graph``: stages form a graph, memory by depth (:mod:`weft.solver.placement.dag.levels.level_search`); a stage waits
+  for those whose results it reads.
 * ``piper``: stages in a row over all orders of the graph, memory by position (Piper's formulation, without its tensor
   parallelism); the same program with one stage a level.
 * ``pipedream``: stages in a row cut from the order in which the model lists its operators (PipeDream's), by dynamic
@@ -27,7 +27,8 @@ and slacks together. On 8 devices Piper's own program (:mod:`experiments.lib.pip
 beside ours at the one size that the graph takes, each for the least largest load alone.
 
 ``ratio`` is the best sequential step over the graph's. ``ratio_at_most``: over the least that any graph of stages could
-take at the best of all sizes, in any schedule (:mod:`weft.solver.placement.dag.steps`; ``floor_ms``). Where it is below
+take at the best of all sizes, in any schedule (:mod:`weft.solver.placement.dag.levels.least_step`; ``floor_ms``). Where
+it is below
 1.6, that ratio cannot be reached with these costs.
 """
 
@@ -59,15 +60,15 @@ from weft.models.zoo.graphs import model_graph
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.dag.ideals import Ideals
-from weft.solver.placement.dag.levels import TooWide, first_row, levels
-from weft.solver.placement.dag.replicated_slicing import slices_by_stages
+from weft.solver.placement.dag.levels.ideals import Ideals
+from weft.solver.placement.dag.levels.least_step import least_step
+from weft.solver.placement.dag.levels.level_search import TooWide, first_row, levels
 from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.dag.steps import least_step
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.orders.slice_order import Slicing
+from weft.solver.placement.orders.slice_replicated import slices_by_stages
 from weft.solver.placement.placement import Stage
-from weft.solver.placement.slicing import Slicing
 
 DEVICE = DEVICES["v100-16gb"]
 RESERVE = 1024**3

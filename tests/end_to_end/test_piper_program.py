@@ -12,7 +12,7 @@ from tests.solver.placement.dag.test_replication import problems
 from tests.solver.placement.dag.test_search import forks
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.dag.levels import levels
+from weft.solver.placement.dag.levels.level_search import levels
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
-from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
+from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 
 
 @st.composite

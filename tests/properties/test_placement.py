@@ -12,15 +12,15 @@ from tests.support.placements import best_load, every_placement, problems
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement, excess_needed, refuse_hopeless
-from weft.solver.placement.chain.refine import around, near_cuts, refine
-from weft.solver.placement.chain.search import place
-from weft.solver.placement.coarsen import coarsen
-from weft.solver.placement.exact import Options, least_bottleneck
+from weft.solver.placement.chain.constructions.refinement import around, near_cuts, refine
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.encoding.least_load import Options, least_bottleneck
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.orders.slice_order import Slicing, best_slicing
 from weft.solver.placement.problem import PlacementProblem
-from weft.solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
-from weft.solver.placement.slicing import Slicing, best_slicing
+from weft.solver.placement.reductions.coarsen import coarsen
+from weft.solver.placement.reductions.fold import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
+from weft.solver.placement.refusals import NoPlacement, excess_needed, refuse_hopeless
 from weft.solver.placement.windows import windows_of
 
 CLOSE = pytest.approx

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.solver.placement.memory.problem import MemoryPlan, Mode
+from weft.solver.placement.memory.plan import MemoryPlan, Mode
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.schedule import Schedule
 from weft.text.tables import table_text
@@ -59,7 +59,7 @@ def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> Me
     from weft.models.candidates.memory_candidates import decided_candidates
     from weft.models.spec.spec import load_spec
     from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-    from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan
+    from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan
 
     spec = load_spec(source) if isinstance(source, str | os.PathLike) else source
     try:

@@ -16,19 +16,19 @@ from tests.support.placements import tensors_between
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement
-from weft.solver.placement.coarsen import shorten_paths
-from weft.solver.placement.dag import search as graph_search
-from weft.solver.placement.dag.ideals import Ideals
-from weft.solver.placement.dag.levels import LevelSolved, TooWide, first_row, levels
-from weft.solver.placement.dag.replicated_slicing import slice_replicated
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.dag import place_graph as graph_search
+from weft.solver.placement.dag.levels.ideals import Ideals
+from weft.solver.placement.dag.levels.least_step import least_step, ways_of
+from weft.solver.placement.dag.levels.level_search import LevelSolved, TooWide, first_row, levels
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.dag.steps import least_step, ways_of
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.orders.slice_replicated import slice_replicated
 from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.reductions.coarsen import shorten_paths
+from weft.solver.placement.refusals import NoPlacement
 
 
 def shared(problem: PlacementProblem, *degrees: int, rate: float = 1.0, all_reduce: float = 0.0) -> PlacementProblem:

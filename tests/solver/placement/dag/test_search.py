@@ -15,18 +15,18 @@ from tests.support.placements import best_load, every_placement, tensors_between
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement
-from weft.solver.placement.chain.search import place
-from weft.solver.placement.dag.depth import least_bottleneck_by_depth, least_depth, least_depths
-from weft.solver.placement.dag.ideals import Ideals
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth, least_depth, least_depths
 from weft.solver.placement.dag.in_flight import Turn, depths, in_flight_samples, least_micro_batches
-from weft.solver.placement.dag.levels import TooWide, levels
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.dag.levels.ideals import Ideals
+from weft.solver.placement.dag.levels.level_search import TooWide, levels
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, work_of
 from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-from weft.solver.placement.reduce import order_branches, order_twins
+from weft.solver.placement.reductions.fold import order_branches, order_twins
+from weft.solver.placement.refusals import NoPlacement
 from weft.solver.validate import InvalidSchedule, violations
 
 EFFORT = 20.0

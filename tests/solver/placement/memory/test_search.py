@@ -20,9 +20,9 @@ from weft.models.spec.families import GptModel
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Rules, measure
-from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, _Search, plan_memory
-from weft.solver.placement.memory.stage import StageOracle
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Rules, measure
+from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, _Search, plan_memory
+from weft.solver.placement.memory.stage_oracle import StageOracle
 from weft.solver.placement.problem import PlacementError
 
 GIB = 2**30

@@ -3,7 +3,7 @@
 The first one is :func:`weft.solver.placement.groups.groups_of` (colocation classes and cycles), which also makes
 tensors that join the same groups one net. Here are those that need an argument; tests hold each against all placements
 of small problems. Chains of *identical layers* are not among them: where a row of equal layers is cut decides the load,
-so merging some of them can lose the optimum (:mod:`weft.solver.placement.coarsen` does it and says so).
+so merging some of them can lose the optimum (:mod:`weft.solver.placement.reductions.coarsen` does it and says so).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from weft.solver.placement.dag.depth import waits
+from weft.solver.placement.dag.depth_encoding import waits
 from weft.solver.placement.groups import Groups, contract
 
 __all__ = ["fold", "keep_dear_nets_whole", "order_branches", "order_twins", "without_slow_kinds"]

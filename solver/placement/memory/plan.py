@@ -201,7 +201,7 @@ class StageMeasure:
 class MemoryPlan:
     """Stage s is operators ``cuts[s]`` to ``cuts[s + 1] - 1``. ``modes``: one an operator. ``inputs``: one a stage,
     what happens to what it receives (keep or offload). ``bound``: nanoseconds that no plan of the problem is below (of
-    those whose recompute buffers go by class, with ``strict`` rules: :mod:`weft.solver.placement.memory.stage`)."""
+    those whose recompute buffers go by class, with ``strict`` rules: :mod:`weft.solver.placement.memory.stage_oracle`)."""
 
     problem: MemoryProblem
     cuts: tuple[int, ...]

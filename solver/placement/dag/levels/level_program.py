@@ -1,17 +1,17 @@
 """Stages under a limit on the largest load, by dynamic programming over levels.
 
 Stages of one depth are a *level*: none of them follows another. Taking levels off the end of the graph, deepest last,
-what is left after each is an ideal (:mod:`weft.solver.placement.dag.ideals`). With ``devices(d, c)``, the fewest
+what is left after each is an ideal (:mod:`weft.solver.placement.dag.levels.ideals`). With ``devices(d, c)``, the fewest
 devices that hold in d levels all that is not in ideal c:
 
     devices(d, c) = min over ideals c' that contain c of  devices(d - 1, c') + packed(c' without c, d)
 
 ``packed(L, d)`` puts the connected pieces of L into stages on as few devices as keep to the limit on the load and to
 the memory for d micro-batches in flight: pieces of a level cannot be in two stages, and several may share one, which
-costs no less than each alone (:class:`~weft.solver.placement.dag.ideals.Ideals` refuses graphs where it may); a stage
-is on the smallest number of devices that will do. All graphs of stages are covered: give each stage the level of its
-depth. The first d with devices(d, nothing) no larger than the number of devices is the least depth; no such d at all
-proves that the limit cannot be kept.
+costs no less than each alone (:class:`~weft.solver.placement.dag.levels.ideals.Ideals` refuses graphs where it may); a
+stage is on the smallest number of devices that will do. All graphs of stages are covered: give each stage the level of
+its depth. The first d with devices(d, nothing) no larger than the number of devices is the least depth; no such d at
+all proves that the limit cannot be kept.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.solver.placement.dag.ideals import Ideals, Piece, TooWide
+from weft.solver.placement.dag.levels.ideals import Ideals, Piece, TooWide
 from weft.solver.placement.groups import room
-from weft.solver.placement.slicing import Slicing
+from weft.solver.placement.orders.slice_order import Slicing
 
 if TYPE_CHECKING:
-    from weft.solver.placement.dag.steps import Ways
+    from weft.solver.placement.dag.levels.least_step import Ways
 
 __all__ = ["Program"]
 
@@ -43,7 +43,7 @@ Packing: TypeAlias = tuple[tuple[tuple[int, ...], int], ...]
 
 class Program:
     """One dynamic program a limit, over the same ideals. With ``ways`` a load is what a stage adds to a step, idle time
-    included, a micro-batch (:mod:`weft.solver.placement.dag.steps`)."""
+    included, a micro-batch (:mod:`weft.solver.placement.dag.levels.least_step`)."""
 
     def __init__(self, ideals: Ideals, kind: int, ways: Ways | None = None) -> None:
         groups = ideals.groups

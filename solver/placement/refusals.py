@@ -7,11 +7,11 @@ from fractions import Fraction
 
 from weft.solver.cpsat.solve import Budget, run
 from weft.solver.feasibility.infeasible import Infeasible
-from weft.solver.placement.exact import read_stages
+from weft.solver.placement.encoding.least_load import read_stages
+from weft.solver.placement.encoding.threshold import Threshold, Ticks
+from weft.solver.placement.encoding.threshold_memory import excess_scale, require_memory_with
 from weft.solver.placement.groups import Groups, room
-from weft.solver.placement.slicing import Slicing
-from weft.solver.placement.threshold import Threshold, Ticks
-from weft.solver.placement.threshold_memory import excess_scale, require_memory_with
+from weft.solver.placement.orders.slice_order import Slicing
 from weft.solver.placement.windows import windows_of
 
 __all__ = ["NoPlacement", "excess_needed", "refuse_hopeless", "sentence_for"]

@@ -10,7 +10,7 @@ for every stage s; ``before`` and ``back`` are the forward's and the backward's 
 number of devices that serves it best, without transfers. The way depends on the stage alone: by convexity it never
 comes back into the stage, so it ends in an operator that directly precedes one of the stage's and is the longest to
 that operator in the whole graph. Of stages of one level that become one, the longer way counts. So the dynamic program
-of :mod:`weft.solver.placement.dag.level_program` finds the least step that some graph of stages would allow: by
+of :mod:`weft.solver.placement.dag.levels.level_program` finds the least step that some graph of stages would allow: by
 bisection, of which the largest value refuted is the bound. Nor is a step shorter than the longest way through the whole
 graph.
 """
@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.dag.depth import waits
-from weft.solver.placement.dag.ideals import Ideals, TooWide
-from weft.solver.placement.dag.level_program import Program
+from weft.solver.placement.dag.depth_encoding import waits
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.level_program import Program
 from weft.solver.placement.groups import Groups, Times
-from weft.solver.placement.slicing import Slicing
+from weft.solver.placement.orders.slice_order import Slicing
 
 __all__ = ["LeastStep", "Ways", "least_step", "ways_of"]
 
@@ -90,8 +90,9 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
                ideals: Ideals | None = None) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
-    ``least``: a bound on the least largest load; ``ideals``, and :class:`~weft.solver.placement.dag.ideals.TooWide`,
-      which is raised, as of :func:`~weft.solver.placement.dag.levels.levels`.
+    ``least``: a bound on the least largest load; ``ideals``, and
+      :class:`~weft.solver.placement.dag.levels.ideals.TooWide`, which is raised, as of
+      :func:`~weft.solver.placement.dag.levels.level_search.levels`.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
     if len(there) != 1:

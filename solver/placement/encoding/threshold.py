@@ -7,12 +7,13 @@ Both are clauses of two literals, and no device has a name that could be exchang
 order. "In stage s", x[g, s], is y[g, s] and not y[g, s - 1]. A net is cut by stage s if one of its groups is in s and
 another is not.
 
-This file knows stages, kinds and loads; what to minimise is for others to add (:mod:`weft.solver.placement.exact`
-minimises the largest load, then the latency). A further objective adds variables and rows to ``.model`` and reads
-:meth:`Threshold.at_or_before`, :meth:`Threshold.inside`, :meth:`Threshold.cut` and :meth:`Threshold.load_terms`.
+This file knows stages, kinds and loads; what to minimise is for others to add
+(:mod:`weft.solver.placement.encoding.least_load` minimises the largest load, then the latency). A further objective
+adds variables and rows to ``.model`` and reads :meth:`Threshold.at_or_before`, :meth:`Threshold.inside`,
+:meth:`Threshold.cut` and :meth:`Threshold.load_terms`.
 
 Times are whole ticks, rounded *down*: what is optimal in ticks bounds the real optimum from below, and the objective
-of a result is counted anew from the real times. Memory is :mod:`weft.solver.placement.threshold_memory`'.
+of a result is counted anew from the real times. Memory is :mod:`weft.solver.placement.encoding.threshold_memory`'.
 """
 
 from __future__ import annotations

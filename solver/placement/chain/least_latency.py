@@ -9,11 +9,11 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget, run
-from weft.solver.placement.exact import bound_loads, read_stages
+from weft.solver.placement.encoding.least_load import bound_loads, read_stages
+from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
+from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.slicing import Slicing
-from weft.solver.placement.threshold import Literal, Threshold, Ticks, TooLate, negated
-from weft.solver.placement.threshold_memory import require_memory
+from weft.solver.placement.orders.slice_order import Slicing
 from weft.solver.placement.windows import windows_of
 
 __all__ = ["least_latency"]

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget, run
-from weft.solver.placement.exact import bound_loads, load_in_ticks, read_stages
+from weft.solver.placement.encoding.least_load import bound_loads, load_in_ticks, read_stages
+from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
+from weft.solver.placement.encoding.threshold_memory import memory_terms
 from weft.solver.placement.groups import Groups, reduced
-from weft.solver.placement.slicing import Slicing
-from weft.solver.placement.threshold import Literal, Threshold, Ticks, TooLate, negated
-from weft.solver.placement.threshold_memory import memory_terms
+from weft.solver.placement.orders.slice_order import Slicing
 from weft.solver.placement.windows import windows_of
 
 __all__ = ["Found", "least_bottleneck_by_depth", "least_depth", "least_depths",

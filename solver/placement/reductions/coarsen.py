@@ -4,7 +4,8 @@ Groups along heavy edges are joined, as long as none grows beyond a small part o
 joined only if b is all that directly follows a, or a all that b directly follows, so that no cycle can arise. What is
 placed on the coarse graph is a placement of the fine one; bounds for the coarse one say nothing about it.
 
-:func:`shorten_paths` is for :mod:`weft.solver.placement.dag.levels`, whose cost grows with the lengths of a graph's
+:func:`shorten_paths` is for :mod:`weft.solver.placement.dag.levels.level_search`, whose cost grows with the lengths of
+a graph's
 paths: interchangeable paths stay so.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.dag.ideals import Ideals
+from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.groups import Groups, contract
 
 __all__ = ["coarsen", "shorten_paths"]
@@ -31,8 +32,8 @@ def coarsen(groups: Groups, target: int, stages: int, parts: int = 20) -> Groups
 
 
 def shorten_paths(groups: Groups, pieces: int) -> Groups:
-    """Every path (:mod:`weft.solver.placement.dag.ideals`) made of at most ``pieces`` groups of about equal work, those
-    next to each other joined."""
+    """Every path (:mod:`weft.solver.placement.dag.levels.ideals`) made of at most ``pieces`` groups of about equal
+    work, those next to each other joined."""
     label = list(range(groups.count))
     paths = Ideals(groups, Budget(), limit=math.inf, devices=groups.problem.devices, in_a_row=True, twins=False).paths
     for path in paths:

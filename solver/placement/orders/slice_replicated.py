@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.solver.placement.groups import Groups, room
-from weft.solver.placement.slicing import Slicing, interval_sums, interval_transfers, largest_load
+from weft.solver.placement.orders.slice_order import Slicing, interval_sums, interval_transfers, largest_load
 
 __all__ = ["slice_replicated", "slices_by_stages"]
 

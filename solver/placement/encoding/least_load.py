@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget, Outcome, run
+from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate
+from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.slicing import Slicing, largest_load
-from weft.solver.placement.threshold import Literal, Threshold, Ticks, TooLate
-from weft.solver.placement.threshold_memory import require_memory
+from weft.solver.placement.orders.slice_order import Slicing, largest_load
 from weft.solver.placement.windows import Windows, capacity_of, windows_of
 
 __all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]

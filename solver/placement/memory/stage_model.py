@@ -12,7 +12,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from weft.solver.placement.memory.classes import Choice, Classes, Ints
-from weft.solver.placement.memory.problem import MemoryProblem
+from weft.solver.placement.memory.plan import MemoryProblem
 
 __all__ = ["StageModel"]
 

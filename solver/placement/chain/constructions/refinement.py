@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.exact import least_bottleneck
+from weft.solver.placement.encoding.least_load import least_bottleneck
 from weft.solver.placement.groups import Groups
+from weft.solver.placement.orders.slice_order import Slicing, heaviest
 from weft.solver.placement.placement import meets
-from weft.solver.placement.slicing import Slicing, heaviest
 from weft.solver.placement.windows import Windows, work_around
 
 __all__ = ["around", "near_cuts", "refine"]

@@ -3,7 +3,7 @@
 The decision is how many operators of each class (:mod:`weft.solver.placement.memory.classes`) are recomputed and how
 many
 offloaded: integers, not one choice an operator. Three answers, the cheapest first: an upper bound on what can be saved
-(no), a greedy choice (yes), and CP-SAT (:mod:`weft.solver.placement.memory.model`).
+(no), a greedy choice (yes), and CP-SAT (:mod:`weft.solver.placement.memory.stage_model`).
 
 With ``strict`` buffers a stage's recompute buffer is sized for the classes that are recomputed at all: as if all their
 operators in the stage were. Where every operator is a class of its own this is the largest run itself; otherwise it
@@ -16,8 +16,8 @@ import numpy as np
 
 from weft.solver.cpsat.solve import Budget, run
 from weft.solver.placement.memory.classes import Choice, Classes, Ints
-from weft.solver.placement.memory.model import StageModel
-from weft.solver.placement.memory.problem import MemoryProblem
+from weft.solver.placement.memory.plan import MemoryProblem
+from weft.solver.placement.memory.stage_model import StageModel
 
 __all__ = ["StageOracle"]
 

@@ -1,8 +1,8 @@
 """From a placement problem to a placement with a proven bound.
 
 Exact reductions, slicings of random orders as a start, then the threshold encoding in turns with refinement near the
-cuts. Graphs too large for that are coarsened first (:mod:`weft.solver.placement.coarsen`, which is said in the result);
-bounds always hold for the graph that was given. Whatever is returned has passed the judge.
+cuts. Graphs too large for that are coarsened first (:mod:`weft.solver.placement.reductions.coarsen`, which is said in
+the result); bounds always hold for the graph that was given. Whatever is returned has passed the judge.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
 from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement, refuse_hopeless, sentence_for
-from weft.solver.placement.chain.latency import least_latency
-from weft.solver.placement.chain.refine import refine
-from weft.solver.placement.coarsen import coarsen
-from weft.solver.placement.dag.packing import best_packing
-from weft.solver.placement.exact import EVERYTHING, Options, least_bottleneck
+from weft.solver.placement.chain.constructions.packing import best_packing
+from weft.solver.placement.chain.constructions.refinement import refine
+from weft.solver.placement.chain.least_latency import least_latency
+from weft.solver.placement.encoding.least_load import EVERYTHING, Options, least_bottleneck
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.orders.slice_order import Slicing, best_slicing, depth_first_order, largest_load
 from weft.solver.placement.placement import Placement, Stage, meets
 from weft.solver.placement.problem import PlacementProblem
-from weft.solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
+from weft.solver.placement.reductions.coarsen import coarsen
+from weft.solver.placement.reductions.fold import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
+from weft.solver.placement.refusals import NoPlacement, refuse_hopeless, sentence_for
 from weft.solver.placement.shares import part_of
-from weft.solver.placement.slicing import Slicing, best_slicing, depth_first_order, largest_load
 from weft.solver.placement.windows import windows_of
 
 __all__ = ["Step", "place", "place_within"]
@@ -63,7 +63,7 @@ def place(problem: PlacementProblem, *, time_limit: float = 60.0, effort: float 
 
     ``latency``: then, among those with that load, the one with the least latency. ``effort`` limits CP-SAT's
     deterministic time, so that a ``seed`` repeats a run exactly (with one worker and a time limit that is not met).
-    Ctrl-C returns the best so far. Raises :class:`~weft.solver.placement.chain.infeasible.NoPlacement` where it is
+    Ctrl-C returns the best so far. Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is
     proven that nothing fits, and :class:`~weft.solver.feasibility.infeasible.NoneFound` where nothing was found.
     """
     budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
@@ -178,7 +178,7 @@ class _Search:
         return True
 
     def _solve_coarse(self, share: float) -> None:
-        """The encoding on a coarse graph. Its bound is of no use: see :mod:`weft.solver.placement.coarsen`."""
+        """The encoding on a coarse graph. Its bound is of no use: see :mod:`weft.solver.placement.reductions.coarsen`."""
         coarse = next((level for level in self.levels if level.count <= 2 * _COARSE), self.levels[-1])
         if coarse.count > 2 * _COARSE and self.best is not None:
             return  # so many devices that joining groups leaves too many

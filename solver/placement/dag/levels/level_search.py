@@ -1,9 +1,9 @@
 """Graphs of stages by dynamic programming over levels: exact, and quick where a graph is a few paths.
 
-Under a limit on the load, the program of :mod:`weft.solver.placement.dag.level_program` finds stages on the devices
-there are, as shallow as possible, or proves that there are none. So the least largest load is found by bisection and
-proven by a last run just below it. Cuts of the graph and what they need at least do not change from run to run: they
-are made once, for the largest load of a first placement in a row.
+Under a limit on the load, the program of :mod:`weft.solver.placement.dag.levels.level_program` finds stages on the
+devices there are, as shallow as possible, or proves that there are none. So the least largest load is found by
+bisection and proven by a last run just below it. Cuts of the graph and what they need at least do not change from run
+to run: they are made once, for the largest load of a first placement in a row.
 
 After the dynamic programs of Piper (Tarnawski et al., NeurIPS 2021: ideals, one stage each) and GraphPipe (Jeon et al.,
 ASPLOS 2025: series-parallel graphs by their splits); the levels are what makes it exact for graphs of stages of any
@@ -18,11 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.dag.ideals import MAX_CUTS, Ideals, TooWide
-from weft.solver.placement.dag.level_program import Program
-from weft.solver.placement.dag.replicated_slicing import slice_replicated
+from weft.solver.placement.dag.levels.ideals import MAX_CUTS, Ideals, TooWide
+from weft.solver.placement.dag.levels.level_program import Program
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.slicing import Slicing, depth_first_order
+from weft.solver.placement.orders.slice_order import Slicing, depth_first_order
+from weft.solver.placement.orders.slice_replicated import slice_replicated
 
 __all__ = ["LevelSolved", "TooWide", "first_row", "levels"]
 

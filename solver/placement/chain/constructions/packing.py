@@ -1,7 +1,7 @@
 """A first placement of a graph of any size: an order packed into stages from its end, each as full as a limit lets.
 
 How deep a stage is, and so what it holds, is known when it is packed. A heuristic in time that grows as the graph does;
-:mod:`weft.solver.placement.slicing` cuts an order in the best way, which takes its square.
+:mod:`weft.solver.placement.orders.slice_order` cuts an order in the best way, which takes its square.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.groups import Groups, room
-from weft.solver.placement.slicing import Slicing, largest_load
+from weft.solver.placement.orders.slice_order import Slicing, largest_load
 
 __all__ = ["best_packing"]
 

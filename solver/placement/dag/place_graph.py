@@ -4,9 +4,10 @@ One goal after the other, never both in one sum: a search for stages in a row wi
 largest load that no graph of stages can beat (a deeper stage holds no less, and loads are the same). If some graph
 keeps to it in the memory that its depths ask for, it is the least, and the shallowest of these graphs is the answer;
 if none does, the least largest load is searched for with memory by depth. Graphs of a few paths need no encoding: a
-dynamic program over levels (:mod:`weft.solver.placement.dag.levels`) proves both goals, and is tried first. Where
-stages may be replicated it is the only exact way; graphs that are too wide for it are coarsened, every path to a few
-pieces, or get the best stages in a row of a few orders, with the bound of :mod:`weft.solver.placement.bounds`.
+dynamic program over levels (:mod:`weft.solver.placement.dag.levels.level_search`) proves both goals, and is tried
+first. Where stages may be replicated it is the only exact way; graphs that are too wide for it are coarsened, every
+path to a few pieces, or get the best stages in a row of a few orders, with the bound of
+:mod:`weft.solver.placement.bounds`.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
 from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement, refuse_hopeless
-from weft.solver.placement.chain.search import Step, place_within
-from weft.solver.placement.coarsen import shorten_paths
-from weft.solver.placement.dag.depth import least_bottleneck_by_depth, least_depth
-from weft.solver.placement.dag.levels import TooWide, first_row, levels
+from weft.solver.placement.chain.place import Step, place_within
+from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth, least_depth
+from weft.solver.placement.dag.levels.level_search import TooWide, first_row, levels
 from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.orders.slice_order import Slicing, largest_load
 from weft.solver.placement.placement import Stage, meets
 from weft.solver.placement.problem import PlacementError, PlacementProblem
-from weft.solver.placement.reduce import order_branches, order_twins
+from weft.solver.placement.reductions.coarsen import shorten_paths
+from weft.solver.placement.reductions.fold import order_branches, order_twins
+from weft.solver.placement.refusals import NoPlacement, refuse_hopeless
 from weft.solver.placement.shares import part_of
-from weft.solver.placement.slicing import Slicing, largest_load
 
 __all__ = ["place_graph"]
 
@@ -52,7 +53,7 @@ def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: fl
     """The graph of stages with the least largest load, and of these the shallowest.
 
     ``slack`` lets the shallowest have a largest load up to that fraction above the least one. Other arguments and
-    errors are those of :func:`weft.solver.placement.chain.search.place`; a search cut short by time or Ctrl-C returns
+    errors are those of :func:`weft.solver.placement.chain.place.place`; a search cut short by time or Ctrl-C returns
     the best graph so far.
     """
     if not 0 <= slack < math.inf:

@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
+from weft.solver.placement.encoding.threshold import Terms, Threshold
 from weft.solver.placement.groups import room
-from weft.solver.placement.threshold import Terms, Threshold
 
 __all__ = ["excess_scale", "memory_terms", "require_memory", "require_memory_with"]
 

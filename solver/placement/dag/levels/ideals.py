@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.bounds import least_times, least_work
-from weft.solver.placement.dag.depth import waits
+from weft.solver.placement.dag.depth_encoding import waits
 from weft.solver.placement.groups import Groups
 
 __all__ = ["MAX_CUTS", "Cuts", "Ideal", "Ideals", "Piece", "TooWide"]

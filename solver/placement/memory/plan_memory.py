@@ -1,8 +1,8 @@
 """The best memory plan of a chain: cuts at any operator, and for each operator keep, recompute or offload, to proof.
 
 The answer is found by asking, for one limit T after another: is there a plan whose busiest resource takes no more than
-T? A question about one stage from one cut to another is a small knapsack (:mod:`weft.solver.placement.memory.stage`).
-What makes few such questions enough:
+T? A question about one stage from one cut to another is a small knapsack
+(:mod:`weft.solver.placement.memory.stage_oracle`). What makes few such questions enough:
 
 * Dropping the last operator of a stage never hurts it, so from a start the ends that fit are all up to a furthest one,
   found by bisection.
@@ -25,8 +25,8 @@ from math import inf
 
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.memory.classes import modes_of
-from weft.solver.placement.memory.problem import MemoryPlan, MemoryProblem, Mode
-from weft.solver.placement.memory.stage import StageOracle
+from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, Mode
+from weft.solver.placement.memory.stage_oracle import StageOracle
 
 __all__ = ["MemoryPlanNotFound", "NoMemoryPlan", "least_bottleneck", "plan_memory"]
 
@@ -47,8 +47,8 @@ def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float 
     """The plan of least bottleneck, and the bound that proves it; among those, least recomputed time, stage by stage.
 
     With ``strict`` buffers and classes of several operators plans and bound are of those that size a stage's recompute
-    buffer by class (:mod:`weft.solver.placement.memory.stage`). Where none of them fits, plans whose operators are all
-    chosen by themselves are tried too.
+    buffer by class (:mod:`weft.solver.placement.memory.stage_oracle`). Where none of them fits, plans whose operators
+    are all chosen by themselves are tried too.
 
     ``gap``: how far from the optimum the answer may be, as a share of it; the plan's ``bound`` says how far it is.
     ``time_limit``: seconds, after which the best plan so far is returned. ``at_least``: nanoseconds that no plan is
@@ -83,7 +83,7 @@ def least_bottleneck(problem: MemoryProblem, *, gap: float = 1e-3, time_limit: f
     Any schedule of a plan has at some moment all of what a stage keeps and offloads for one micro-batch on its device,
     beside one recomputed operator: so it needs what the plan would need with one micro-batch in flight and what is
     offloaded kept, as published planners count. The least bottleneck of such plans is the bound; counts of a class lose
-    nothing there (see :class:`~weft.solver.placement.memory.stage.StageOracle`).
+    nothing there (see :class:`~weft.solver.placement.memory.stage_oracle.StageOracle`).
     """
     least = replace(problem, rules="published", micro_batches=1, modes=problem.modes - {"offload"})
     search = _Search(least, Budget(seconds=time_limit, seed=seed))
