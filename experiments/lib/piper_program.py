@@ -64,7 +64,7 @@ class _Piper:
         self.closed = self._downsets()
 
     def _before(self, amounts: Array) -> list[Array]:
-        return [np.concatenate([[0.0], amounts[path].cumsum()]) for path in self.paths]
+        return [np.concatenate([[0.0], amounts[list(path)].cumsum()]) for path in self.paths]
 
     def _downsets(self) -> NDArray[np.bool_]:
         """Which numbers of groups of the paths are downsets: a path begins only where all before it are whole."""

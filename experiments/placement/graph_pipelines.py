@@ -59,14 +59,14 @@ from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.dag.levels.ideals import Ideals
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
-from weft.solver.placement.dag.levels.level_search import TooWide, first_row, levels
+from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels
 from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.dag.stage_dag import stages_by_depth
+from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups, groups_of
-from weft.solver.placement.orders.slice_order import Slicing
 from weft.solver.placement.orders.slice_replicated import slices_by_stages
 from weft.solver.placement.placement import Stage
 
@@ -117,7 +117,7 @@ class Case:
         self._costs: dict[int, tuple[OperatorGraph, Mapping[str, OperatorTime]]] = {}
         self._made: dict[int, Groups] = {}
         self.found: dict[tuple[str, int], tuple[Found, float]] = {}
-        self.chosen: dict[str, tuple[int, Slicing]] = {}
+        self.chosen: dict[str, tuple[int, Division]] = {}
 
     def ideals(self, name: str) -> Ideals:
         """The ideals and cuts, which are the same for all sizes and devices."""
@@ -159,7 +159,7 @@ class Case:
 class Found:
     """Stages, those of least load first; a bound on the largest load; and how much was looked at."""
 
-    stages: tuple[Slicing, ...]
+    stages: tuple[Division, ...]
     bound: float
     ideals: int = 0
     cuts: int = 0
@@ -168,8 +168,8 @@ class Found:
 
 def by_levels(groups: Groups, ideals: Ideals | None, most: float = math.inf, *, in_a_row: bool,
               slacks: Sequence[float] = SLACKS) -> Found:
-    found = levels(groups, Budget(seconds=SECONDS), least=simple_bound(groups), in_a_row=in_a_row, shallower=slacks,
-                   ideals=ideals, most=most)
+    found = levels(groups, Budget(seconds=SECONDS), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row, most=most,
+                                                                 shallower=tuple(slacks)), ideals=ideals)
     return Found((found.stages, *found.shallower) if found.stages else (), found.bound, found.ideals, found.cuts)
 
 
@@ -184,7 +184,7 @@ SOLVERS: dict[str, Callable[[Groups, Ideals | None, float], Found]] = {
     "pipedream": pipedream_solver}
 
 
-def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
+def run(groups: Groups, slicing: Division, *, in_a_row: bool) -> dict[str, Any]:
     """The step of 1F1B on these stages and what they hold."""
     stages, works, after = staged(groups, slicing, in_a_row=in_a_row)
     problem = groups.problem
@@ -196,7 +196,7 @@ def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
             "activations_gib": max(stage.activations for stage in stages) / 2**30}
 
 
-def staged(groups: Groups, slicing: Slicing, *, in_a_row: bool
+def staged(groups: Groups, slicing: Division, *, in_a_row: bool
            ) -> tuple[tuple[Stage, ...], list[StageWork], tuple[tuple[int, ...], ...]]:
     """The stages, checked; what each does; and which follow each."""
     problem = groups.problem
@@ -213,7 +213,7 @@ def staged(groups: Groups, slicing: Slicing, *, in_a_row: bool
     return stages, work_of(problem, stages), after
 
 
-def searched(groups: Groups, slicing: Slicing, seconds: float, *, in_a_row: bool) -> dict[str, float]:
+def searched(groups: Groups, slicing: Division, seconds: float, *, in_a_row: bool) -> dict[str, float]:
     """What weft's search finds for these stages, none replicated, in any order of their blocks."""
     _, works, after = staged(groups, slicing, in_a_row=in_a_row)
     if any(work.all_reduce for work in works):
@@ -231,7 +231,7 @@ def solved_at(case: Case, name: str, size: int, most: float) -> tuple[Found, flo
         try:
             found = SOLVERS[name](groups, case.ideals(name), most)
         except TooWide:
-            start = first_row(groups, Budget())
+            start = first_chain(groups, Budget())
             found = Found((start,) if start else (), simple_bound(groups), proven=False)
         case.found[name, size] = found, time.process_time() - began
     return case.found[name, size]

@@ -15,7 +15,7 @@ from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemor
 
 @st.composite
 def _problems(draw: st.DrawFn, rules: Rules, *, kinds: bool = False) -> MemoryProblem:
-    """Chains of up to six operators on up to three stages, from roomy to hopeless; ``kinds`` repeats operators."""
+    """Chains of up to six operators on up to three stages, from roomy to infeasible; ``kinds`` repeats operators."""
     def operator(name: str, kind: str) -> ChainOperator:
         output = draw(st.integers(0, 12))
         return ChainOperator(

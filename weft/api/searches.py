@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.app.sweep.run import SweepProgress
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
-    from weft.solver.placement.chain.place import Step
+    from weft.solver.placement.bracket import Step
     from weft.solver.placement.placement import Placement
     from weft.solver.placement.problem import PlacementProblem
     from weft.solver.problem import Number

@@ -9,17 +9,17 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget, run
+from weft.solver.placement.division import Division
 from weft.solver.placement.encoding.least_load import bound_loads, read_stages
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
 from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.orders.slice_order import Slicing
 from weft.solver.placement.windows import windows_of
 
 __all__ = ["least_latency"]
 
 
-def least_latency(groups: Groups, budget: Budget, limit: float, known: float) -> tuple[Slicing | None, float]:
+def least_latency(groups: Groups, budget: Budget, limit: float, known: float) -> tuple[Division | None, float]:
     """Stages with no load above ``limit`` and a latency below ``known``, or ``None``; and a lower bound on the latency
     of all placements with no load above ``limit``.
 

@@ -23,22 +23,21 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget, run
+from weft.solver.placement.division import Division
 from weft.solver.placement.encoding.least_load import bound_loads, load_in_ticks, read_stages
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
 from weft.solver.placement.encoding.threshold_memory import memory_terms
-from weft.solver.placement.groups import Groups, reduced
-from weft.solver.placement.orders.slice_order import Slicing
+from weft.solver.placement.groups import Groups, neighbours, waits
 from weft.solver.placement.windows import windows_of
 
-__all__ = ["Found", "least_bottleneck_by_depth", "least_depth", "least_depths",
-           "waits"]
+__all__ = ["Found", "least_bottleneck_by_depth", "least_depth", "least_depths"]
 
 
 @dataclass(frozen=True)
 class Found:
     """``stages`` or ``None``; ``bound`` on what was minimised; ``infeasible``: proven that there is nothing."""
 
-    stages: Slicing | None
+    stages: Division | None
     bound: float
     infeasible: bool
 
@@ -65,7 +64,7 @@ def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None 
     return Found(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
 
 
-def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Slicing | None, least: float) -> Found:
+def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | None, least: float) -> Found:
     """Stages within the memory that their depth asks for, whose largest load is less than that of ``start`` and as
     small as possible. ``least``: a lower bound that is known."""
     cutoff = start.value if start is not None else math.inf
@@ -95,9 +94,7 @@ def least_depths(groups: Groups, limit: float) -> list[int]:
     pieces from the end of a path gives the fewest of them; of all paths that leave a group the one counts that needs
     most, and of equal ones the one whose last piece is fullest, since adding an operator keeps that order.
     """
-    after: list[list[int]] = [[] for _ in range(groups.count)]
-    for first, second in waits(groups):
-        after[first].append(second)
+    _, after = neighbours(groups.count, waits(groups))
     room = limit * (1 + 1e-9)
     found: list[tuple[int, float]] = [(1, 0.0)] * groups.count
     for group in reversed(range(groups.count)):
@@ -105,15 +102,6 @@ def least_depths(groups: Groups, limit: float) -> list[int]:
         time = float(groups.least[group])
         found[group] = (pieces, load + time) if load + time <= room else (pieces + 1, time)
     return [pieces for pieces, _ in found]
-
-
-def waits(groups: Groups) -> list[tuple[int, int]]:
-    """Pairs of groups (before, after) of which the second waits for the first, without those that others imply.
-
-    ``groups.order`` may hold more: an order that interchangeable groups were put into makes no stage deeper.
-    """
-    place = groups.spread(range(groups.count))
-    return list(reduced(groups.count, {(place[a], place[b]) for a, b in groups.problem.order if place[a] != place[b]}))
 
 
 class _DepthRows:

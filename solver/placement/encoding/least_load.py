@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget, Outcome, run
+from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate
 from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.orders.slice_order import Slicing, largest_load
 from weft.solver.placement.windows import Windows, capacity_of, windows_of
 
 __all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
@@ -38,14 +38,14 @@ class Solved:
     """``stages``: what was found below the cutoff, or ``None``. ``bound``: no placement of these groups has a smaller
     largest load. ``infeasible``: nothing fits at all (only where there was no cutoff)."""
 
-    stages: Slicing | None
+    stages: Division | None
     bound: float
     proven: bool
     infeasible: bool
     deterministic: float
 
 
-def least_bottleneck(groups: Groups, budget: Budget, start: Slicing | None, least: float, *,
+def least_bottleneck(groups: Groups, budget: Budget, start: Division | None, least: float, *,
                      windows: Windows | None = None, options: Options = EVERYTHING,
                      deterministic: float = float("inf")) -> Solved:
     """A placement that is better than ``start`` and whose largest load is as small as possible.
@@ -99,7 +99,7 @@ def _total_row(threshold: Threshold, bottleneck: cp_model.IntVar) -> None:
     threshold.model.add(math.ceil(share * _PARTS * (1 + 1e-9)) * bottleneck >= _PARTS * work)
 
 
-def read_stages(threshold: Threshold, outcome: Outcome) -> Slicing:
+def read_stages(threshold: Threshold, outcome: Outcome) -> Division:
     """The stages of a solution, with the largest load counted from the groups' real costs."""
     def holds(literal: Literal) -> bool:
         return literal if isinstance(literal, bool) else bool(outcome.solver.boolean_value(literal))
@@ -111,10 +111,10 @@ def read_stages(threshold: Threshold, outcome: Outcome) -> Slicing:
         if inside:
             kind = next(k for k, on in enumerate(threshold.kind[stage]) if holds(on))
             found.append((kind, inside))
-    return Slicing(largest_load(groups, found), tuple(found))
+    return Division(largest_load(groups, found), tuple(found))
 
 
-def load_in_ticks(groups: Groups, slicing: Slicing, ticks: Ticks) -> int:
+def load_in_ticks(groups: Groups, slicing: Division, ticks: Ticks) -> int:
     """The largest load of ``slicing`` as rows count it: every cost rounded down by itself."""
     stage_of = {group: index for index, (_, inside) in enumerate(slicing.stages) for group in inside}
     loads = [sum(ticks.down(float(groups.times[group, kind])) for group in inside) for kind, inside in slicing.stages]

@@ -200,8 +200,9 @@ class StageMeasure:
 @dataclass(frozen=True)
 class MemoryPlan:
     """Stage s is operators ``cuts[s]`` to ``cuts[s + 1] - 1``. ``modes``: one an operator. ``inputs``: one a stage,
-    what happens to what it receives (keep or offload). ``bound``: nanoseconds that no plan of the problem is below (of
-    those whose recompute buffers go by class, with ``strict`` rules: :mod:`weft.solver.placement.memory.stage_oracle`)."""
+    what happens to what it receives (keep or offload). ``bound``: nanoseconds that no plan of the problem is below;
+    with ``strict`` rules, of those whose recompute buffers go by class
+    (:mod:`weft.solver.placement.memory.stage_oracle`)."""
 
     problem: MemoryProblem
     cuts: tuple[int, ...]

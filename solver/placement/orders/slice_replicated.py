@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.groups import Groups, room
-from weft.solver.placement.orders.slice_order import Slicing, interval_sums, interval_transfers, largest_load
+from weft.solver.placement.orders.intervals import interval_sums, interval_transfers
 
 __all__ = ["slice_replicated", "slices_by_stages"]
 
 
-def slice_replicated(groups: Groups, order: Sequence[int]) -> Slicing | None:
+def slice_replicated(groups: Groups, order: Sequence[int]) -> Division | None:
     """The best way to cut ``order`` into stages on the devices of the only kind there is, or ``None`` if none fits.
 
     Raises ``ValueError`` where there are several kinds.
@@ -25,7 +26,7 @@ def slice_replicated(groups: Groups, order: Sequence[int]) -> Slicing | None:
     return min(slices_by_stages(groups, order), key=lambda row: row.value, default=None)
 
 
-def slices_by_stages(groups: Groups, order: Sequence[int]) -> list[Slicing]:
+def slices_by_stages(groups: Groups, order: Sequence[int]) -> list[Division]:
     """Likewise the best for every number of stages that fits, by rising number."""
     problem, n, chosen = groups.problem, len(order), list(order)
     k, = (k for k, kind in enumerate(problem.kinds) if kind.count)
@@ -57,14 +58,14 @@ def slices_by_stages(groups: Groups, order: Sequence[int]) -> list[Slicing]:
                 better = here < value
                 value[better], cut[stages, used][better], degree_of[stages, used][better] = here[better], at[better], d
 
-    def read(stages: int, used: int) -> Slicing:
+    def read(stages: int, used: int) -> Division:
         parts, on, i = [], [], 0
         while i < n:
             d, j = int(degree_of[stages, used, i]), int(cut[stages, used, i])
             parts.append((k, tuple(chosen[i:j])))
             on.append(degrees[d][0])
             stages, used, i = stages - 1, used - degrees[d][0], j
-        return Slicing(largest_load(groups, parts, on), tuple(parts), tuple(on))
+        return Division(largest_load(groups, parts, on), tuple(parts), tuple(on))
 
     best = table[:, :, 0].argmin(axis=1)
     return [read(stages, int(used)) for stages, used in enumerate(best) if np.isfinite(table[stages, used, 0])]

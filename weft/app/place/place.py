@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from weft.app.lib.options import SearchOptions
 from weft.models.graph.operators import OperatorGraph
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
-from weft.solver.placement.chain.place import Step, place
+from weft.solver.placement.bracket import Step
+from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import DeviceKind, PlacementError, PlacementProblem

@@ -6,26 +6,49 @@ How deep a stage is, and so what it holds, is known when it is packed. A heurist
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, Self
 
 from weft.solver.cpsat.solve import Budget
+from weft.solver.placement.chain.chain_bracket import ChainBracket
+from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.groups import Groups, room
-from weft.solver.placement.orders.slice_order import Slicing, largest_load
+from weft.solver.placement.orders.depth_first import depth_first_order
+from weft.solver.placement.params import PARAMS, PlacementParams
 
-__all__ = ["best_packing"]
+__all__ = ["Packing", "best_packing"]
 
-#: The first limits, in parts of the bound; then halfway between what fails and what succeeds, so many times.
-_LIMITS, _HALVINGS = (1.02, 1.1, 1.3, 1.6, 2.0, 3.0, 5.0, 10.0, 100.0, 1e4, float("inf")), 6
+
+class Packing:
+    """Graphs of which no order can be cut in the best way soon: two orders are packed, so that a search that is stopped
+    has something."""
+
+    name: ClassVar[str] = "packing"
+
+    @classmethod
+    def of(cls, bracket: ChainBracket) -> Self | None:
+        return cls() if bracket.is_large(bracket.groups) else None
+
+    def improve(self, bracket: ChainBracket, share: float) -> bool:
+        groups = bracket.groups
+        chance = random.Random(bracket.budget.seed)
+        for order in (range(groups.count), depth_first_order(groups, chance, backwards=True)):
+            best_packing(groups, order, bracket.bound, bracket.budget, partial(bracket.offer, groups), bracket.params)
+            if bracket.over:
+                break
+        return False
 
 
 def best_packing(groups: Groups, order: Sequence[int], least: float, budget: Budget,
-                 on_better: Callable[[Slicing], None]) -> None:
-    """Pack ``order`` under smaller and smaller limits until ``budget`` ends; ``on_better`` hears of what fits.
+                 on_better: Callable[[Division], None], params: PlacementParams = PARAMS) -> None:
+    """Pack ``order`` under smaller and smaller limits until ``budget`` ends; ``on_better`` gets what fits.
 
     ``least``: a bound on the largest load.
     """
     failed = least
-    for part in _LIMITS:
+    for part in params.packing_limits:
         limit = max(least, 1e-300) * part
         found = _pack(groups, order, limit)
         if found is not None:
@@ -35,7 +58,7 @@ def best_packing(groups: Groups, order: Sequence[int], least: float, budget: Bud
     else:
         return
     best = found.value
-    for _ in range(_HALVINGS):
+    for _ in range(params.packing_halvings):
         if budget.spent or best <= failed * 1.01:
             return
         limit = (failed + best) / 2
@@ -47,7 +70,7 @@ def best_packing(groups: Groups, order: Sequence[int], least: float, budget: Bud
             on_better(found)
 
 
-def _pack(groups: Groups, order: Sequence[int], limit: float) -> Slicing | None:
+def _pack(groups: Groups, order: Sequence[int], limit: float) -> Division | None:
     """``order`` in stages with no load above ``limit``, or ``None`` if it is too much for the devices."""
     left = [kind.count for kind in groups.problem.kinds]
     stages: list[tuple[int, tuple[int, ...]]] = []
@@ -62,7 +85,7 @@ def _pack(groups: Groups, order: Sequence[int], limit: float) -> Slicing | None:
         left[kind] -= 1
         end = start
     stages.reverse()
-    return Slicing(largest_load(groups, stages), tuple(stages))
+    return Division(largest_load(groups, stages), tuple(stages))
 
 
 def _furthest(groups: Groups, order: Sequence[int], end: int, kind: int, limit: float, depth: int) -> int:

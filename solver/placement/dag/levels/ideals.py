@@ -1,12 +1,11 @@
-"""A graph as a set of paths, its ideals, and the levels that can be taken off the end of each.
+"""The ideals of a graph that is a set of paths, and the levels that can be taken off the end of each.
 
-An *ideal* is a set of groups that nothing outside comes before. The graph is a set of *paths*, each group but a path's
-first and last having one neighbour on either side, so an ideal is one number a path: how many of its groups, from its
-start, are in it. A *level* is what is in an ideal and not in a smaller one; it falls into connected *pieces*.
+An *ideal* is a set of groups that nothing outside comes before: one number a path
+(:mod:`weft.solver.placement.dag.levels.paths`), how many of its groups, from its start, are in it. A *level* is what is
+in an ideal and not in a smaller one; it falls into connected *pieces*.
 
-Paths that cost, hold and send the same between the same neighbours are interchangeable, a *family*: exchanging two of
-them leaves the graph as it is. So ideals are named by how many groups of a family's paths they hold, falling, and a
-level by which segments of which families it has; only one of those that differ by the paths' names is kept.
+Ideals are named by how many groups of a family's paths they hold, falling, and a level by which segments of which
+families it has; only one of those that differ by the names of interchangeable paths is kept.
 """
 
 from __future__ import annotations
@@ -21,15 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.bounds import least_times, least_work
-from weft.solver.placement.dag.depth_encoding import waits
-from weft.solver.placement.groups import Groups
+from weft.solver.placement.dag.levels.paths import Paths
+from weft.solver.placement.groups import Groups, least_times, least_work, waits
+from weft.solver.placement.params import PARAMS
 
-__all__ = ["MAX_CUTS", "Cuts", "Ideal", "Ideals", "Piece", "TooWide"]
-
-MAX_CUTS = 2_000_000
-#: Graphs with more names of ideals are given up at once.
-_HOPELESS = 10**9
+__all__ = ["Cuts", "Ideal", "Ideals", "Piece", "TooWide"]
 
 Ideal: TypeAlias = tuple[int, ...]
 #: What a piece, or a stage, holds, sorted: of a path of a family the groups from one place up to another.
@@ -57,13 +52,15 @@ class Ideals:
     ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone: a tensor may join them.
     """
 
-    def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool, twins: bool,
-                 max_cuts: int = MAX_CUTS, alike: Ideals | None = None) -> None:
+    def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool,
+                 twins: bool = True, max_cuts: int = PARAMS.max_cuts, alike: Ideals | None = None) -> None:
         self.groups, self.budget, self.limit, self.devices = groups, budget, limit, devices
         self.in_a_row, self.max_cuts = in_a_row, max_cuts
         if not in_a_row and _has_loose_net(groups):
             raise TooWide("a tensor joins operators of which neither comes before the other")
-        self._find_paths(twins)
+        self.form = Paths.of(groups, twins=twins)
+        self.paths, self.families, self.followers = self.form.paths, self.form.families, self.form.followers
+        self.family, self._twin = self.form.family, self.form.has_twin  # a twin: so is the path before it
         self.least, self.work = least_times(groups).tolist(), least_work(groups).tolist()
         self.least_before, self.work_before = self.sums(self.least), self.sums(self.work)
         self.all: list[Ideal] = []
@@ -75,12 +72,10 @@ class Ideals:
         self.whole = self._register(tuple(map(len, self.paths)))
         self._names = math.prod(math.comb(len(family) + len(self.paths[family.start]), len(family))
                                 for family in self.families)  # of ideals, were no path before another
-        if alike is not None and math.isinf(alike.limit) and alike._form() == self._form():
+        if (alike is not None and math.isinf(alike.limit) and alike.in_a_row == self.in_a_row
+                and alike.form == self.form):
             self.limit, self.all, self.levels = alike.limit, alike.all, alike.levels
             self._number, self._level, self._cuts = alike._number, alike._level, alike._cuts
-
-    def _form(self) -> tuple[object, ...]:
-        return self.in_a_row, self.paths, self.families, self.followers
 
     @property
     def count(self) -> int:
@@ -95,49 +90,6 @@ class Ideals:
         """What such a piece has of it."""
         return sum(sums[self.families[f].start][end] - sums[self.families[f].start][start] for f, start, end in piece)
 
-    def _find_paths(self, twins: bool) -> None:
-        groups = self.groups
-        after: list[list[int]] = [[] for _ in range(groups.count)]
-        before: list[list[int]] = [[] for _ in range(groups.count)]
-        for first, second in waits(groups):
-            after[first].append(second)
-            before[second].append(first)
-        paths: list[list[int]] = []
-        on: dict[int, int] = {}
-        for group in range(groups.count):
-            if len(before[group]) == 1 and len(after[before[group][0]]) == 1:
-                paths[on[before[group][0]]].append(group)
-                on[group] = on[before[group][0]]
-            else:
-                on[group] = len(paths)
-                paths.append([group])
-        families: dict[object, list[int]] = {}
-        for index, path in enumerate(paths):
-            place = {group: -1 - i for i, group in enumerate(path)}
-            nets = sorted((tuple(sorted(place.get(g, g) for g in groups.nets[i].groups)), groups.nets[i].cost)
-                          for i in {i for group in path for i in groups.nets_of[group]})
-            costs = tuple((*(tuple(times[g].tolist()) for _, times in groups.degrees), groups.resident[g],
-                           groups.per_micro_batch[g]) for g in path)
-            key = (tuple(before[path[0]]), tuple(after[path[-1]]), tuple(nets), costs)
-            families.setdefault(key if twins else index, []).append(index)
-        # From the end: a path after all that follow it. Interchangeable ones side by side.
-        waiting = sorted(families.values(), key=lambda family: -max(paths[index][-1] for index in family))
-        ranked: list[list[int]] = []
-        done: set[int] = set()
-        while waiting:
-            family = next(f for f in waiting
-                          if all(on[g] in done for index in f for g in after[paths[index][-1]]))
-            waiting.remove(family)
-            ranked.append(family)
-            done.update(family)
-        order = [index for family in ranked for index in family]
-        new = {index: i for i, index in enumerate(order)}
-        self.paths = [paths[index] for index in order]
-        self.families = [range(new[family[0]], new[family[0]] + len(family)) for family in ranked]
-        self.family = [number for number, family in enumerate(self.families) for _ in family]
-        self._twin = [family.start < i for family in self.families for i in family]  # so is the path before it
-        self.followers = [[new[on[g]] for g in after[path[-1]]] for path in self.paths]
-
     # -- names -------------------------------------------------------------------------------------------------------
 
     def name(self, ideal: Sequence[int]) -> Ideal:
@@ -149,7 +101,7 @@ class Ideals:
     def members(self, piece: Piece) -> list[int]:
         """Groups that such a piece, or stage, can be made of."""
         taken = [family.start for family in self.families]
-        found = []
+        found: list[int] = []
         for family, start, end in piece:
             found.extend(self.paths[taken[family]][start:end])
             taken[family] += 1
@@ -167,7 +119,7 @@ class Ideals:
     def cuts(self, number: int) -> Cuts:
         """The levels that can be taken off ideal ``number``."""
         if number not in self._cuts:
-            if self._names > _HOPELESS:
+            if self._names > PARAMS.max_names:
                 raise TooWide(f"up to {self._names:.0e} ideals")
             rests: list[int] = []
             levels: list[int] = []

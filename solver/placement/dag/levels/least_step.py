@@ -19,62 +19,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.dag.depth_encoding import waits
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_program import Program
-from weft.solver.placement.groups import Groups, Times
-from weft.solver.placement.orders.slice_order import Slicing
+from weft.solver.placement.dag.levels.ways import ways_of
+from weft.solver.placement.division import Division
+from weft.solver.placement.groups import Groups
+from weft.solver.placement.params import PARAMS, PlacementParams
 
-__all__ = ["LeastStep", "Ways", "least_step", "ways_of"]
-
-#: Bisection stops at this fraction.
-_CLOSE = 5e-3
-
-
-@dataclass(frozen=True)
-class Ways:
-    """Per group the longest way that ends with it, forwards, and there and back; ``before``: groups directly before
-    it; ``longest``: the longest way there and back."""
-
-    forward: tuple[float, ...]
-    both: tuple[float, ...]
-    before: tuple[tuple[int, ...], ...]
-
-    @property
-    def longest(self) -> float:
-        return max(self.both)
-
-    def to(self, stage: set[int]) -> tuple[float, float]:
-        """The longest way to a stage of these groups: forwards, and there and back."""
-        entries = {other for group in stage for other in self.before[group]} - stage
-        return (max((self.forward[other] for other in entries), default=0.0),
-                max((self.both[other] for other in entries), default=0.0))
-
-
-def ways_of(groups: Groups) -> Ways:
-    """The ways of a graph."""
-    nodes = groups.problem.nodes
-    rows = [(1, [node.times for node in nodes]),
-            *((degree.devices, list(degree.times)) for degree in groups.problem.degrees)]
-    least = np.array([min(time for devices, times in rows if devices <= groups.problem.devices
-                          for time, kind in zip(times[i], groups.problem.kinds, strict=True)
-                          if time is not None and kind.count) for i in range(len(nodes))])
-    ahead = least * [node.forward for node in nodes]
-    before: list[list[int]] = [[] for _ in range(groups.count)]
-    for first, second in waits(groups):
-        before[second].append(first)
-
-    def longest(times: Times) -> tuple[float, ...]:
-        found: list[float] = []
-        for group, members in enumerate(groups.members):
-            ready = max((found[other] for other in before[group]), default=0.0)
-            found.append(ready + float(times[list(members)].sum()))
-        return tuple(found)
-
-    return Ways(longest(ahead), longest(least), tuple(map(tuple, before)))
+__all__ = ["LeastStep", "least_step"]
 
 
 @dataclass(frozen=True)
@@ -83,11 +36,11 @@ class LeastStep:
     which would allow about that, if their schedule lost no more time (none where all exceed what was asked for)."""
 
     bound: float
-    stages: tuple[Slicing, ...]
+    stages: tuple[Division, ...]
 
 
 def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
-               ideals: Ideals | None = None) -> LeastStep:
+               ideals: Ideals | None = None, params: PlacementParams = PARAMS) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
     ``least``: a bound on the least largest load; ``ideals``, and
@@ -101,14 +54,14 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
     low, high = max(least, ways.longest / count), most / count * (1 + 1e-9)
     if low >= high:
         return LeastStep(most, ())
-    ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False, twins=True,
-                    alike=ideals)
+    ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False,
+                    max_cuts=params.max_cuts, alike=ideals)
     program = Program(ideals, there[0], ways)
     plain = Program(ideals, there[0])
     degree = {r: d for d, (r, _) in enumerate(plain.degrees)}
-    found: list[Slicing] = []
+    found: list[Division] = []
     middle = high
-    while high > low * (1 + _CLOSE):
+    while high > low * (1 + params.step_gap):
         better = program.run(middle)
         if better is None:
             low = middle

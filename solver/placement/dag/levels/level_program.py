@@ -18,22 +18,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.placement.dag.levels.ideals import Ideals, Piece, TooWide
+from weft.solver.placement.dag.levels.ways import Ways
+from weft.solver.placement.division import Division
 from weft.solver.placement.groups import room
-from weft.solver.placement.orders.slice_order import Slicing
-
-if TYPE_CHECKING:
-    from weft.solver.placement.dag.levels.least_step import Ways
+from weft.solver.placement.params import PARAMS
 
 __all__ = ["Program"]
 
-#: So many different times, the longest, are counted in the bound on how many devices a rest needs.
-_CLASSES = 4
 #: In place of a limit of nothing at all, so that shares of it are numbers.
 _TINY = math.ulp(0.0)
 
@@ -43,9 +40,11 @@ Packing: TypeAlias = tuple[tuple[tuple[int, ...], int], ...]
 
 class Program:
     """One dynamic program a limit, over the same ideals. With ``ways`` a load is what a stage adds to a step, idle time
-    included, a micro-batch (:mod:`weft.solver.placement.dag.levels.least_step`)."""
+    included, a micro-batch (:mod:`weft.solver.placement.dag.levels.least_step`). ``heavy_times``: so many different
+    times of groups, the longest, count in what a rest needs."""
 
-    def __init__(self, ideals: Ideals, kind: int, ways: Ways | None = None) -> None:
+    def __init__(self, ideals: Ideals, kind: int, ways: Ways | None = None, *,
+                 heavy_times: int = PARAMS.heavy_times) -> None:
         groups = ideals.groups
         self.ideals, self.groups, self.kind, self.ways = ideals, groups, kind, ways
         device = groups.problem.kinds[kind]
@@ -58,7 +57,7 @@ class Program:
         self._packed = 0
         times = self.degrees[0][1]
         self.heavy = [[g for g in range(groups.count) if times[g] >= time]
-                      for time in sorted({t for t in times if t > 0})[-_CLASSES:]]
+                      for time in sorted({t for t in times if t > 0})[-heavy_times:]]
         self._work_left: list[float] = []
         self._heavy_left: list[list[int]] = []
         self._level_work: list[float] = []
@@ -66,7 +65,7 @@ class Program:
 
     # -- one limit -----------------------------------------------------------------------------------------------
 
-    def run(self, limit: float, *, fewest: bool = False) -> Slicing | None:
+    def run(self, limit: float, *, fewest: bool = False) -> Division | None:
         """The shallowest stages within ``limit`` on the devices there are, with ``fewest`` on as few of them as that
         depth takes; ``None``: there are none."""
         ideals, none = self.ideals, self.count + 1
@@ -243,7 +242,7 @@ class Program:
 
     # -- the answer ----------------------------------------------------------------------------------------------
 
-    def _read(self, parents: Sequence[dict[int, tuple[int, int, int]]], limit: float) -> Slicing:
+    def _read(self, parents: Sequence[dict[int, tuple[int, int, int]]], limit: float) -> Division:
         """The stages, first to last. Ideals are named canonically, so paths are followed by their new names."""
         ideals, number = self.ideals, 0
         steps: list[tuple[int, int, int]] = []
@@ -266,5 +265,5 @@ class Program:
                     moved[p] = names[old]
             names = moved
         degree = {r: d for d, (r, _) in enumerate(self.degrees)}
-        return Slicing(max(self.load(stage, degree[r]) for stage, r in found),
+        return Division(max(self.load(stage, degree[r]) for stage, r in found),
                        tuple((self.kind, stage) for stage, _ in found), tuple(r for _, r in found))

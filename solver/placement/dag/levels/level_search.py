@@ -3,7 +3,7 @@
 Under a limit on the load, the program of :mod:`weft.solver.placement.dag.levels.level_program` finds stages on the
 devices there are, as shallow as possible, or proves that there are none. So the least largest load is found by
 bisection and proven by a last run just below it. Cuts of the graph and what they need at least do not change from run
-to run: they are made once, for the largest load of a first placement in a row.
+to run: they are made once, for the largest load of a first chain.
 
 After the dynamic programs of Piper (Tarnawski et al., NeurIPS 2021: ideals, one stage each) and GraphPipe (Jeon et al.,
 ASPLOS 2025: series-parallel graphs by their splits); the levels are what makes it exact for graphs of stages of any
@@ -14,26 +14,33 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.dag.levels.ideals import MAX_CUTS, Ideals, TooWide
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_program import Program
+from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.orders.slice_order import Slicing, depth_first_order
+from weft.solver.placement.orders.depth_first import depth_first_order
 from weft.solver.placement.orders.slice_replicated import slice_replicated
+from weft.solver.placement.params import PARAMS, PlacementParams
 
-__all__ = ["LevelSolved", "TooWide", "first_row", "levels"]
+__all__ = ["LevelGoal", "LevelSolved", "first_chain", "levels"]
 
-#: Bisection stops at this fraction between limits; the last run then proves the rest.
-_CLOSE = 2e-3
-#: Orders that are cut for a first placement.
-_ORDERS = 4
-#: One, of graphs of more groups.
-_MANY = 200
-#: Graphs of more groups are not looked at: their tables alone take seconds.
-_GROUPS = 500
+
+@dataclass(frozen=True)
+class LevelGoal:
+    """What is searched for. ``least``: a bound on the least largest load that is known. ``slack``: how much above the
+    least load the shallowest stages may have, as a share of it; ``shallower``: further slacks to give the shallowest
+    stages for. ``most``: larger loads are not wanted. ``in_a_row``: a chain of stages. ``max_cuts``: of ideals."""
+
+    least: float
+    slack: float = 0.0
+    shallower: tuple[float, ...] = ()
+    most: float = math.inf
+    in_a_row: bool = False
+    max_cuts: int = PARAMS.max_cuts
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class LevelSolved:
     that was asked for, the shallowest stages within it. ``ideals`` and ``cuts``: how many there were; ``steps``: levels
     that were packed or looked up in all."""
 
-    stages: Slicing | None
+    stages: Division | None
     bound: float
     least: float
     depth: int
@@ -51,81 +58,93 @@ class LevelSolved:
     ideals: int
     cuts: int
     steps: int
-    shallower: tuple[Slicing, ...] = ()
+    shallower: tuple[Division, ...] = ()
 
 
-def levels(groups: Groups, budget: Budget, *, least: float, slack: float = 0.0, in_a_row: bool = False,
-           twins: bool = True, start: Slicing | None = None, most: float = math.inf, shallower: Sequence[float] = (),
-           max_cuts: int = MAX_CUTS, ideals: Ideals | None = None,
-           on_found: Callable[[Slicing, float], None] = lambda *_: None) -> LevelSolved:
-    """The graph of stages (with ``in_a_row``: the row of stages) with the least largest load, and then the least depth
-    among those with a largest load no more than ``slack`` above it.
+def levels(groups: Groups, budget: Budget, goal: LevelGoal, *, ideals: Ideals | None = None,
+           on_found: Callable[[Division, float], None] = lambda *_: None,
+           params: PlacementParams = PARAMS) -> LevelSolved:
+    """The graph of stages (with ``goal.in_a_row``: the chain) with the least largest load, and then the least depth
+    among those with a largest load no more than ``goal.slack`` above it. If there are no stages with less than
+    ``goal.most``, ``bound`` is that.
 
-    ``least``: a bound on the least largest load that is known; ``start``: stages in a row that are known to fit;
-    ``most``: larger loads are not wanted (``bound`` is then that, if there are no stages with less);
-    ``shallower``: further slacks to give the shallowest stages for. Without ``twins`` interchangeable paths are told
-    apart all the same, as the published programs do (to measure what it costs). ``ideals``: of the same graph with
-    other costs, made without a limit, to be used again. ``on_found`` hears of stages and of a bound on the largest
-    load, as they are found. Raises :class:`TooWide` where the devices are of several kinds,
-    a graph has too many ideals, a tensor joins operators of a level that nothing else does, or the budget ends first.
+    ``ideals``: of the same graph with other costs, made without a limit, to be used again. ``on_found`` gets stages and
+    a bound on the largest load, as they are found. Raises :class:`~weft.solver.placement.dag.levels.ideals.TooWide`
+    where the devices are of several kinds, a graph has too many ideals, a tensor joins operators of a level that
+    nothing else does, or the budget ends first.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
     if len(there) != 1:
         raise TooWide("several kinds of device")
-    if groups.count > _GROUPS:
-        raise TooWide(f"more than {_GROUPS} groups")
-    kind = groups.problem.kinds[there[0]]
-    start = start or first_row(groups, budget)
+    if groups.count > params.level_groups:
+        raise TooWide(f"more than {params.level_groups} groups")
+    start = first_chain(groups, budget, params)
     if start is not None:
-        on_found(start, least)
-    slowest = max(float(times[:, there[0]].sum()) for devices, times in groups.degrees if devices <= kind.count)
-    top = start.value if start else slowest + sum(net.cost for net in groups.nets) * kind.transfer_factor
-    top = max(min(top, most), least) * (1 + 1e-9)
-    widest = top * (1 + max((slack, *shallower))) * (1 + 1e-9)
-    ideals = Ideals(groups, budget, limit=widest, devices=kind.count, in_a_row=in_a_row, twins=twins,
-                    max_cuts=max_cuts, alike=ideals)
-    program = Program(ideals, there[0])
+        on_found(start, goal.least)
+    top = _largest_limit(groups, there[0], start, goal)
+    widest = top * (1 + max((goal.slack, *goal.shallower))) * (1 + 1e-9)
+    ideals = Ideals(groups, budget, limit=widest, devices=groups.problem.kinds[there[0]].count,
+                    in_a_row=goal.in_a_row, max_cuts=goal.max_cuts, alike=ideals)
+    program = Program(ideals, there[0], heavy_times=params.heavy_times)
+    found, low = _first_below(program, max(goal.least, program.crowded()), top, params.bisection_gap)
+    if found is None:
+        return LevelSolved(None, low if goal.most < math.inf else math.inf, math.inf, 0, math.inf, len(ideals.all),
+                           ideals.count, program.steps)
+    found, low = _bisected(program, found, low, params.bisection_gap, on_found)
+    limit = found.value * (1 + goal.slack + 1e-9)
+    shallowest = program.run(limit, fewest=True)
+    assert shallowest is not None
+    depth = program.depth
+    further = [program.run(found.value * (1 + slack + 1e-9), fewest=True) for slack in goal.shallower]
+    return LevelSolved(shallowest, min(low, found.value), found.value, depth, limit, len(ideals.all), ideals.count,
+                       program.steps, tuple(division for division in further if division is not None))
 
-    least = max(least, program.crowded())
-    low, found, more = least, None, _CLOSE
+
+def _largest_limit(groups: Groups, kind: int, start: Division | None, goal: LevelGoal) -> float:
+    """A load that some stages keep to, or which is more than is wanted, or more than all stages can have."""
+    device = groups.problem.kinds[kind]
+    slowest = max(float(times[:, kind].sum()) for devices, times in groups.degrees if devices <= device.count)
+    top = start.value if start else slowest + sum(net.cost for net in groups.nets) * device.transfer_factor
+    return max(min(top, goal.most), goal.least) * (1 + 1e-9)
+
+
+def _first_below(program: Program, least: float, top: float, gap: float) -> tuple[Division | None, float]:
+    """Stages within ``top``, or ``None``, and the largest limit refuted (``top`` where it is). Small limits leave
+    little to look at: upwards, in growing steps."""
+    low, found, more = least, None, gap
     limit = -1.0
-    while found is None and limit < top:  # small limits leave little to look at: upwards, in growing steps
+    while found is None and limit < top:
         limit = min(top, low * (1 + more)) if least > 0 else top
         found = program.run(limit)
         low, more = (limit, more * 4) if found is None else (low, more)
-    if found is None:
-        return LevelSolved(None, limit if most < math.inf else math.inf, math.inf, 0, math.inf, len(ideals.all),
-                           ideals.count, program.steps)
+    return found, low
+
+
+def _bisected(program: Program, found: Division, low: float, gap: float,
+              on_found: Callable[[Division, float], None]) -> tuple[Division, float]:
+    """The stages with the least largest load, and a bound that proves it."""
     on_found(found, low)
     just_below = True  # often what was found is the best there is
     while found.value > low * (1 + 1e-9):
-        just_below = just_below or found.value <= low * (1 + _CLOSE)
+        just_below = just_below or found.value <= low * (1 + gap)
         limit = found.value * (1 - 1e-9) if just_below else (low + found.value) / 2
         better, just_below = program.run(limit), False
         low, found = (limit, found) if better is None else (low, better)
         on_found(found, low)
-    limit = found.value * (1 + slack + 1e-9)
-    shallow = program.run(limit, fewest=True)
-    assert shallow is not None
-    depth, further = program.depth, []
-    for more in shallower:
-        if (row := program.run(found.value * (1 + more + 1e-9), fewest=True)) is not None:
-            further.append(row)
-    return LevelSolved(shallow, min(low, found.value), found.value, depth, limit, len(ideals.all), ideals.count,
-                       program.steps, tuple(further))
+    return found, low
 
 
-def first_row(groups: Groups, budget: Budget) -> Slicing | None:
-    """The best stages in a row of a few orders of the groups, on the devices of the only kind; a row holds no less than
-    the same stages as a graph."""
+def first_chain(groups: Groups, budget: Budget, params: PlacementParams = PARAMS) -> Division | None:
+    """The best chain of stages of a few orders of the groups, on the devices of the only kind; a chain holds no less
+    than the same stages as a graph."""
     chance = random.Random(budget.seed)
     orders = [list(range(groups.count)),
-              *(depth_first_order(groups, chance, backwards=bool(i % 2)) for i in range(_ORDERS - 1))]
-    best: Slicing | None = None
+              *(depth_first_order(groups, chance, backwards=bool(i % 2)) for i in range(params.chain_orders - 1))]
+    best: Division | None = None
     for number, order in enumerate(orders):
-        if number and (budget.spent or groups.count > _MANY):
+        if number and (budget.spent or groups.count > params.few_orders_groups):
             break
-        row = slice_replicated(groups, order)
-        if row is not None and (best is None or row.value < best.value):
-            best = row
+        chain = slice_replicated(groups, order)
+        if chain is not None and (best is None or chain.value < best.value):
+            best = chain
     return best
