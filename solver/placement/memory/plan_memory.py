@@ -27,11 +27,9 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.memory.classes import modes_of
 from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, Mode
 from weft.solver.placement.memory.stage_oracle import StageOracle
+from weft.solver.placement.params import PARAMS
 
-__all__ = ["MemoryPlanNotFound", "NoMemoryPlan", "least_bottleneck", "plan_memory"]
-
-#: The first step above the lower bound, as a share of it; doubled until a plan exists.
-_STEP = 0.01
+__all__ = ["LimitSearch", "MemoryPlanNotFound", "NoMemoryPlan", "least_bottleneck", "plan_memory"]
 
 
 class NoMemoryPlan(ValueError):
@@ -58,14 +56,15 @@ def plan_memory(problem: MemoryProblem, *, gap: float = 1e-4, time_limit: float 
     none fits, :class:`MemoryPlanNotFound` where none was found, and ``KeyboardInterrupt`` where none was until then.
     """
     budget = budget or Budget(seconds=time_limit, seed=seed)
-    search = _Search(problem, budget)
+    search = LimitSearch(problem, budget)
     lower, cuts = search.narrow(gap, at_least, None if start is None else start.time)
     if cuts is not None:
         return replace(search.plan(cuts), bound=lower)
     if start is not None:
         return replace(start, bound=min(lower, start.time))
     if search.ruled and not search.fits_nothing():
-        search = _Search(replace(problem, operators=tuple(replace(op, kind="") for op in problem.operators)), budget)
+        alone = replace(problem, operators=tuple(replace(op, kind="") for op in problem.operators))
+        search = LimitSearch(alone, budget)
         lower, cuts = search.narrow(gap, at_least)
         if cuts is not None:
             return replace(search.plan(cuts), problem=problem, bound=lower)
@@ -86,12 +85,14 @@ def least_bottleneck(problem: MemoryProblem, *, gap: float = 1e-3, time_limit: f
     nothing there (see :class:`~weft.solver.placement.memory.stage_oracle.StageOracle`).
     """
     least = replace(problem, rules="published", micro_batches=1, modes=problem.modes - {"offload"})
-    search = _Search(least, Budget(seconds=time_limit, seed=seed))
+    search = LimitSearch(least, Budget(seconds=time_limit, seed=seed))
     bound, cuts = search.narrow(gap)
     return inf if cuts is None and bound > search.slowest else bound
 
 
-class _Search:
+class LimitSearch:
+    """Plans of one problem within one limit after another; what is shown of single stages serves all limits."""
+
     def __init__(self, problem: MemoryProblem, budget: Budget) -> None:
         self.problem = problem
         self.budget = budget
@@ -122,7 +123,7 @@ class _Search:
             most = max(bound, known - 1)
         self.slowest = most
         best: tuple[int, ...] | None = None
-        step, limit = _STEP, bound + 1
+        step, limit = PARAMS.first_step, bound + 1
         while not self.budget.spent and limit <= most:
             try:
                 found, proven = self.cuts(limit)
@@ -153,7 +154,7 @@ class _Search:
     def fits_nothing(self) -> bool:
         """Whether it is proven that no plan fits, however its buffers are sized: not even with those of the published
         rules, which are no larger for any plan."""
-        relaxed = _Search(replace(self.problem, rules="published"), self.budget)
+        relaxed = LimitSearch(replace(self.problem, rules="published"), self.budget)
         cuts, proven = relaxed.cuts(self.slowest)
         return cuts is None and proven and not self.budget.spent
 

@@ -1,9 +1,8 @@
 """One stage of a memory plan: whether some operators from one to another fit a device within a time.
 
 The decision is how many operators of each class (:mod:`weft.solver.placement.memory.classes`) are recomputed and how
-many
-offloaded: integers, not one choice an operator. Three answers, the cheapest first: an upper bound on what can be saved
-(no), a greedy choice (yes), and CP-SAT (:mod:`weft.solver.placement.memory.stage_model`).
+many offloaded: integers, not one choice an operator. Three answers, the cheapest first: an upper bound on what can be
+saved (no), a greedy choice (yes), and CP-SAT (:mod:`weft.solver.placement.memory.stage_model`).
 
 With ``strict`` buffers a stage's recompute buffer is sized for the classes that are recomputed at all: as if all their
 operators in the stage were. Where every operator is a class of its own this is the largest run itself; otherwise it
@@ -18,13 +17,9 @@ from weft.solver.cpsat.solve import Budget, run
 from weft.solver.placement.memory.classes import Choice, Classes, Ints
 from weft.solver.placement.memory.plan import MemoryProblem
 from weft.solver.placement.memory.stage_model import StageModel
+from weft.solver.placement.params import PARAMS
 
 __all__ = ["StageOracle"]
-
-#: Thresholds of buffer sizes that the quick bound tells apart.
-_LEVELS = 12
-#: CP-SAT's deterministic seconds for one question about one stage.
-_EFFORT = 2.0
 
 
 class StageOracle:
@@ -44,8 +39,8 @@ class StageOracle:
         self._by_density = np.argsort(-density, kind="stable")
         self._by_size = np.argsort(-c.kept, kind="stable")
         sizes = np.unique(c.kept)
-        if len(sizes) > _LEVELS:
-            sizes = sizes[np.linspace(0, len(sizes) - 1, _LEVELS).round().astype(int)]
+        if len(sizes) > PARAMS.buffer_levels:
+            sizes = sizes[np.linspace(0, len(sizes) - 1, PARAMS.buffer_levels).round().astype(int)]
         self._levels = sizes
         self._recomputes = "recompute" in problem.modes
         self._offloads = "offload" in problem.modes
@@ -241,7 +236,7 @@ class StageOracle:
 
     def _run(self, model: StageModel) -> Choice | None:
         self.solved += 1
-        outcome = run(model.model, self.budget, deterministic=_EFFORT, presolve=True)
+        outcome = run(model.model, self.budget, deterministic=PARAMS.stage_effort, presolve=True)
         if not outcome.found:
             self.unknown += not outcome.infeasible
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +60,15 @@ def slice_order(groups: Groups, order: Sequence[int], budget: Budget | None = No
         best = min(best, (float(value[0]), used))
     if best[0] == float("inf"):
         return None
-    stages, used, i = [], best[1], 0
-    while i < n:
+    return _read(groups, chosen, best[1], came)
+
+
+def _read(groups: Groups, chosen: Sequence[int], used: tuple[int, ...],
+          came: Mapping[tuple[int, ...], tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Division:
+    """The stages of the whole order on ``used`` devices of each kind; ``came``: by devices used, kind and end of the
+    first stage from each place on."""
+    stages, i = [], 0
+    while i < len(chosen):
         kind_of, cut = came[used]
         k, j = int(kind_of[i]), int(cut[i])
         stages.append((k, tuple(chosen[i:j])))

@@ -68,57 +68,50 @@ class Program:
     def run(self, limit: float, *, fewest: bool = False) -> Division | None:
         """The shallowest stages within ``limit`` on the devices there are, with ``fewest`` on as few of them as that
         depth takes; ``None``: there are none."""
-        ideals, none = self.ideals, self.count + 1
-        need, least = self._needed(limit, []), self._least_devices(limit, [])
-        if need[ideals.whole] > self.count:
+        ideals, known = self.ideals, _UnderLimit(self, limit)
+        if known.need[ideals.whole] > self.count:
             return None
-        best = np.full(len(ideals.all), none)
-        best[ideals.whole] = 0
+        known.best[ideals.whole] = 0
         frontier = {ideals.whole: 0}
         parents: list[dict[int, tuple[int, int, int]]] = []
-        packed = np.full(0, -1)  # devices of each level; -1: not known yet
-        until = np.full(0, 0)  # the most micro-batches in flight for which that holds
         for depth in range(1, self.count + 1):
-            in_flight = self.groups.problem.in_flight(depth)
-            packed[until < in_flight] = -1
-            reached: dict[int, int] = {}
-            parent: dict[int, tuple[int, int, int]] = {}
-            bar = best.copy()
+            known.begin_level(self.groups.problem.in_flight(depth))
             for ideal, used in sorted(frontier.items(), key=lambda entry: entry[1]):
-                cuts = ideals.cuts(ideal)
-                if ideals.budget.spent:
-                    raise TooWide("the time is over")
-                if len(ideals.all) > len(need):
-                    need = self._needed(limit, need)
-                    best, bar = (np.concatenate([row, np.full(len(need) - len(row), none)]) for row in (best, bar))
-                if len(ideals.levels) > len(least):
-                    least = self._least_devices(limit, least)
-                packed, until = (np.concatenate([row, np.full(len(least) - len(row), -1)]) for row in (packed, until))
-                low = used + least[cuts.level]
-                index = np.flatnonzero((low < bar[cuts.rest]) & (low + need[cuts.rest] <= self.count))
-                level, rest = cuts.level[index], cuts.rest[index]
-                self.steps += len(index)
-                for fresh in np.unique(level[packed[level] < 0]).tolist():
-                    stages = self._pack(ideals.levels[fresh], limit, in_flight, int(least[fresh]))
-                    packed[fresh] = none if stages is None else sum(r for _, r in stages)
-                    until[fresh] = self._room(ideals.levels[fresh], stages)
-                devices = used + packed[level]
-                good = np.flatnonzero((devices < bar[rest]) & (devices + need[rest] <= self.count))
-                good = good[np.argsort(devices[good], kind="stable")]
-                for at in good[np.unique(rest[good], return_index=True)[1]].tolist():
-                    number = int(rest[at])
-                    reached[number] = bar[number] = int(devices[at])
-                    parent[number] = ideal, int(index[at]), in_flight
-                if 0 in reached and not fewest:
+                self._take_levels(known, ideal, used)
+                if 0 in known.reached and not fewest:
                     break
-            parents.append(parent)
-            if 0 in reached:
+            parents.append(known.parent)
+            if 0 in known.reached:
                 self.depth = depth
                 return self._read(parents, limit)
-            best, frontier = bar, reached
+            known.best, frontier = known.bar, known.reached
         return None
 
-    def _needed(self, limit: float, known: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def _take_levels(self, known: _UnderLimit, ideal: int, used: int) -> None:
+        """All levels taken off ``ideal``, outside which ``used`` devices are, that lead to a rest on fewer devices than
+        is known."""
+        ideals, none = self.ideals, self.count + 1
+        cuts = ideals.cuts(ideal)
+        if ideals.budget.spent:
+            raise TooWide("the time is over")
+        known.grow()
+        low = used + known.least[cuts.level]
+        index = np.flatnonzero((low < known.bar[cuts.rest]) & (low + known.need[cuts.rest] <= self.count))
+        level, rest = cuts.level[index], cuts.rest[index]
+        self.steps += len(index)
+        for fresh in np.unique(level[known.packed[level] < 0]).tolist():
+            stages = self._pack(ideals.levels[fresh], known.limit, known.in_flight, int(known.least[fresh]))
+            known.packed[fresh] = none if stages is None else sum(r for _, r in stages)
+            known.until[fresh] = self._room(ideals.levels[fresh], stages)
+        devices = used + known.packed[level]
+        good = np.flatnonzero((devices < known.bar[rest]) & (devices + known.need[rest] <= self.count))
+        good = good[np.argsort(devices[good], kind="stable")]
+        for at in good[np.unique(rest[good], return_index=True)[1]].tolist():
+            number = int(rest[at])
+            known.reached[number] = known.bar[number] = int(devices[at])
+            known.parent[number] = ideal, int(index[at]), known.in_flight
+
+    def needed(self, limit: float, known: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Devices that each ideal needs at least."""
         ideals = self.ideals
         for ideal in ideals.all[len(self._work_left):]:
@@ -151,7 +144,7 @@ class Program:
         times = self.degrees[0][1]
         return max((min(times[g] for g in heavy) * -(-len(heavy) // self.count) for heavy in self.heavy), default=0.0)
 
-    def _least_devices(self, limit: float, known: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def least_devices(self, limit: float, known: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
         """Devices that each level needs at least; one more than there are where a piece exceeds the limit."""
         ideals = self.ideals
         for pieces in ideals.levels[len(self._level_work):]:
@@ -267,3 +260,42 @@ class Program:
         degree = {r: d for d, (r, _) in enumerate(self.degrees)}
         return Division(max(self.load(stage, degree[r]) for stage, r in found),
                        tuple((self.kind, stage) for stage, _ in found), tuple(r for _, r in found))
+
+
+class _UnderLimit:
+    """What one run knows of ideals and levels; it grows as the cuts of ideals are made.
+
+    By ideal: ``need``, devices that it needs at least; ``best``, the fewest outside it in the levels taken so far, and
+    ``bar`` with the level that is being taken. By level: ``least``, devices that it needs at least; ``packed``, those
+    that it takes (-1: not known yet), which holds for up to ``until`` micro-batches in flight. ``reached``: ideals left
+    by the level that is being taken, with the devices outside; ``parent``: where from."""
+
+    def __init__(self, program: Program, limit: float) -> None:
+        self.program, self.limit, self.in_flight = program, limit, 0
+        self.need, self.least = program.needed(limit, []), program.least_devices(limit, [])
+        self.best = np.full(len(program.ideals.all), program.count + 1)
+        self.bar = self.best
+        self.packed, self.until = np.full(0, -1), np.full(0, 0)
+        self.reached: dict[int, int] = {}
+        self.parent: dict[int, tuple[int, int, int]] = {}
+
+    def begin_level(self, in_flight: int) -> None:
+        """A level of stages with so many micro-batches in flight."""
+        self.in_flight = in_flight
+        self.packed[self.until < in_flight] = -1
+        self.reached, self.parent, self.bar = {}, {}, self.best.copy()
+
+    def grow(self) -> None:
+        """Ideals and levels that have come up since."""
+        ideals = self.program.ideals
+        if len(ideals.all) > len(self.need):
+            self.need = self.program.needed(self.limit, self.need)
+            self.best, self.bar = (_extended(known, len(self.need), self.program.count + 1)
+                                   for known in (self.best, self.bar))
+        if len(ideals.levels) > len(self.least):
+            self.least = self.program.least_devices(self.limit, self.least)
+        self.packed, self.until = (_extended(known, len(self.least), -1) for known in (self.packed, self.until))
+
+
+def _extended(known: NDArray[np.int64], size: int, value: int) -> NDArray[np.int64]:
+    return np.concatenate([known, np.full(size - len(known), value)])
