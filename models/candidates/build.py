@@ -25,7 +25,7 @@ from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import OutOfTime
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
-from weft.solver.placement.memory.problem import MemoryPlan
+from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "bytes_per_parameter", "candidates", "layer_costs",

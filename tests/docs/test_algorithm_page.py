@@ -27,9 +27,9 @@ from weft.solver.period.refuters.lane_waits import LaneBound
 from weft.solver.period.refuters.v_shape_dp import FoldPatterns
 from weft.solver.period.search import PeriodSearch, find_period
 from weft.solver.period.structure.v_shape import Fold
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.search import place
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
 from weft.solver.placement.windows import windows_of

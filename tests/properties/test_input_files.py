@@ -35,7 +35,7 @@ from weft.models.tensor_parallel.shapes import together
 from weft.models.times.profiles import ProfileError
 from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
-from weft.solver.placement.memory.search import NoMemoryPlan
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.placement.problem import PlacementError
 
 #: What the front door prints: one sentence, exit 1 or 2.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from weft.app.sweep.run import SweepProgress
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
-    from weft.solver.placement.chain.search import Step
+    from weft.solver.placement.bracket import Step
     from weft.solver.placement.placement import Placement
     from weft.solver.placement.problem import PlacementProblem
     from weft.solver.problem import Number
@@ -222,7 +222,7 @@ def place(
     to ``slack`` above the least. With ``replicate`` (a spec's) its stages may each be on 1, 2, 4 ... devices that share
     every micro-batch. ``options``, their fields as keywords and Ctrl-C as in :func:`solve`.
 
-    Raises :class:`weft.solver.placement.chain.infeasible.NoPlacement` (an ``Infeasible``) where nothing fits, and
+    Raises :class:`weft.solver.placement.refusals.NoPlacement` (an ``Infeasible``) where nothing fits, and
     ``ValueError`` (``FormatError``, ``PlacementError``) for a graph that means nothing.
     """
     from weft.app.place.place import PlaceQuestion, place_source

@@ -102,7 +102,7 @@ def estimate_source(source: Source, *, shape: str | None = None) -> Report:
     if spec.placement.memory != "decide":
         return Report(found)
     from weft.models.candidates.memory_candidates import decided_candidates
-    from weft.solver.placement.memory.search import NoMemoryPlan
+    from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 
     try:
         return Report(found, tuple(decided_candidates(spec, every=False)))

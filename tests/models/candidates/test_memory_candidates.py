@@ -16,7 +16,7 @@ from weft.models.candidates.memory_candidates import decided_candidates, decided
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 from weft.solver.io.files import load_problem
-from weft.solver.placement.memory.search import NoMemoryPlan
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.step.search import solve
 
 _SPEC = """

@@ -13,7 +13,7 @@ from weft.models.spec.families import MmtModel
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.problem import PlacementError
 
 SECOND = OperatorTime(1.0, 1.5, 0.5, Origin.MODELLED)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.decided_memory import plan_details, plan_table, plan_title
-from weft.solver.placement.memory.problem import MemoryPlan
 from weft.solver.problem import Problem
+from weft.solver.placement.memory.plan import MemoryPlan, Mode
 from weft.text.tables import table_text
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> Me
     from weft.models.candidates.memory_candidates import decided_candidates
     from weft.models.spec.spec import load_spec
     from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-    from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan
+    from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan
 
     spec = load_spec(source) if isinstance(source, str | os.PathLike) else source
     try:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from weft.app.lib.options import SearchOptions
 from weft.models.graph.operators import OperatorGraph
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
-from weft.solver.placement.chain.search import Step, place
+from weft.solver.placement.bracket import Step
+from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
@@ -60,7 +61,7 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
     problem = _problem_of(source, question)
     settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
     if question.stage_graph:
-        from weft.solver.placement.dag.search import place_graph
+        from weft.solver.placement.dag.place_graph import place_graph
 
         return place_graph(problem, slack=question.slack, on_step=on_step, **settings)
     return place(problem, latency=question.latency, on_step=on_step, **settings)
