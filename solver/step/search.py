@@ -24,7 +24,7 @@ from weft.solver.bounds.windows import rolling_bounds
 from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.control.history import History
 from weft.solver.control.stopping import STOP, breakable
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import device_rows
 from weft.solver.period.improvers.starts import STARTS, periodic_seed
@@ -130,7 +130,7 @@ def is_large(problem: Problem, micro_batches: int) -> bool:
 
 
 class Search:
-    """One problem's search, a step at a time, so that several can share a :class:`~weft.solver.cpsat.solve.Budget`.
+    """One problem's search, a step at a time, so that several can share a :class:`~weft.solver.cpsat.budget.Budget`.
 
     ``best`` is the best schedule so far, None before the first step. Arguments and errors are those of :func:`solve`.
     """
@@ -177,11 +177,6 @@ class Search:
     def _exact_load(self) -> float:
         return float(exact_load(self.problem)) if self.instance.loss else 0.0
 
-    def _share(self, most: float, part: float) -> float:
-        """A deterministic limit: ``most``, or less where that is more than ``part`` of what is left of the budget."""
-        left = self.budget.left if self.budget.deterministic is None else self.budget.deterministic_left
-        return min(most, part * left)
-
     @cached_property
     def implied(self) -> Order:
         """What must precede what in every schedule."""
@@ -197,12 +192,12 @@ class Search:
         if self.operations <= _SMALL and not self.done:
             yield from self._kept(self._solve_whole(deterministic=20.0))
         elif self.operations <= _MEDIUM and not self.done:
-            yield from self._kept(self._solve_whole(deterministic=self._share(0.1, 0.1)))
+            yield from self._kept(self._solve_whole(deterministic=self.budget.share(0.1, at_most=0.1)))
         yield from self._kept(self._find_repetend())
         if not self.settled:
             yield from self._kept(self._complete())
         if self.operations <= _LARGE and not self.done:
-            yield from self._kept(self._solve_whole(deterministic=self._share(2.0, 0.2)))
+            yield from self._kept(self._solve_whole(deterministic=self.budget.share(0.2, at_most=2.0)))
         if not self.settled:
             yield from self._kept(self._find_longer_periods())
         if not self.done:
@@ -310,13 +305,13 @@ class Search:
 
     def _raise_bounds(self) -> None:
         """Raise the bounds by all arguments, or as many as there is time for."""
-        with self.budget.limited(_BOUND_SHARE * self.budget.left), self._at_most_noted():
+        with self.budget.limited(_BOUND_SHARE), self._at_most_noted():
             self.bound = max(self.bound, makespan_bound(self.instance, self.micro_batches, self.implied))
             self.steady_bound = steady_bound(self.instance, self.implied)
 
     def _offer_known(self) -> None:
         """Known schedules, as many as there is time for; where none is there yet, each gets its time."""
-        with self.budget.limited(_KNOWN_SHARE * self.budget.left):
+        with self.budget.limited(_KNOWN_SHARE):
             for name, orders in STARTS.items():
                 if self.best is not None and STOP.requested:
                     return
@@ -381,7 +376,8 @@ class Search:
     def _complete_around(self, found: Periodic) -> Iterator[None]:
         shorter = found
         with self.budget.limited():
-            shorter = shorten_latency(found, self.budget, deterministic=self._share(0.2 if self.done else 2.0, 0.1))
+            shorter = shorten_latency(found, self.budget,
+                                      deterministic=self.budget.share(0.1, at_most=0.2 if self.done else 2.0))
         for candidate in (found,) if shorter is found else (shorter, found):
             self.offer_repeated(candidate)
             for edge in (0, 1, 2, 4):
@@ -390,7 +386,7 @@ class Search:
                 completion = None
                 with self.budget.limited():
                     completion = complete(self.instance, candidate, self.micro_batches, self.budget, edge=edge,
-                                          deterministic=self._share(1.0, 0.1))
+                                          deterministic=self.budget.share(0.1, at_most=1.0))
                 if completion is None:
                     break
                 self.offer_repetend(completion.unrolled(self.micro_batches), candidate, edge)
@@ -408,7 +404,8 @@ class Search:
                 return
             self.phase = f"repetend of {copies}"
             start = repeat_copies(self.periods.best, in_copies(self.instance, copies), copies)
-            search = find_period(start.instance, start, self.budget, deterministic=self._share(6.0, 0.2), each=1.0)
+            search = find_period(start.instance, start, self.budget, each=1.0,
+                                 deterministic=self.budget.share(0.2, at_most=6.0))
             self.rate_bounds[copies] = search.bound / copies
             yield
             if search.best.rate < best.rate:
@@ -417,7 +414,7 @@ class Search:
 
     def _tighten(self) -> Iterator[None]:
         """Raise the bound by windows of micro-batches."""
-        effort = self._share(3.0, 0.2)
+        effort = self.budget.share(0.2, at_most=3.0)
         for bound in rolling_bounds(self.instance, self.micro_batches, self.budget, deterministic=effort):
             self.phase = "bound"
             if bound > self.bound:

@@ -92,7 +92,7 @@ def test_a_budget_counts_from_its_start_and_keeps_its_reserve() -> None:
 def test_a_share_ends_a_block_and_not_what_follows() -> None:
     now, ended = 0.0, False
     budget = Budget(seconds=100.0, now=lambda: now)
-    with budget.limited(5.0):
+    with budget.limited(share=0.05):
         now = 4.0
         checkpoint()
         now = 6.0
@@ -109,7 +109,7 @@ def test_shares_of_the_clock_do_not_count_where_runs_must_repeat() -> None:
     now = 0.0
     budget = Budget(seconds=100.0, deterministic=1.0, now=lambda: now)
     reached = False
-    with budget.limited(5.0):
+    with budget.limited(share=0.05):
         now = 50.0
         checkpoint()
         reached = True

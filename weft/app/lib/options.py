@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.solver.cpsat.solve import Budget
+    from weft.solver.cpsat.budget import Budget
 
 __all__ = ["SearchOptions", "began", "command_began"]
 
@@ -71,7 +71,7 @@ class SearchOptions:
 
     def budget(self) -> Budget:
         """The budget of the search, some of whose time may be gone."""
-        from weft.solver.cpsat.solve import Budget
+        from weft.solver.cpsat.budget import Budget
 
         return Budget(seconds=self.time_limit, deterministic=self.effort, seed=self.seed, workers=self.workers,
                       started=self.started)
