@@ -17,13 +17,18 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from weft.solver.control.clock import OutOfTime, watching
 from weft.solver.control.stopping import STOP
 
 __all__ = ["Budget", "Slice"]
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
 
 #: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
 _ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
@@ -118,6 +123,18 @@ class Budget:
         until = self.now() + self.share(share) if self.deterministic is None and share < 1 else math.inf
         with contextlib.suppress(OutOfTime), watching(lambda: self.left <= 0 or self.now() >= until):
             yield
+
+    # -- side by side ---------------------------------------------------------------------------------------------
+
+    def side_by_side(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T] | None:
+        """``function`` of each of ``items``, in their order, in a thread for each of the ``workers``. ``None`` where
+        Ctrl-C comes: the search is interrupted then."""
+        with ThreadPoolExecutor(self.workers) as threads:
+            try:
+                return list(threads.map(function, items))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return None
 
 
 @dataclass(frozen=True, slots=True)

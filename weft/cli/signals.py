@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from weft.solver.control.parallel import SIGNALS
 from weft.solver.control.stopping import STOP
 
-__all__ = ["blocked", "end_with", "listening"]
+__all__ = ["end_with", "listening"]
 
-_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 #: Signals so soon after the first are the same stop: a terminal sends Ctrl-C to all, and a starter may pass it on.
 _SAME = 0.3
 #: Seconds until a stop that came where nothing must be raised is tried again.
@@ -85,7 +85,7 @@ def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     listener, hook = _Listener(ends), sys.unraisablehook
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     sys.unraisablehook = lambda unraisable: listener.lost(unraisable, hook)
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -107,23 +107,9 @@ def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
 
 def end_with(status: int) -> None:
     """From now on a signal ends the process at once with ``status``: all is written, Python is only cleaning up."""
-    for number in _SIGNALS:
+    for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(status))
-
-
-@contextlib.contextmanager
-def blocked() -> Iterator[None]:
-    """Processes that are started inside never hear the three signals, from their first moment on: they are to end when
-    their parent says so, not when a terminal or a batch system signals all of a group."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _imports(frame: FrameType | None) -> bool:

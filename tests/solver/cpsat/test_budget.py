@@ -58,3 +58,13 @@ def test_a_part_has_an_account_of_its_own(whole: Budget, seconds: float, determi
         part.interrupted = True
         assert whole.deterministic_used == 0.0 and not whole.interrupted
     assert whole.deterministic_used == 1.0 and whole.interrupted
+
+
+def test_what_runs_side_by_side_comes_in_order_and_ctrl_c_ends_it() -> None:
+    budget = Budget(workers=3)
+    assert budget.side_by_side(lambda n: n * n, range(9)) == [n * n for n in range(9)]
+
+    def interrupted(_: int) -> int:
+        raise KeyboardInterrupt
+
+    assert budget.side_by_side(interrupted, range(3)) is None and budget.interrupted

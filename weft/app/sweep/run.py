@@ -6,15 +6,11 @@ The cache is read and written here, not by the workers, which may be on machines
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import Case, case_of, read_source
@@ -23,9 +19,10 @@ from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
 from weft.app.sweep.result import Known, LeftOut, Row, Sweep, non_dominated, row_of
 from weft.app.sweep.task import Solved, solve_point
-from weft.cli.signals import blocked
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
+from weft.solver.control.parallel import cores
+from weft.solver.control.parallel import processes as process_pool
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.problem import Problem
 from weft.solver.step.search import Infeasible
@@ -37,9 +34,6 @@ __all__ = ["SweepProgress", "dask_executor", "seconds_a_point", "sweep_source"]
 
 #: A point that was added can bring known schedules, on its own placements, that call for another.
 _ROUNDS = 6
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +79,7 @@ def sweep_source(
     run = _Run(variants, options, _cache(cache), blank, on_progress)
     with contextlib.ExitStack() as stack:
         if executor is None:
-            executor = stack.enter_context(_own_executor(processes or _cores(), len(variants)))
+            executor = stack.enter_context(process_pool(processes or cores(), len(variants)))
         run.over(executor, refine)
     found = run.sweep
     if not found.rows:
@@ -270,51 +264,3 @@ def dask_executor(address: str) -> Iterator[Executor]:
             yield client.get_executor(pure=False)
         except KilledWorker as error:
             raise ChildProcessError(f"a Dask worker ended unexpectedly ({error})") from None
-
-
-@contextlib.contextmanager
-def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
-    """A process pool, or this process where one worker is enough; Ctrl-C ends its workers at once."""
-    if min(workers, tasks) == 1:
-        yield _InThisProcess()
-        return
-    context = multiprocessing.get_context("spawn")  # fork copies the locks of threads that the copy does not have
-    watched, held = context.Pipe(duplex=False)
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
-    try:
-        with blocked():  # the first task starts all workers
-            pool.submit(int)
-        yield pool
-    finally:
-        held.close()
-        if STOP.requested:  # those that are still being imported do not watch yet
-            for process in set(multiprocessing.active_children()) - others:
-                process.kill()
-        pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent(watched: Connection) -> None:
-    """In a new worker, which hears no signals: end when the parent closes its end of ``watched`` or dies."""
-    def watch() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            watched.recv()
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-class _InThisProcess(Executor):
-    """Runs what is submitted at once, here."""
-
-    def submit(self, function: Callable[_P, _T], /, *arguments: _P.args, **options: _P.kwargs) -> Future[_T]:
-        future: Future[_T] = Future()
-        try:
-            future.set_result(function(*arguments, **options))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
