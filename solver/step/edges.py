@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.periodic import Periodic
 from weft.solver.relations.fixed_order import Op
 from weft.solver.step.order_model import Stretch, reorder

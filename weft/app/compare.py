@@ -194,7 +194,7 @@ def known_schedules(case: Case, budget: Budget | None = None,
     """
     known: dict[str, Schedule] = {}
     left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
-    with nullcontext() if budget is None else budget.limited(share * budget.left):
+    with nullcontext() if budget is None else budget.limited(share):
         _make_known(case, known, left_out)
     return known, left_out
 

@@ -158,7 +158,7 @@ class _Tournament:
         except Infeasible as refusal:
             entry.refusal = refusal
         except Exception as fault:
-            if entry.search is not None and fault is entry.search.unheard:
+            if entry.search is not None and fault is entry.search.report.unheard:
                 raise
             self._note(entry, fault)
         return False
@@ -196,7 +196,7 @@ class _Tournament:
         best = leader.search.result()
         covered = self.case.coverage.text()
         if self.faults:
-            best = best.with_solver(stopped="; ".join([*leader.search.stopped, *(
+            best = best.with_solver(stopped="; ".join([*leader.search.report.stopped, *(
                 f"{entry.placement.title}: {type(fault).__name__}: {fault}" for entry, fault in self.faults)]))
         if len(self.entries) == 1:
             return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))

@@ -28,7 +28,7 @@ def test_uniform_v_with_split_backward_reaches_the_proven_optimum(cap: int, make
 def test_the_search_ends_as_soon_as_the_bound_meets_the_best() -> None:
     """The bound of 55 rises to the best, 59, long after that was found; a steady state is known by then."""
     search = Search(pipeline(v(4), forward=1, split=(1, 1), memory=4), 8, Budget(deterministic=60.0))
-    proven = [search.proven for _ in search.steps()]
+    proven = [search.incumbent.optimal for _ in search.steps()]
     assert proven.index(True) == len(proven) - 1
 
 

@@ -155,11 +155,6 @@ class _Hunt:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _share(self, most: float, parts: int) -> float:
-        """A deterministic limit: ``most``, or what is left of the budget for one of ``parts``."""
-        left = self.budget.left if self.budget.deterministic is None else self.budget.deterministic_left
-        return min(most, left / parts)
-
     def _start(self, placement: Placement, parts: int) -> None:
         """One micro-batch after another, and, unless that is fast enough, the least period."""
         problem, instance = placement.problem, TickProblem.of(placement.problem)
@@ -190,7 +185,7 @@ class _Hunt:
         if not self._fast_enough(placed):
             with contextlib.suppress(_FastEnough), self.budget.limited():
                 changed(find_period(instance, placed.fastest, self.budget, changed,
-                                      deterministic=self._share(_PERIOD, parts + 1)))
+                                      deterministic=self.budget.share(1 / (parts + 1), _PERIOD)))
 
     def _fast_enough(self, placed: PlacedRates) -> bool:
         return self.floor is not None and placed.fastest.period <= placed.limit(self.floor)
@@ -217,7 +212,7 @@ class _Hunt:
             with self.budget.limited():
                 least_latency(placed.instance, placed.limit(period), start, self.budget,
                               least_period=placed.least_period, on_change=changed,
-                              deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+                              deterministic=self.budget.share(1 / (parts * (len(self.placed) - number)), _LATENCY))
             if found is None:
                 continue
             placed.bounds.append((placed.limit(period), found.bound))

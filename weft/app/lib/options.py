@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
-    from weft.solver.cpsat.solve import Budget
+    from weft.solver.cpsat.budget import Budget
 
 __all__ = ["SearchKeywords", "SearchOptions", "began", "command_began"]
 
@@ -110,7 +110,7 @@ class SearchOptions:
 
     def budget(self) -> Budget:
         """The budget of the search, some of whose time may be gone."""
-        from weft.solver.cpsat.solve import Budget
+        from weft.solver.cpsat.budget import Budget
 
         return Budget(seconds=self.time_limit, deterministic=self.effort, seed=self.seed, workers=self.workers,
                       started=self.started)

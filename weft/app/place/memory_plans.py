@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.decided_memory import plan_details, plan_table, plan_title
+from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Problem
-from weft.solver.placement.memory.plan import MemoryPlan, Mode
 from weft.text.tables import table_text
 
 if TYPE_CHECKING:

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, cast
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.options import SearchKeywords, SearchOptions
 from weft.app.sweep.cache import Cache, default_folder, key_of
-from weft.app.sweep.executors import own_executor
 from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
 from weft.app.sweep.result import Known, LeftOut, Row, Sweep, row_of
 from weft.app.sweep.task import Solved, solve_point
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
+from weft.solver.control.parallel import cores
+from weft.solver.control.parallel import processes as process_pool
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.problem import Problem
 from weft.solver.step.search import Infeasible
@@ -82,7 +83,7 @@ def sweep_source(
     run = _Run(variants, options, _cache(cache), blank, on_progress)
     with contextlib.ExitStack() as stack:
         if executor is None:
-            executor = stack.enter_context(own_executor(processes, len(variants)))
+            executor = stack.enter_context(process_pool(processes or cores(), len(variants)))
         run.over(executor, refine)
     found = run.sweep
     if not found.rows:

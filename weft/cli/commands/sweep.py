@@ -41,7 +41,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.app.sweep.executors import dask_executor
+    from weft.app.sweep.dask import dask_executor
     from weft.app.sweep.result import OUTPUTS
     from weft.cli.lib.progress import SweepLines, Waiting
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from weft.app.lib.stop_signals import STOP_SIGNALS
 from weft.cli.lib.command import INTERRUPTED
+from weft.solver.control.parallel import SIGNALS
 from weft.solver.control.stopping import STOP
 
 __all__ = ["end_with", "listening"]
@@ -86,7 +86,7 @@ def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     listener, hook = _Listener(ends), sys.unraisablehook
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     sys.unraisablehook = lambda unraisable: listener.lost(unraisable, hook)
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:
@@ -108,7 +108,7 @@ def listening(*, ends: bool = False) -> Iterator[Callable[[], None]]:
 
 def end_with(status: int) -> None:
     """From now on a signal ends the process at once with ``status``: all is written, Python is only cleaning up."""
-    for number in STOP_SIGNALS:
+    for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: os._exit(status))
 
