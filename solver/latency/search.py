@@ -25,7 +25,8 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.solve import Budget, Outcome, proven
+from weft.solver.cpsat.confirm import proven
+from weft.solver.cpsat.solve import Budget, Outcome
 from weft.solver.latency.free_period_model import TurnModel, heads_and_tails, lags_within
 from weft.solver.latency.retime import TurnOrder
 from weft.solver.period.periodic import Periodic

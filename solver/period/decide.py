@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
+from weft.solver.cpsat.confirm import confirmed
 from weft.solver.cpsat.solve import Attempt, Budget, Outcome, race
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import Periodic, retime
@@ -88,21 +89,10 @@ def _race(model: ModuloModel, allowed: Allowance) -> Outcome:
         return min(outcomes, key=lambda outcome: (not outcome.found, not outcome.infeasible))
     # Schedules of many blocks are found in neighbourhoods rather.
     for attempt in attempts[:1] if len(model.blocks) >= MANY_BLOCKS else attempts:
-        outcome = _confirmed(attempt, race([attempt], allowed.budget)[0], allowed)
+        outcome = confirmed(attempt, race([attempt], allowed.budget)[0], allowed.budget)
         if outcome.found or outcome.infeasible:
             break
     return outcome
-
-
-def _confirmed(attempt: Attempt, outcome: Outcome, allowed: Allowance) -> Outcome:
-    """``outcome``; if it is a refutation, another configuration gets a chance to object: CP-SAT releases have had wrong
-    proofs."""
-    if not outcome.infeasible:
-        return outcome
-    used = outcome.solver.response_proto.deterministic_time
-    again = replace(attempt, presolve=not attempt.presolve, disjunctive=False, deterministic=used + 0.05)
-    second, = race([again], allowed.budget)
-    return second if second.found else outcome
 
 
 def refuted_in_parts(instance: TickProblem, period: int, share: float, allowed: Allowance) -> bool:
@@ -123,7 +113,7 @@ def _impossible_in_part(instance: TickProblem, period: int, lags: Lags, share: f
         attempts = [Attempt(ModuloModel(instance, period, lags, part).model, each, presolve=True, relaxation=False)
                     for part in together]
         outcomes = race(attempts, allowed.budget, lambda outcome: outcome.infeasible)
-        if any(_confirmed(attempt, outcome, allowed).infeasible
+        if any(confirmed(attempt, outcome, allowed.budget).infeasible
                for attempt, outcome in zip(attempts, outcomes, strict=True)):
             return True
     return False
