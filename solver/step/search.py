@@ -28,7 +28,7 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import device_rows
 from weft.solver.period.improvers.starts import STARTS, periodic_seed
-from weft.solver.period.periodic import Periodic
+from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.search import PeriodSearch, find_period, shorten_latency
 from weft.solver.problem import Problem
@@ -37,7 +37,7 @@ from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
-from weft.solver.step.edges import complete, repeat
+from weft.solver.step.edges import complete
 from weft.solver.step.order_model import reorder
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders

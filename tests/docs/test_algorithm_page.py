@@ -21,6 +21,7 @@ from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.period.improvers.neighbourhoods import improve_nearby
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.modulo_model import ModuloModel
+from weft.solver.period.periodic import repeat
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.refuters.lane_waits import LaneBound
@@ -37,7 +38,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.relations.min_dist import closure, closure_bound
-from weft.solver.step.edges import complete, repeat
+from weft.solver.step.edges import complete
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders

@@ -9,11 +9,10 @@ from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.baselines.one_f_one_b_plus import around_blocks
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.memory_order import device_rows, find_room
-from weft.solver.period.periodic import Periodic, in_order, retime
+from weft.solver.period.periodic import Periodic, in_order, repeat, retime
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.schedule import Schedule
-from weft.solver.step.edges import repeat
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 from weft.solver.validate import violations

@@ -15,13 +15,13 @@ from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.decide import Allowance, refuted_in_parts
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
-from weft.solver.period.periodic import retime
+from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.search import PeriodSearch, find_period, shorten_latency
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import closure, closure_bound, takes_before_giving
 from weft.solver.schedule import Schedule
-from weft.solver.step.edges import complete, repeat
+from weft.solver.step.edges import complete
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
