@@ -15,7 +15,7 @@ from weft.solver.relations.fixed_order import Op
 from weft.solver.relations.min_dist import UNRELATED, Lags
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Periodic", "Rings", "critical_blocks", "in_order", "lags_between", "repeat", "retime", "ring_of",
+__all__ = ["Periodic", "Rings", "coarser", "critical_blocks", "in_order", "lags_between", "repeat", "retime", "ring_of",
            "rows_by_period"]
 
 _T = TypeVar("_T")
@@ -126,6 +126,11 @@ def in_order(instance: TickProblem, rings: Rings, copies: int = 1) -> Periodic |
     blocks = potential[:len(instance.durations)]
     shift = min(blocks) // least * least
     return Periodic(instance, least, tuple(start - shift for start in blocks), copies)
+
+
+def coarser(fine: Periodic, instance: TickProblem, factor: int, copies: int) -> Periodic:
+    """A schedule of ``instance.refined(factor)`` as one of ``instance``."""
+    return Periodic(instance, fine.period / factor, tuple(start / factor for start in fine.starts), copies)
 
 
 def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:

@@ -27,10 +27,13 @@ from weft.solver.control.stopping import STOP, breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import device_rows
-from weft.solver.period.improvers.starts import STARTS, periodic_seed
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.counts import Counts
+from weft.solver.period.improvers.starts import STARTS, one_at_a_time
 from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
-from weft.solver.period.search import PeriodSearch, find_period, shorten_latency
+from weft.solver.period.search import find_period
+from weft.solver.period.shorten import shorten_latency
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.graph import graph_of
@@ -159,7 +162,8 @@ class Search:
             self._raise_bounds()
         self.best = start
         self.orders: Orders = () if start is None else _orders(start)
-        self.periods: PeriodSearch | None = None
+        self.periods: Bracket | None = None
+        self.techniques = Counts()  # of the period search
         self.rate_bounds: dict[int, Fraction] = {}  # by micro-batches per period, in ticks per micro-batch
         self.phase = "baselines"
         self.history = History()
@@ -358,18 +362,20 @@ class Search:
         if not self.instance.balanced or not takes_before_giving(self.instance):
             return
         try:
-            start = periodic_seed(self.instance, None if self.best is None else str(self.best.solver.get("name")))
+            start = one_at_a_time(self.instance)
         except NotApplicable:  # all micro-batches fit, but no order of one was found
             return
 
-        def changed(search: PeriodSearch) -> None:
+        def changed(search: Bracket) -> None:
             self.periods = search
-            self.rate_bounds[1] = search.bound
+            self.rate_bounds[1] = search.refuted
 
         effort = 1.0 if self.done else 30.0  # what is proven already only gains a steady state to unroll
         with self.budget.limited():
-            self.periods = find_period(self.instance, start, self.budget, changed, deterministic=effort)
+            self.periods = find_period(self.instance, start, self.budget, changed, deterministic=effort,
+                                       published=None if self.best is None else str(self.best.solver.get("name")))
         if self.periods is not None:
+            self.techniques.add(self.periods.counts)
             self.offer_repeated(self.periods.best)
         yield
 
@@ -409,7 +415,8 @@ class Search:
             self.phase = f"repetend of {copies}"
             start = repeat_copies(self.periods.best, in_copies(self.instance, copies), copies)
             search = find_period(start.instance, start, self.budget, deterministic=self._share(6.0, 0.2), each=1.0)
-            self.rate_bounds[copies] = search.bound / copies
+            self.rate_bounds[copies] = search.refuted / copies
+            self.techniques.add(search.counts)
             yield
             if search.best.rate < best.rate:
                 best = search.best
@@ -533,8 +540,9 @@ class Search:
         if self.periods is not None:
             entries["repetend_period"] = self.instance.time(self.periods.best.period)
             entries["repetend_period_bound"] = min(self.instance.time(self.periods.best.period),
-                                                   self._rate(self.periods.bound))
+                                                   self._rate(self.periods.refuted))
             entries["repetend_proven"] = self.periods.proven
+            entries["techniques"] = self.techniques.to_json()
             if best.period is not None:
                 copies = 1 if best.repetend is None else best.repetend.micro_batches
                 period_bound = min(best.period, self._rate(self.rate_bounds[copies]))
