@@ -60,7 +60,7 @@ def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
     return {
         "problem": problem.name,
         "period": instance.time(search.best.period),
-        "period_bound": instance.bound(search.bound, 1),
+        "period_bound": instance.bound(search.refuted, 1),
         "proven": search.proven,
         "cpu_seconds": round(seconds, 4),
         "makespan": schedule.makespan,

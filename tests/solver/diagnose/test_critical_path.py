@@ -18,11 +18,11 @@ from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.diagnose.critical_path import CriticalPath, critical_path
 from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.periodic import repeat
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Operation, Repetend, Schedule
-from weft.solver.step.edges import repeat
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders

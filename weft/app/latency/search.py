@@ -17,9 +17,10 @@ from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
+from weft.solver.period.bracket import Bracket, PROOF_TOLERANCE
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import PROOF_TOLERANCE, PeriodSearch, find_period
+from weft.solver.period.search import find_period
 from weft.solver.problem import Number, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Schedule
@@ -175,8 +176,8 @@ class _Hunt:
             Fraction(instance.heaviest_load))
         self.placed.append(placed)
 
-        def changed(search: PeriodSearch) -> None:
-            placed.least_period = max(placed.least_period, search.bound)
+        def changed(search: Bracket) -> None:
+            placed.least_period = max(placed.least_period, search.refuted)
             if search.best.period < placed.fastest.period:
                 placed.known.append(search.best)
             if self._fast_enough(placed):
