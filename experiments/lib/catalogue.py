@@ -1,7 +1,8 @@
 """Every experiment that keeps a file: what it runs, what it measures, and how to try it in small.
 
-``measures`` are the paths whose changes make the numbers old (as git's pathspecs); the problems an experiment draws
-itself count, the script that prints them does not. ``minutes`` is a guess until a run has recorded its own.
+``measures`` are the files and folders whose changes make the numbers old (``:(exclude)`` before one takes it out); the
+problems an experiment draws itself count, the script that prints them does not. ``minutes`` is a guess until a run has
+recorded its own.
 """
 
 from __future__ import annotations
