@@ -8,7 +8,7 @@ count, those for types alone (``if TYPE_CHECKING``) do not.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -63,11 +63,17 @@ class Sources:
         graph.add_edges_from((module, other) for module in self.files for other in self.imports(module))
         return graph
 
-    def between(self, level: int, *, without: Collection[str] = ()) -> nx.DiGraph[str]:
-        """The same between folders of at most ``level`` names, where these differ, but for modules ``without``."""
+    @property
+    def entrances(self) -> set[str]:
+        """The modules that only give the rooms' public names, or start the command line; what these import is above
+        them, and no arrow between rooms."""
+        return {"weft.__main__", *(self.prefix + room for room in ROOMS[1:])}
+
+    def between(self, level: int) -> nx.DiGraph[str]:
+        """The same between folders of at most ``level`` names, where these differ, without the entrances."""
         graph: nx.DiGraph[str] = nx.DiGraph()
         place = {module: "/".join(self.folder(module).split("/")[:level]) for module in self.files
-                 if module not in without}
+                 if module not in self.entrances}
         graph.add_nodes_from(place.values())
         graph.add_edges_from((place[one], place[other]) for one, other in self.graph.edges
                              if one in place and other in place and place[one] != place[other])

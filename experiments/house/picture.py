@@ -118,10 +118,9 @@ class Picture:
 
     def __init__(self, root: Path = ROOT) -> None:
         sources = Sources(root)
-        # The public names of weft/__init__.py are those of weft/api; weft/__main__.py starts the command line.
-        self.between = nx.relabel_nodes(sources.between(2, without=("weft.__main__",)), {"weft": "weft/api"})
+        # The public names of weft/__init__.py are those of weft/api.
+        self.between = nx.relabel_nodes(sources.between(2), {"weft": "weft/api"})
         self.between.remove_edges_from(list(nx.selfloop_edges(self.between)))
-        self.between.remove_nodes_from(["runtime", "models"])
         missing = {room for room in self.between if _part(room) not in PLACES[room.split("/")[0]]}
         gone = {f"{area}/{room}".rstrip("/") for area, rooms in PLACES.items() for room in rooms} - set(self.between)
         if missing or gone:
