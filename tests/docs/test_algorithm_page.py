@@ -25,14 +25,14 @@ from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import repeat
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
+from weft.solver.period.refuters.lane_waits import LaneWaits
+from weft.solver.period.refuters.v_shape_dp import VPatterns
 from weft.solver.period.search import find_period
+from weft.solver.period.structure.v_shape import V
+from weft.solver.period.technique import Allowance, Task
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.place_graph import place_graph
-from weft.solver.period.refuters.lane_waits import LaneWaits
-from weft.solver.period.refuters.v_shape_dp import VPatterns
-from weft.solver.period.structure.v_shape import V
-from weft.solver.period.technique import Allowance, Task
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
 from weft.solver.placement.windows import windows_of

@@ -119,7 +119,8 @@ def read_source(source: Source) -> Problem | Spec:
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from weft.models.candidates.build import TooLate
     from weft.models.candidates.memory_candidates import decided_least_period, spec_candidates
-    from weft.models.candidates.split import SHAPES, NoSplit
+    from weft.models.candidates.stage_split import NoSplit
+    from weft.models.candidates.stages import SHAPES
     from weft.models.tensor_parallel.shapes import together
 
     count = micro_batches or spec.run.micro_batches

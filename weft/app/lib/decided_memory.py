@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.solver.placement.memory.problem import MemoryPlan, Mode
+from weft.solver.placement.memory.plan import MemoryPlan, Mode
 from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule
 from weft.text.units import bytes_text, time_text

@@ -17,7 +17,7 @@ from weft.text.units import memory_text, time_text
 if TYPE_CHECKING:
     from weft.app.latency.serving import Serving
     from weft.app.sweep.run import SweepProgress
-    from weft.solver.placement.chain.search import Step
+    from weft.solver.placement.bracket import Step
     from weft.solver.step.search import Progress
 
 __all__ = ["OperatorLine", "PointLines", "ProgressLine", "StepLines", "SweepLines", "Waiting"]
