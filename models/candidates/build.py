@@ -237,14 +237,14 @@ def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts
     A captured graph is the very model; one of a family is like many, down to which layers have biases. Of listed layers
     the names are known, their sizes are somebody's estimates.
     """
-    stages, ties = [], {}
+    stages, tied = [], {}
     is_known = not isinstance(spec.model, ExplicitModel)
     for s, (stage, (first, last)) in enumerate(zip(split.stages, pairwise(split.cuts), strict=True)):
         own = layers[first:last]
         stages.append(StageFacts(f"F{s}", tuple(layer.name for layer in own), stage.parameters if is_known else None,
                                  output_bytes=stage.output if is_known and s < len(split.stages) - 1 else None))
-        ties[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
-    return ModelFacts(tuple(stages), ties_between(ties), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
+        tied[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
+    return ModelFacts(tuple(stages), ties_between(tied), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
 
 
 def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:

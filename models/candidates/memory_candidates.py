@@ -38,7 +38,7 @@ __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
 #: Seconds for the first plan, where nobody says, and the gap at which a plan is good enough to be scheduled.
 _TIME, _GAP = 20.0, 2e-3
-#: For which room there are plans: micro-batches ahead, copies; with and without offloading. The first asks for least.
+#: For which room there are plans: micro-batches ahead, copy buffers; with and without offloading. The first asks for least.
 _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
 #: Seconds that the blocks around a copy hold their GPU: the clock's tick.
 _MOMENT = 1e-9
@@ -85,14 +85,14 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
     bound = 0  # of the first question, which asks for least
     left = sum(len(rooms) if every else 1 for _, rooms in kinds)
     for modes, rooms in kinds:
-        for ahead, copies in rooms if every else rooms[:1]:
+        for ahead, copy_buffers in rooms if every else rooms[:1]:
             share = 1 / left if found or left == 1 else 0.5
             left -= 1
             if whole.spent and found:
                 break
             try:
                 with part_of(whole, share) as part:
-                    plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound, budget=part)
+                    plan = plan_memory(made.problem(modes, ahead, copy_buffers), gap=_GAP, at_least=bound, budget=part)
             except NoMemoryPlan as error:
                 refusals.append(error)
                 break  # the others of this kind ask for more
@@ -142,7 +142,7 @@ class _Chain:
         # A stage's passes need what the neediest of its layers needs for a moment; here every stage is given the most.
         self.passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
 
-    def problem(self, modes: frozenset[Mode], ahead: int, copies: int) -> MemoryProblem:
+    def problem(self, modes: frozenset[Mode], ahead: int, copy_buffers: int) -> MemoryProblem:
         """The question to the planner, with ``modes`` allowed beside keeping, and this room."""
         largest = max(op.output for op in self.operators) or 1
         network = self.cluster.network  # the planner knows one link: of the two the faster, so that its bound holds
@@ -151,7 +151,7 @@ class _Chain:
             self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
             copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,
             link_bandwidth=largest / max(1e-12, fastest), modes=modes,
-            micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copies, ahead=ahead)
+            micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copy_buffers, ahead=ahead)
 
     def candidate(self, plan: MemoryPlan) -> Candidate:
         """The placement that ``plan`` is."""
