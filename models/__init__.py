@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEVICES", "PUBLISHED", "Estimate", "Operator", "OperatorGraph", "Spec", "SpecError", "capture_file",
-    "capture_module", "demo_spec", "estimate_spec", "load_graph", "load_spec", "model_graph", "parse_spec", "save_graph",
-    "spec_candidates", "together",
+    "capture_module", "demo_spec", "estimate_spec", "load_graph", "load_spec", "model_graph", "parse_spec",
+    "save_graph", "spec_candidates", "together",
 ]
 
 #: The module of each public name.

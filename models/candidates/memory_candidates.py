@@ -38,7 +38,7 @@ __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
 #: Seconds for the first plan, where nobody says, and the gap at which a plan is good enough to be scheduled.
 _TIME, _GAP = 20.0, 2e-3
-#: For which room there are plans: micro-batches ahead, copy buffers; with and without offloading. The first asks for least.
+#: The room that plans leave: micro-batches ahead, copy buffers; with and without offloading. The first needs least.
 _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
 #: Seconds that the blocks around a copy hold their GPU: the clock's tick.
 _MOMENT = 1e-9

@@ -128,8 +128,8 @@ def _gpt2(c: _Config, sequence: int | None) -> Section:
     return GptModel(
         family="gpt", layers=c.number("n_layer", default=12), hidden=hidden, heads=c.number("n_head", default=12),
         vocabulary=c.number("vocab_size", default=50257), sequence=_at_most(c, sequence, positions),
-        max_positions=positions, feed_forward=c.number("n_inner", default=4 * hidden), tied=c.flag("tie_word_embeddings", True),
-        activation=c.activation("activation_function", "gelu_new"))
+        max_positions=positions, feed_forward=c.number("n_inner", default=4 * hidden),
+        tied=c.flag("tie_word_embeddings", True), activation=c.activation("activation_function", "gelu_new"))
 
 
 def _gpt_neox(c: _Config, sequence: int | None) -> Section:

@@ -3,7 +3,7 @@ comes from.
 
 Times are measured on a user's machine (:mod:`weft.models.times.measured_times`), read from a profile
 (:mod:`weft.models.times.profiles`, :mod:`weft.models.times.profile_times`) or modelled
-(:mod:`weft.models.times.roofline`); :mod:`weft.models.times.operator_costs` counts the work of PyTorch's operators.
+(:mod:`weft.models.times.roofline`).
 """
 
 from weft.models.times.operator_times import OperatorTime, OperatorTimes, Origin
