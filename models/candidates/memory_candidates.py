@@ -5,8 +5,8 @@ They are further chains for the schedule search: a stage's forward takes what th
 second forwards too and has the recompute buffer as workspace; what is offloaded leaves and comes back beside the
 computation, as blocks and transfers (:mod:`weft.solver.offload`). So search and judge see all of it.
 
-A plan is made for a bottleneck, not for a schedule: how much room the copies and the messages that travel need so that
-nobody waits, only schedules tell. So there are several plans, with more or less room, with and without offloading.
+A plan is made for a bottleneck, not for a schedule: how much room copies and messages on their way need so that nothing
+waits, only schedules show. So there are several plans, with more or less room, with and without offloading.
 
 What a stage receives is never offloaded: it lies in its receive buffer until the stage is done with it.
 """
@@ -36,7 +36,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
-#: Seconds for the first plan, where nobody says, and the gap at which a plan is good enough to be scheduled.
+#: Seconds for the first plan, where none is given, and the gap at which a plan is good enough to be scheduled.
 _TIME, _GAP = 20.0, 2e-3
 #: The room that plans leave: micro-batches ahead, copy buffers; with and without offloading. The first needs least.
 _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
@@ -82,7 +82,7 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
         kinds.insert(0, (frozenset({"recompute", "offload"}), _OFFLOADING))
     found: list[MemoryPlan] = []
     refusals: list[NoMemoryPlan] = []
-    bound = 0  # of the first question, which asks for least
+    bound = 0  # of the first plan, which needs least room
     left = sum(len(rooms) if every else 1 for _, rooms in kinds)
     for modes, rooms in kinds:
         for ahead, copy_buffers in rooms if every else rooms[:1]:
@@ -119,7 +119,7 @@ def decided_least_period(spec: Spec) -> float:
 
 
 class _Chain:
-    """The spec's operators in a row, and the cluster that they are put on."""
+    """The spec's operators in their order, and the cluster that they are put on."""
 
     def __init__(self, spec: Spec) -> None:
         run = spec.run
@@ -143,7 +143,7 @@ class _Chain:
         self.passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
 
     def problem(self, modes: frozenset[Mode], ahead: int, copy_buffers: int) -> MemoryProblem:
-        """The question to the planner, with ``modes`` allowed beside keeping, and this room."""
+        """The planner's problem, with ``modes`` allowed beside keeping, and this room."""
         largest = max(op.output for op in self.operators) or 1
         network = self.cluster.network  # the planner knows one link: of the two the faster, so that its bound holds
         fastest = min(network.near.seconds(largest), network.far.seconds(largest))

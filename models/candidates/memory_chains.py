@@ -19,8 +19,8 @@ def graph_chain(graph: OperatorGraph, times: Mapping[str, OperatorTime], *,
                 state: float = STATE) -> list[ChainOperator]:
     """The operators of ``graph`` in a row, in its order; ``state``: bytes held for each byte of parameters.
 
-    A tensor that anybody keeps is kept by who makes it (a tensor from outside, by who reads it first). What an operator
-    passes on is every tensor that a later one reads. A parameter that several hold is counted with each.
+    A tensor that any operator keeps is kept by its producer (a tensor from outside: by its first reader). What an
+    operator passes on is every tensor that a later one reads. A parameter that several hold is counted with each.
     """
     order = [graph.by_name[name] for name in graph.order]
     position = {op.name: k for k, op in enumerate(order)}

@@ -71,7 +71,7 @@ def model_of_config(config: object, *, sequence: int | None = None, where: str =
 
 
 class _Config:
-    """The keys of a config, asked for by name and kind."""
+    """The keys of a config, read by name and kind."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values, self.where = values, where

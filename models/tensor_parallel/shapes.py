@@ -132,7 +132,7 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
 
     That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
     equal memory. Raises what finding costs raises, and :class:`~weft.models.spec.spec.SpecError` for a co-shard that
-    they cannot be asked for.
+    is not possible.
     """
     wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
     if not wanted:

@@ -116,12 +116,12 @@ class ProfileTimes:
         """Which operators have no row of their size in the profile, and how their times were filled in."""
         modelled = self.fill.times(graph)
         missing = sorted(set(modelled) - set(self._measured(graph, modelled)))
-        told = [f"times are from {self.where}; a backward's division into two gradients is modelled"]
+        notes = [f"times are from {self.where}; a backward's division into two gradients is modelled"]
         if not missing:
-            return told
+            return notes
         kinds = sorted({graph.by_name[name].kind for name in missing})
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        return [*told, f"{self.where} lacks {len(missing)} of {len(modelled)} operators ({named}; kinds: "
+        return [*notes, f"{self.where} lacks {len(missing)} of {len(modelled)} operators ({named}; kinds: "
                        f"{', '.join(kinds)}): their times are modelled", *self.fill.notes(graph)]
 
     def covers(self, graph: OperatorGraph) -> bool:
@@ -164,10 +164,10 @@ class ProfileTimes:
                 agreeing.add(key)
         # Scores of twice the heads at half the width leave as much memory: only beside projections of its size does an
         # operator without weights belong to its row.
-        strange = {_part(operators) for key, operators in groups.items()
+        unmatched = {_part(operators) for key, operators in groups.items()
                    if key not in agreeing and any(operator.kind == "linear" for operator in operators)}
         return {key: operators for key, operators in groups.items()
-                if key in agreeing and (operators[0].parameters or _part(operators) not in strange)}
+                if key in agreeing and (operators[0].parameters or _part(operators) not in unmatched)}
 
 
 def _at(tables: Mapping[int, Mapping[str, ProfileRow]], batch: int, name: str) -> tuple[ProfileRow, Origin] | None:
