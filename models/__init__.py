@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from weft.models.hardware.devices import DEVICES
     from weft.models.spec.sections import Spec
     from weft.models.spec.spec import SpecError, demo_spec, load_spec, parse_spec
-    from weft.models.tensor_parallel.shapes import together
     from weft.models.zoo.graphs import model_graph
     from weft.models.zoo.published import PUBLISHED
 
 __all__ = [
     "DEVICES", "PUBLISHED", "Estimate", "Operator", "OperatorGraph", "Spec", "SpecError", "capture_file",
     "capture_module", "demo_spec", "estimate_spec", "load_graph", "load_spec", "model_graph", "parse_spec",
-    "save_graph", "spec_candidates", "together",
+    "save_graph", "spec_candidates",
 ]
 
 #: The module of each public name.
@@ -41,7 +40,6 @@ _HOME = {
     "demo_spec": "spec.spec", "estimate_spec": "candidates.estimate", "load_graph": "graph.operator_files",
     "load_spec": "spec.spec", "model_graph": "zoo.graphs", "parse_spec": "spec.spec",
     "save_graph": "graph.operator_files", "spec_candidates": "candidates.memory_candidates",
-    "together": "tensor_parallel.shapes",
 }
 
 

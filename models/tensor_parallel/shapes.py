@@ -40,7 +40,7 @@ from weft.models.tensor_parallel.group_chains import (
     runs_of,
     tower_chains,
 )
-from weft.models.tensor_parallel.groups import GroupStage, split_onto_groups
+from weft.models.tensor_parallel.group_split import GroupStage, split_onto_groups
 from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.control.clock import OutOfTime

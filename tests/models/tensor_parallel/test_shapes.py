@@ -17,7 +17,7 @@ from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel import shapes
 from weft.models.tensor_parallel.chunks import Chunks, chunked
 from weft.models.tensor_parallel.group_chains import NoShape
-from weft.models.tensor_parallel.groups import GroupStage, LayerChain, split_onto_groups
+from weft.models.tensor_parallel.group_split import GroupStage, LayerChain, split_onto_groups
 from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.shapes import ShapeCandidate, shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
