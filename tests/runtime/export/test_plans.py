@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.strategies import Case, cases
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.nnscaler import nnscaler_module
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
