@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline, v
-from tests.support.paths import ROOT
 from tests.support.ranks import launch_forked
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
-from weft.runtime.ranks.launch import Ended, launch_local
+from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import Session, join
 from weft.runtime.replay.options import ReplayError, ReplayOptions
 from weft.runtime.replay.replay import replay
@@ -247,8 +246,7 @@ def training_plans() -> dict[str, Plan]:
 
 @pytest.mark.slow
 def test_pipelined_training_is_single_process_training() -> None:
-    ended = launch_local(2, [sys.executable, "-m", __name__, "train"], timeout=120,
-                         environment={"PYTHONPATH": str(ROOT)})
+    ended = launch_forked(2, [sys.executable, "-m", __name__, "train"], timeout=120)
     assert [end.code for end in ended] == [0, 0], ended
     found = [json.loads(end.output) for end in ended]
     assert found[0].keys() == found[1].keys() == training_plans().keys()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
-from tests.support.paths import ROOT
+from tests.support.ranks import launch_forked
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure import measure_stages as measuring
 from weft.runtime.measure.measure import Memory, Sample, memory_of
@@ -36,7 +36,6 @@ from weft.runtime.measure.stage_costs import (
     static_bytes,
 )
 from weft.runtime.plan.plan import load_plan, plan_of, save_plan
-from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import join
 from weft.runtime.replay.run import run_training
 from weft.runtime.train.stage import StageRunner
@@ -226,8 +225,7 @@ def test_the_planned_peak_of_each_rank_is_the_measured_one(tmp_path: Path) -> No
         plans += [(backward, name, order(problem)) for name, order in ORDERS.items()]
     for i, (_, _, schedule) in enumerate(plans):
         save_plan(plan_of(schedule), tmp_path / f"{i}.plan.json")
-    ended = launch_local(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120,
-                         environment={"PYTHONPATH": str(ROOT)})
+    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120)
     assert [end.code for end in ended] == [0, 0], ended
     for rank, end in enumerate(ended):
         weights = costs[rank].parameter_bytes  # there before what is measured begins
