@@ -1,4 +1,4 @@
-"""A plan of two stages on two ranks, made by hand."""
+"""Plans of two stages on two ranks, made by hand."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from weft.runtime.plan.plan import Plan, plan_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
+
+#: Two stages with a split backward on the second, and its program for two micro-batches.
+PIPE = Problem("pipe", (Device("0"), Device("1")), (
+    Block("f0", BlockKind.FORWARD, (0,), 1),
+    Block("f1", BlockKind.FORWARD, (1,), 1, after=(Dependency("f0"),)),
+    Block("i1", BlockKind.INPUT_GRAD, (1,), 1, after=(Dependency("f1"),)),
+    Block("w1", BlockKind.WEIGHT_GRAD, (1,), 1, after=(Dependency("i1"),)),
+    Block("b0", BlockKind.BACKWARD, (0,), 2, after=(Dependency("i1"),)),
+))
+GOOD = (("0F0", "SEND 0F0>1", "0F1", "SEND 0F1>1", "RECV 1I0<1", "0B0", "RECV 1I1<1", "0B1"),
+        ("RECV 0F0<0", "1F0", "RECV 0F1<0", "1I0", "SEND 1I0>0", "1F1", "1I1", "SEND 1I1>0", "1W0", "1W1"))
 
 
 def two_stages() -> Problem:

@@ -11,9 +11,6 @@ from torch import Tensor, nn
 
 from weft.runtime.interface.optim import AdamA
 
-WIDTH, WORDS, BATCH, BETAS, STEPS = 6, 11, 3, (0.8, 0.9), 3
-RATE = 0.05
-
 
 def random_gradients(shapes: Sequence[tuple[int, ...]], count: int) -> Iterator[list[Tensor]]:
     chance = torch.Generator().manual_seed(3)

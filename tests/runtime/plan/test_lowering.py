@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.plans import GOOD, PIPE
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.lowering import LoweringError, lower
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
@@ -12,15 +13,6 @@ from weft.solver.timing import Orders, time_orders
 
 F, B, I, W, O = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD, BlockKind.OTHER)  # noqa: E741
 
-PIPE = Problem("pipe", (Device("0"), Device("1")), (
-    Block("f0", F, (0,), 1),
-    Block("f1", F, (1,), 1, after=(Dependency("f0"),)),
-    Block("i1", I, (1,), 1, after=(Dependency("f1"),)),
-    Block("w1", W, (1,), 1, after=(Dependency("i1"),)),
-    Block("b0", B, (0,), 2, after=(Dependency("i1"),)),
-))
-GOOD = (("0F0", "SEND 0F0>1", "0F1", "SEND 0F1>1", "RECV 1I0<1", "0B0", "RECV 1I1<1", "0B1"),
-        ("RECV 0F0<0", "1F0", "RECV 0F1<0", "1I0", "SEND 1I0>0", "1F1", "1I1", "SEND 1I1>0", "1W0", "1W1"))
 GOOD_ORDERS: Orders = [[(0, 0), (0, 1), (4, 0), (4, 1)], [(1, 0), (2, 0), (1, 1), (2, 1), (3, 0), (3, 1)]]
 
 

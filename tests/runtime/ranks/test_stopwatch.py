@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from weft.runtime.plan.program import StageWork
-from weft.runtime.ranks import stopwatch as stopwatches
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.stopwatch import sleep_until, stopwatch
 
 
 def test_laps_are_on_the_shared_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0, 10.0, 10.5])
-    monkeypatch.setattr(stopwatches.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr("weft.runtime.ranks.stopwatch.time.perf_counter", lambda: next(times))
     watch: Any = None
     found = stopwatch(Session(0, 1, torch.device("cpu"), watch, offset=100.0))
     found.begin()
@@ -33,7 +32,7 @@ def test_a_sleep_that_ends_early_goes_on_and_one_known_to_last_too_long_is_short
         slept.append(seconds)
         clock[0] += seconds / 2 if len(slept) == 1 else seconds
 
-    monkeypatch.setattr(stopwatches.time, "sleep", sleep)
+    monkeypatch.setattr("weft.runtime.ranks.stopwatch.time.sleep", sleep)
     sleep_until(8.0, lambda: clock[0], late=1.0)
     assert slept == [7.0, 3.5] and clock[0] == 7.0
     sleep_until(5.0, lambda: clock[0])

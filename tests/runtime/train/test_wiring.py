@@ -17,8 +17,7 @@ from weft.runtime.ranks.session import SessionError
 from weft.runtime.train.wiring import Wiring
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-F, B, I, W, R, O = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD,  # noqa: E741
-                    BlockKind.RECOMPUTE, BlockKind.OTHER)
+F, B = BlockKind.FORWARD, BlockKind.BACKWARD
 
 
 def problem(*blocks: tuple[str, BlockKind, Sequence[int], str], memory: Mapping[str, float] | None = None) -> Problem:
