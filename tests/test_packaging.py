@@ -1,5 +1,5 @@
-"""What is published: the wheel holds ``weft/`` alone and works by itself; the sdist builds the same wheel, and its tests
-run."""
+"""What is published: the wheel holds ``weft/`` alone and works by itself; the sdist builds the same wheel, and its
+tests run."""
 
 from __future__ import annotations
 
