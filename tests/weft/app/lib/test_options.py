@@ -34,7 +34,7 @@ def test_the_time_limit_counts_from_the_call_or_from_the_commands_start() -> Non
     ("effort", True), ("seed", -1), ("seed", 2**31), ("seed", 1.0), ("workers", 0), ("workers", "2")])
 def test_a_value_that_means_nothing_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name} is {value!r}, it must be"):
-        weft.solve(pipeline(chain(2)), micro_batches=2, **{name: value})  # type: ignore[misc]
+        weft.solve(pipeline(chain(2)), micro_batches=2, **{name: value})
     if value is not None:
         with pytest.raises(ValueError, match=f"{name} is {value!r}, it must be"):
             weft.solve(pipeline(chain(2)), micro_batches=2, options=SearchOptions(**{name: value}))
