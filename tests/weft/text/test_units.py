@@ -43,7 +43,7 @@ def test_bytes_are_shown_in_a_unit_that_suits_them(highest: float, name: str) ->
 
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.44061, "0.4406"), (1552.0, "1552"), (12.30, "12.3"),
-                                             (123456.7, "123457"), (-2.5, "-2.5"), (100, "100"), (1.2346e-4, "0.0001235"),
-                                             (1234567.0, "1234567")])
+                                             (123456.7, "123457"), (-2.5, "-2.5"), (100, "100"), (1234567.0, "1234567"),
+                                             (1.2346e-4, "0.0001235")])
 def test_numbers_are_short_and_without_exponents(value: float, text: str) -> None:
     assert figure(value) == text
