@@ -12,7 +12,7 @@ from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate
 from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.windows import Windows, capacity_of, windows_of
+from weft.solver.placement.stage_windows import Windows, capacity_of, windows_of
 
 __all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
 
