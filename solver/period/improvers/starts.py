@@ -9,6 +9,7 @@ from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.baselines.one_f_one_b_plus import around_blocks
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.memory_order import device_rows, find_room
+from weft.solver.judge.validate import violations
 from weft.solver.period.periodic import Periodic, in_order, retime
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
@@ -16,7 +17,6 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.edges import repeat
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
-from weft.solver.validate import violations
 
 __all__ = ["STARTS", "one_at_a_time", "periodic_seed", "steady_state"]
 

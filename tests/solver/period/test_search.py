@@ -13,6 +13,7 @@ from tests.support.builders import chain, judged, pipeline, v
 from weft.models.zoo.shapes import TESSEL_PROBLEMS, shape
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import validate
 from weft.solver.period.decide import Allowance, refuted_in_parts
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import retime
@@ -24,7 +25,6 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete, repeat
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 BEST_PERIODS = {"v": 4, "m": 6, "nn": 8, "k": 6}
 

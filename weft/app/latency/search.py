@@ -17,6 +17,7 @@ from weft.app.solve import Case, Placement, case_of, read_source
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.judge.validate import validate
 from weft.solver.latency.search import LatencySearch, critical_path, least_latency, slowest_useful_period
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
@@ -27,7 +28,6 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Search
 from weft.solver.step.stretch import at_its_times
 from weft.solver.ticks import TickProblem
-from weft.solver.validate import validate
 
 if TYPE_CHECKING:
     from weft.api.sources import Source

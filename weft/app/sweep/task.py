@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from weft.app.compare import known_schedules
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import Case, solve_case
+from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
-from weft.solver.validate import violations
 
 __all__ = ["Solved", "solve_point"]
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import weft
 from tests.support.placements import best_load, every_placement, tensors_between
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.placement import judge
 from weft.solver.placement.bounds import simple_bound
 from weft.solver.placement.chain.infeasible import NoPlacement
@@ -27,7 +28,6 @@ from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 from weft.solver.placement.reduce import order_branches, order_twins
-from weft.solver.validate import InvalidSchedule, violations
 
 EFFORT = 20.0
 
