@@ -1,0 +1,84 @@
+"""The search: schedules for the work of one micro-batch, repeated, on devices with limited memory.
+
+In comes a :class:`Problem`: blocks with durations, memory and dependencies, on devices. Out goes a :class:`Schedule`
+with a proven lower bound on its makespan, and a steady state where there is one. Two stages that hold one micro-batch
+each, forward 1 and backward 2:
+
+>>> from weft.solver import Block, BlockKind, Dependency, Device, Problem, baseline, solve, validate
+>>> blocks = (
+...     Block("F0", BlockKind.FORWARD, devices=(0,), duration=1, memory=(1,)),
+...     Block("F1", BlockKind.FORWARD, devices=(1,), duration=1, memory=(1,), after=(Dependency("F0"),)),
+...     Block("B1", BlockKind.BACKWARD, devices=(1,), duration=2, memory=(-1,), after=(Dependency("F1"),)),
+...     Block("B0", BlockKind.BACKWARD, devices=(0,), duration=2, memory=(-1,), after=(Dependency("B1"),)))
+>>> problem = Problem("two stages", (Device("gpu0", memory=2), Device("gpu1", memory=1)), blocks)
+>>> schedule = solve(problem, micro_batches=8, effort=1.0)
+>>> schedule.makespan, schedule.makespan_bound, schedule.period
+(27.0, 27.0, 3.0)
+>>> validate(schedule)  # raises InvalidSchedule for a schedule that breaks a rule
+>>> baseline("gpipe", problem, 8).peak_memory  # published schedules by name: BASELINES lists them
+(8, 8)
+
+Importing this costs nothing: what a name needs (numpy, OR-Tools) is loaded when it is first used. The rooms, from the
+ground up: what goes in and comes out (:mod:`~weft.solver.problem`, :mod:`~weft.solver.schedule`,
+:mod:`~weft.solver.timing`, :mod:`~weft.solver.ticks`, :mod:`~weft.solver.judge`, :mod:`~weft.solver.io`,
+:mod:`~weft.solver.control`), what holds in every schedule (:mod:`~weft.solver.relations`) and how CP-SAT is called
+(:mod:`~weft.solver.cpsat`), why nothing fits (:mod:`~weft.solver.feasibility`), lower bounds
+(:mod:`~weft.solver.bounds`), published schedules (:mod:`~weft.solver.baselines`), the least period
+(:mod:`~weft.solver.period`), and the whole step (:mod:`~weft.solver.step`), the least latency
+(:mod:`~weft.solver.latency`), what a schedule lacks (:mod:`~weft.solver.diagnose`). Beside them: operator graphs onto
+devices (:mod:`~weft.solver.placement`).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft.solver.baselines import BASELINES, baseline
+    from weft.solver.baselines.lib.base import NotApplicable
+    from weft.solver.cpsat.budget import Budget
+    from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+    from weft.solver.io.files import load_problem, load_schedule, save_problem, save_schedule
+    from weft.solver.judge.validate import InvalidSchedule, validate, violations
+    from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem, ProblemError
+    from weft.solver.schedule import Operation, Repetend, Schedule
+    from weft.solver.step.report import Progress
+    from weft.solver.step.search import solve
+    from weft.solver.step.stretch import unroll
+    from weft.solver.timing import time_orders
+
+#: Where each public name stands.
+_HOMES = {
+    "baselines": ("BASELINES", "baseline"),
+    "baselines.lib.base": ("NotApplicable",),
+    "cpsat.budget": ("Budget",),
+    "feasibility.infeasible": ("Infeasible", "NoneFound"),
+    "io.files": ("load_problem", "load_schedule", "save_problem", "save_schedule"),
+    "judge.validate": ("InvalidSchedule", "validate", "violations"),
+    "problem": ("Block", "BlockKind", "Dependency", "Device", "Link", "Problem", "ProblemError"),
+    "schedule": ("Operation", "Repetend", "Schedule"),
+    "step.report": ("Progress",),
+    "step.search": ("solve",),
+    "step.stretch": ("unroll",),
+    "timing": ("time_orders",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["BASELINES", "Block", "BlockKind", "Budget", "Dependency", "Device", "Infeasible", "InvalidSchedule", "Link",
+           "NoneFound", "NotApplicable", "Operation", "Problem", "ProblemError", "Progress", "Repetend", "Schedule",
+           "baseline", "load_problem", "load_schedule", "save_problem", "save_schedule", "solve", "time_orders",
+           "unroll", "validate", "violations"]
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, each loaded when it is first used."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
 """What comes out: when every block of every micro-batch runs, and what is read off that.
 
-A :class:`Schedule` states; it does not judge. Whether it is feasible is the word of :mod:`weft.solver.validate`.
+A :class:`Schedule` states; it does not judge. Whether it is feasible is the word of :mod:`weft.solver.judge`.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from experiments.lib.provenance import RESULTS, Record
 from weft.app.lib.case import case_of
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.baselines import baseline
+from weft.solver.judge.validate import violations
 from weft.solver.step.search import Infeasible
-from weft.solver.validate import violations
 
 SIZES = (1, 2, 4, 8)
 SPEC = """

@@ -26,10 +26,10 @@ from weft.app.compare import SEARCHES
 from weft.figures.style import FONT, INK, MUTED
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.control.parallel import mapped
+from weft.solver.judge.validate import InvalidSchedule, validate, violations
 from weft.solver.schedule import RELATIVE_TOLERANCE
 from weft.solver.step.search import solve
 from weft.solver.timing import DeadlockError
-from weft.solver.validate import InvalidSchedule, validate, violations
 
 HOME = RESULTS / "never_worse"
 

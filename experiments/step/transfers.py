@@ -22,11 +22,11 @@ from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate, violations
 
 GPUS, PER_NODE, LAYERS = 8, 4, 4
 LAYER, EMBEDDING, WITHIN = 5.5, 0.5, 0.7  # ms

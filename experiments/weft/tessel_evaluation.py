@@ -45,9 +45,9 @@ from weft.models.tensor_parallel.chunks import CHUNKS
 from weft.models.tensor_parallel.shapes import shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
-from weft.solver.validate import violations
 
 BATCH = 128
 #: Sequences of a micro-batch, in training.

@@ -38,7 +38,7 @@ def lower(schedule: Schedule) -> Program:
     """The program that runs every device's operations in the order of ``schedule``, rank r as device r.
 
     Raises :class:`LoweringError` for a schedule whose operations are incomplete or wait for each other in a circle;
-    its times are otherwise taken as they are (:mod:`weft.solver.validate` judges them).
+    its times are otherwise taken as they are (:mod:`weft.solver.judge` judges them).
     """
     problem, vocabulary = schedule.problem, Vocabulary(schedule.problem)
     waves, carried = _waves(schedule), routes(problem)

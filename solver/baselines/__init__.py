@@ -26,10 +26,10 @@ from weft.solver.baselines import (
 )
 from weft.solver.baselines import one_f_one_b_plus as spread_1f1b
 from weft.solver.baselines.lib.base import Baseline, NotApplicable
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 __all__ = ["BASELINES", "Baseline", "NotApplicable", "baseline", "steady_period"]
 

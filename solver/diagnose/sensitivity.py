@@ -18,13 +18,13 @@ from weft.solver.control.clock import OutOfTime, checked, unwatched, watching
 from weft.solver.control.stopping import STOP
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
+from weft.solver.judge.validate import validate
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import Block, Dependency, Number, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 __all__ = ["Change", "Figure", "WhatIf", "changes", "what_if"]
 

@@ -232,8 +232,8 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
 def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     """The schedule of a ``weft.schedule/1`` object; ``where`` (a file name) leads every error message.
 
-    Whether what it says is true is not asked here: :mod:`weft.solver.validate` judges the operations,
-    :mod:`weft.solver.validate_claims` the fields that say something of them.
+    Whether what it says is true is not asked here: :mod:`weft.solver.judge` judges the operations,
+    :mod:`weft.solver.judge.claims` the fields that say something of them.
     """
     entry = Entry(value, where)
     require_format(entry, SCHEDULE_FORMAT)

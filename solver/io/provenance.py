@@ -2,7 +2,7 @@
 
 Anything may stand there that helps to reproduce a schedule. What weft itself writes and reads has a shape; a file in
 which it has another is refused (:class:`~weft.solver.io.entries.FormatError`) before anything is made of it. Whether it
-is true is asked elsewhere (:mod:`weft.solver.validate_claims`).
+is true is asked elsewhere (:mod:`weft.solver.judge.claims`).
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.solver.bounds import least_time
+from weft.solver.judge.validate import validate
 from weft.solver.period.periodic import Periodic, in_order
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 __all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
 

@@ -24,9 +24,9 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.solver.control.history import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
 from weft.solver.io.files import load_schedule, save_schedule
+from weft.solver.judge.validate import validate
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress, solve
-from weft.solver.validate import validate
 
 
 def known_at(entries: list[list[float]], elapsed: float) -> list[float]:

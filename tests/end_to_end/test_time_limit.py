@@ -29,12 +29,12 @@ from weft.models.spec.spec import parse_spec
 from weft.solver.bounds.load import work_bound
 from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, process_start, unwatched, watching
 from weft.solver.cpsat.solve import Attempt, Budget, race
+from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Problem
 from weft.solver.step import incumbent as incumbent_module, proven as proven_module, state as state_module
 from weft.solver.step.search import Search
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate, violations
 
 
 class Looks:

@@ -14,10 +14,10 @@ from fractions import Fraction
 from tests.oracles.generated import drawn
 from tests.oracles.whole import TooLarge, fits, least_makespan
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Number, Problem
 from weft.solver.step.search import solve
 from weft.solver.step.stretch import unroll
-from weft.solver.validate import validate
 
 __all__ = ["disagreements"]
 

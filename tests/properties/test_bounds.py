@@ -19,13 +19,13 @@ from weft.solver.bounds.heads import heads, tails
 from weft.solver.bounds.load import load_bound
 from weft.solver.bounds.windows import rolling_bounds
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.relations.graph import common_blocks, graph_of, without_common
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import violations
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

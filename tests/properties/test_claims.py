@@ -18,11 +18,11 @@ from tests.support.strategies import cases, pipelines, schedules
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError
 from weft.solver.io.files import schedule_from_json, schedule_to_json
+from weft.solver.judge.claims import judge_claims
+from weft.solver.judge.validate import statements, violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
-from weft.solver.validate import statements, violations
-from weft.solver.validate_claims import judge_claims
 
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.strategies import problems, schedules
-from weft.solver import validate as judge
+from weft.solver.judge import validate as judge
+from weft.solver.judge.case import Case, tolerance_of
+from weft.solver.judge.columns import Columns
+from weft.solver.judge.memory_rule import scaled_room
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.timing import time_orders
-from weft.solver.validate_columns import Columns
 
 
 def at_once(schedule: Schedule, capacities: bool, in_turn: bool) -> bool | None:
@@ -25,11 +27,11 @@ def at_once(schedule: Schedule, capacities: bool, in_turn: bool) -> bool | None:
     columns = Columns.of(problem, n, schedule.operations)
     if columns is None:
         return None
-    tolerance = judge._tolerance(problem, n, schedule.makespan, len(schedule.operations))
-    case = judge._Case.of(schedule)
+    tolerance = tolerance_of(problem, n, schedule.makespan, len(schedule.operations))
+    case = Case.of(schedule)
     assert columns.rows() == case.rows
     assert tolerance == case.tolerance
-    return columns.keep_rules(tolerance, partial(judge._scaled_room, problem) if capacities else None, in_turn)
+    return columns.keep_rules(tolerance, partial(scaled_room, problem) if capacities else None, in_turn)
 
 
 def one_after_the_other(schedule: Schedule, capacities: bool, in_turn: bool) -> bool:

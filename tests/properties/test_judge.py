@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.strategies import Case, cases, pipelines, schedules
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Schedule
-from weft.solver.validate import violations
 
 
 def suite(examples: int) -> settings:

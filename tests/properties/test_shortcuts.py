@@ -20,13 +20,13 @@ from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.baselines.lib.twins import on_every_twin, without_twins
 from weft.solver.io import files
+from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.relations.graph import Graph, graph_of
 from weft.solver.relations.implied_order import NEVER, Order, implied_order
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import violations
 
 
 def closed(graph: Graph) -> Order:

@@ -14,6 +14,7 @@ from tests.support.strategies import Case, cases, pipelines, problems
 from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
@@ -23,7 +24,6 @@ from weft.solver.step.search import Infeasible, solve
 from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 SLOW_DATA = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 

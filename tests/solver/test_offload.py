@@ -13,11 +13,11 @@ from tests.oracles.brute import least_makespan
 from tests.support.builders import chain, pipeline
 from weft.solver.diagnose.sensitivity import changes
 from weft.solver.io.files import problem_from_json, problem_to_json
+from weft.solver.judge.validate import validate
 from weft.solver.offload import Offload, host_links, with_offloads
 from weft.solver.problem import Problem, ProblemError
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, solve
-from weft.solver.validate import validate
 
 MOMENT = 1e-6
 

@@ -19,7 +19,7 @@ __all__ = ["check", "draw", "export_schedule", "fit", "import_schedule", "plan",
 def check(schedule: Schedule | PathLike) -> list[str]:
     """What is wrong with a schedule: one sentence each, none if it is valid.
 
-    The judge (:mod:`weft.solver.validate`) derives everything from the operations; what a file states beside them is
+    The judge (:mod:`weft.solver.judge`) derives everything from the operations; what a file states beside them is
     held against them too (:func:`weft.app.lib.judged.verdict` lists it). Raises ``FormatError`` for a file that is no
     schedule.
     """
@@ -44,7 +44,7 @@ def draw(
     makespan and the bound over the time of the search that made it.
 
     Blocks may run micro-batches in any order, as those of an imported schedule may, and need more memory than there is:
-    that stands out. Raises :class:`~weft.solver.validate.InvalidSchedule` for a schedule that breaks any other rule.
+    that stands out. Raises :class:`~weft.solver.InvalidSchedule` for a schedule that breaks any other rule.
     """
     from weft.app.draw import draw_history, draw_schedule
 

@@ -14,10 +14,10 @@ from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import violations
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, Progress, is_large
-from weft.solver.validate import violations
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 

@@ -22,10 +22,10 @@ from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.feasibility.memory_conflict import InFlight, in_flight
 from weft.solver.io.entries import read_json
 from weft.solver.io.files import SCHEDULE_FORMAT
+from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
-from weft.solver.validate import InvalidSchedule, violations
 from weft.text import sentences
 
 if TYPE_CHECKING:

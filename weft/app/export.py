@@ -145,7 +145,7 @@ def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Sche
     from weft.app.lib.case import case_of
     from weft.runtime.export.torch_import import schedule_of_table
     from weft.solver.io.entries import FormatError
-    from weft.solver.validate import violations
+    from weft.solver.judge.validate import violations
 
     case = case_of(source, micro_batches)
     found, refusals = [], []
@@ -186,8 +186,8 @@ def _with_bounds(schedule: Schedule) -> Schedule:
     schedules only."""
     from weft.solver.baselines import steady_period
     from weft.solver.bounds import least_time
+    from weft.solver.judge.validate import violations
     from weft.solver.ticks import TickProblem
-    from weft.solver.validate import violations
 
     if violations(schedule):
         return schedule

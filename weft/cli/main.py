@@ -116,8 +116,8 @@ def _sentence(error: Exception, command: str) -> tuple[int, str]:
         if isinstance(error, ImportError):
             return BAD, str(error)
         if isinstance(error, ValueError):
+            from weft.solver.judge.validate import InvalidSchedule
             from weft.solver.step.search import Infeasible
-            from weft.solver.validate import InvalidSchedule
 
             if isinstance(error, InvalidSchedule):
                 return NO, _first(error.violations)

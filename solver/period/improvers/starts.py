@@ -11,12 +11,12 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.memory_order import device_rows, find_room
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, in_order, repeat, retime
+from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
-from weft.solver.validate import violations
 
 __all__ = ["STARTS", "one_at_a_time", "periodic_seed", "published_steady_state", "steady_state"]
 

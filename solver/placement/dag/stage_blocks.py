@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
+from weft.solver.judge.validate import validate
 from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 __all__ = ["StageWork", "one_f_one_b", "stage_problem", "step_of", "work_of"]
 
@@ -117,7 +117,7 @@ def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Se
     (:mod:`weft.solver.placement.dag.in_flight`), then a backward and a forward alternately. Checked by the judge, with
     memory.
 
-    ``micro_batches``: of the problem. Raises :class:`~weft.solver.validate.InvalidSchedule` where it does not fit.
+    ``micro_batches``: of the problem. Raises :class:`~weft.solver.InvalidSchedule` where it does not fit.
     """
     unit = max(work.micro_batch for work in works)
     held = in_flight_samples(after, [Alternation(work.micro_batch) for work in works])

@@ -29,7 +29,7 @@ from weft.models.times.roofline import Roofline, pass_seconds
 from weft.models.zoo.graphs import model_graph
 from weft.models.zoo.published import PUBLISHED
 from weft.solver.baselines import baseline
-from weft.solver.validate import validate
+from weft.solver.judge.validate import validate
 
 ROOFLINE = Roofline(DEVICES["v100"])
 GPT = GptModel(family="gpt", layers=2, hidden=512, heads=8, vocabulary=1024, sequence=256)

@@ -22,9 +22,9 @@ from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.shapes import ShapeCandidate, shape_candidates
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.baselines import baseline
+from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.step.search import Infeasible, Search
-from weft.solver.validate import validate, violations
 
 GPT = "{family: gpt, layers: 4, hidden: 512, heads: 8, vocabulary: 262144, sequence: 512}"
 T5 = ("{family: t5, encoder_layers: 4, decoder_layers: 4, hidden: 256, heads: 8, feed_forward: 1024, "

@@ -19,10 +19,10 @@ from weft.runtime.export.torch_csv import torch_csv
 from weft.runtime.export.torch_import import parse_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
+from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
-from weft.solver.validate import violations
 
 VERSIONS = ("2.6", "2.9", "2.10", "2.13", "2.15")
 

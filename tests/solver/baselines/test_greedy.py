@@ -11,10 +11,10 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.priority_rule import fits_in_order, keyed_schedule
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 INFINITY = float("inf")
 

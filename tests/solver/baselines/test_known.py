@@ -10,10 +10,10 @@ import pytest
 from tests.support.builders import both_ways, chain, loop, pipeline, v, waves
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import Orders
-from weft.solver.validate import validate
 
 TIMES = [(1, 1, 1), (2, 2, 1), (3, 2, 2), (5, 4, 3)]
 

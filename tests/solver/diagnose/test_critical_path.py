@@ -17,6 +17,7 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.diagnose.critical_path import CriticalPath, critical_path
+from weft.solver.judge.validate import validate, violations
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat
 from weft.solver.period.search import find_period
@@ -26,7 +27,6 @@ from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate, violations
 
 SOME = settings(max_examples=60, deadline=None)
 FEW = settings(max_examples=25, deadline=None)

@@ -23,6 +23,7 @@ from weft.solver.feasibility import infeasible, memory_order
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import OrderModel, device_rows, find_room
 from weft.solver.io.files import load_problem, save_problem
+from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
@@ -30,7 +31,6 @@ from weft.solver.step.phases import first_schedule
 from weft.solver.step.search import Search, solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 
 def repro(name: str) -> Problem:

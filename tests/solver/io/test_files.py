@@ -25,7 +25,7 @@ from weft.solver.io.files import (
     schedule_to_json,
 )
 from weft.solver.io.writing import write_atomically
-from weft.solver.validate_claims import judge_claims
+from weft.solver.judge.claims import judge_claims
 
 PROBLEM: dict[str, Any] = {
     "format": "weft.problem/1", "name": "small", "time_unit": "ms", "memory_unit": "GiB",

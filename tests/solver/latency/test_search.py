@@ -15,6 +15,7 @@ from tests.support.strategies import problems
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible
+from weft.solver.judge.validate import validate
 from weft.solver.latency.search import LatencySearch, critical_path, least_latency
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
@@ -23,7 +24,6 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Numb
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.stretch import at_its_times
 from weft.solver.ticks import TickProblem
-from weft.solver.validate import validate
 
 
 def forwards(devices: Sequence[int], durations: Sequence[Number], lag: Number = 0) -> Problem:

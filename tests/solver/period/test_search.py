@@ -15,6 +15,7 @@ from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import refuted_in_parts
+from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.search import find_period
@@ -27,7 +28,6 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 BEST_PERIODS = {"chain": 4, "m": 6, "nn": 8, "k": 6}
 

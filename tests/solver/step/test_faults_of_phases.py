@@ -18,11 +18,11 @@ from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines import baseline
 from weft.solver.io.files import save_problem
+from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress, Search, solve
-from weft.solver.validate import validate
 
 
 class Fault(Exception):

@@ -10,12 +10,12 @@ from tests.support.builders import chain, pipeline, v
 from tests.support.paths import REPROS
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.io.files import load_schedule
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Device
 from weft.solver.schedule import Repetend, Schedule
 from weft.solver.step.search import solve
 from weft.solver.step.stretch import repeats, unroll
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2, 5, 9, 40])

@@ -22,11 +22,11 @@ from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if
 from weft.solver.feasibility.infeasible import Infeasible, require_room
 from weft.solver.feasibility.memory_conflict import forced_collision, held_together, in_flight
 from weft.solver.io.files import load_problem, save_problem, save_schedule
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
-from weft.solver.validate import validate
 
 SOME = settings(max_examples=60, deadline=None)
 

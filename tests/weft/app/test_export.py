@@ -15,8 +15,8 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.torch_import import read_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.io.files import load_schedule, save_problem, save_schedule
+from weft.solver.judge.validate import violations
 from weft.solver.step.search import solve
-from weft.solver.validate import violations
 
 
 @pytest.fixture

@@ -54,10 +54,10 @@ def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: b
 
     ``in_turn=False`` allows a block to run micro-batches in any order: devices can run such schedules as they stand,
     and other tools make them; only what bounds and periods say does not hold for them. ``capacities=False`` allows it
-    to need more memory than there is. Raises :class:`~weft.solver.validate.InvalidSchedule`, its sentences led by the
+    to need more memory than there is. Raises :class:`~weft.solver.InvalidSchedule`, its sentences led by the
     file's name, and ``FormatError``.
     """
-    from weft.solver.validate import InvalidSchedule, violations
+    from weft.solver.judge.validate import InvalidSchedule, violations
 
     where = ""
     if isinstance(schedule, str | os.PathLike):
@@ -72,8 +72,8 @@ def verdict(schedule: Schedule | PathLike) -> Judgement:
     """The judgement on a schedule, or on a file and every number that stands in it. Raises ``FormatError`` for a file
     that is no schedule."""
     from weft.solver.io.files import schedule_from_json, schedule_to_json
-    from weft.solver.validate import violations
-    from weft.solver.validate_claims import judge_claims
+    from weft.solver.judge.claims import judge_claims
+    from weft.solver.judge.validate import violations
 
     value: Any
     if isinstance(schedule, str | os.PathLike):

@@ -25,9 +25,9 @@ from weft.solver.baselines import BASELINES
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.files import problem_to_json, schedule_from_json, schedule_to_json
 from weft.solver.io.writing import write_atomically
+from weft.solver.judge.claims import judge_claims
+from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
-from weft.solver.validate import violations
-from weft.solver.validate_claims import judge_claims
 
 __all__ = ["Cache", "default_folder", "key_of"]
 

@@ -9,9 +9,9 @@ from weft.app.compare import known_schedules
 from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case
+from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
-from weft.solver.validate import violations
 
 __all__ = ["Solved", "solve_point"]
 

@@ -23,7 +23,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.solver.validate import violations
+    from weft.solver.judge.validate import violations
 
     require_output(options.output, "a schedule", JSON, [options.file, options.problem])
     schedule = api.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)

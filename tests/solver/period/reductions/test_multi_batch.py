@@ -12,6 +12,7 @@ from tests.support.builders import chain, pipeline
 from tests.support.strategies import Case, cases
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
@@ -23,7 +24,6 @@ from weft.solver.step.search import solve
 from weft.solver.step.stretch import unroll
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 
 @pytest.mark.parametrize(("copies", "rate"), [(1, 8), (2, 6), (3, Fraction(16, 3))])

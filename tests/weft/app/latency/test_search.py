@@ -15,9 +15,9 @@ from weft.app.lib.case import case_of
 from weft.cli.main import main
 from weft.models.spec.spec import parse_spec
 from weft.solver.io.files import load_schedule, save_problem
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible
-from weft.solver.validate import validate
 
 #: Stages of 13 and 9 in a chain, of 12 and 10 in a V, of 11 and 11 in a loop: each placement has its use.
 SPEC = {

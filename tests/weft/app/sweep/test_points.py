@@ -26,8 +26,8 @@ from weft.figures.memory_front import front_chart
 from weft.figures.style import text_width
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.baselines import baseline
+from weft.solver.judge.validate import violations
 from weft.solver.step.search import Infeasible
-from weft.solver.validate import violations
 from weft.text.pareto import non_dominated
 from weft.text.units import memory_text
 

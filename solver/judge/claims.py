@@ -1,7 +1,7 @@
 """Every number that a schedule file states: verified, false, or not checked. A part of the judge.
 
 ``makespan``, ``peak_memory`` and ``status`` follow from the operations and the bounds; bounds, period and repetend are
-for :mod:`weft.solver.validate_statements`. Of the ``solver`` object what can be derived is (how long a micro-batch
+for :mod:`weft.solver.judge.statements`. Of the ``solver`` object what can be derived is (how long a micro-batch
 takes from its first start to its last end), and what stands there twice must agree; the rest says how the schedule came
 about, which nothing in the file can show: it is listed, with the reason.
 """
@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.solver.judge.statements import Verdict
+from weft.solver.judge.validate import peaks, statements
 from weft.solver.problem import Number
 from weft.solver.schedule import Schedule
-from weft.solver.validate import peaks, statements
-from weft.solver.validate_statements import Verdict
 
 __all__ = ["judge_claims"]
 
@@ -42,7 +42,7 @@ _HOW = "it says how the schedule came about"
 
 def judge_claims(value: Mapping[str, Any], schedule: Schedule) -> Verdict:
     """The verdict on all that ``value``, the ``weft.schedule/1`` object that ``schedule`` was read from, states beside
-    its operations. What is said of a schedule that breaks other rules (:mod:`weft.solver.validate`) means little."""
+    its operations. What is said of a schedule that breaks other rules (:mod:`weft.solver.judge`) means little."""
     verdict = statements(schedule)
     _derived(value, schedule, verdict)
     _Solver(schedule, verdict).judge()

@@ -1,5 +1,5 @@
 """Whether a schedule keeps the rules, told for all operations at once: a part of the judge
-(:mod:`weft.solver.validate`).
+(:mod:`weft.solver.judge`).
 
 The judge looks at one operation after the other, and says what is wrong with it. Nearly always nothing is, and of
 millions of operations that is told many times as fast from columns of numbers. The comparisons are the same, in the

@@ -1,7 +1,6 @@
 """The steady state that a schedule says it has, derived from its operations: a part of the judge.
 
-Nothing of what makes schedules is used here (:mod:`weft.solver.validate`). In the row of every device are looked for
-the
+Nothing of what makes schedules is used here (:mod:`weft.solver.judge`). In the row of every device are looked for the
 *stretches* that can be one period: each block ``q`` times, and ``count`` times over, ``q`` micro-batches further each
 time. A stretch that repeats for ever says which instance follows which on its device and on the links that begin
 there. With the dependencies these are waits, "the target starts no sooner than weight after the source, whose instance

@@ -15,13 +15,13 @@ from tests.support.paths import DATA
 from weft.app.lib.judged import verdict
 from weft.cli.main import main
 from weft.solver.io.files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
+from weft.solver.judge.claims import judge_claims
+from weft.solver.judge.validate import statements, violations
 from weft.solver.period.periodic import Periodic
 from weft.solver.schedule import Repetend, Schedule
 from weft.solver.step.search import solve
 from weft.solver.step.stretch import at_its_times, unroll
 from weft.solver.ticks import TickProblem
-from weft.solver.validate import statements, violations
-from weft.solver.validate_claims import judge_claims
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_a_repetend_below_the_work_is_refused(steady: Schedule) -> None:
 
 def test_a_period_at_which_blocks_wait_for_their_time_is_true() -> None:
     """Blocks that start every 3 although they could every 2."""
-    from tests.solver.test_validate import block, problem
-    from tests.solver.test_validate import schedule as timed
+    from tests.solver.judge.test_validate import block, problem
+    from tests.solver.judge.test_validate import schedule as timed
 
     alone = problem(block("a", duration=2))
     slow = timed(alone, ("a", 0, 0), ("a", 1, 3), ("a", 2, 6), repetend=Repetend(0, 3), period=3.0)
@@ -149,7 +149,7 @@ def test_an_unrolled_schedule_states_nothing_of_the_one_it_was(steady: Schedule)
 
 def test_blocks_that_wait_no_longer_have_the_period_of_their_order() -> None:
     """What is unrolled starts as early as it can: every 2, where it was made to start every 3."""
-    from tests.solver.test_validate import block, problem
+    from tests.solver.judge.test_validate import block, problem
 
     instance = TickProblem.of(problem(block("a", duration=2)))
     slow = at_its_times(Periodic(instance, 3 / instance.tick, (Fraction(0),)), 3)
@@ -160,8 +160,8 @@ def test_blocks_that_wait_no_longer_have_the_period_of_their_order() -> None:
 
 def test_peaks_are_exact() -> None:
     """Floats that do not add up: ten times 0.1 is 1."""
-    from tests.solver.test_validate import block, problem
-    from tests.solver.test_validate import schedule as timed
+    from tests.solver.judge.test_validate import block, problem
+    from tests.solver.judge.test_validate import schedule as timed
 
     leaving = timed(problem(block("a", memory=[0.1])), *(("a", m, float(m)) for m in range(10)))
     value = schedule_to_json(leaving)

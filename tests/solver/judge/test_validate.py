@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from weft.solver.judge.validate import InvalidSchedule, validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
-from weft.solver.validate import InvalidSchedule, validate, violations
 
 
 def block(name: str, devices: Sequence[int] = (0,), duration: Number = 1, memory: Sequence[Number] = (),

@@ -1,4 +1,4 @@
-"""What a schedule says of itself, held against its operations: a part of the judge (:mod:`weft.solver.validate`).
+"""What a schedule says of itself, held against its operations: a part of the judge (:mod:`weft.solver.judge`).
 
 Every statement is *verified*, *false*, or *open*: nothing here can tell. Verified means that no other value would be
 true of these operations; a bound is verified where a simple argument of its own gives the same.
@@ -10,9 +10,9 @@ true of these operations; a bound is verified where a simple argument of its own
   to device. It stays open where several numbers would do, ``count`` where more stretches follow one another,
   ``micro_batches`` where fewer repeat as well, and all three where one stretch is all there is.
 - *period* is what the repetend takes per micro-batch if it goes on for ever with every block as early as it can
-  (:mod:`weft.solver.validate_steady`), or the one interval at which each block starts throughout the schedule: some are
-  made to wait. Without a repetend it is the one interval at which blocks start in the middle third of the makespan; it
-  stays open where there is none.
+  (:mod:`weft.solver.judge.ring_waits`), or the one interval at which each block starts throughout the schedule: some
+  are made to wait. Without a repetend it is the one interval at which blocks start in the middle third of the
+  makespan; it stays open where there is none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from weft.solver.judge.ring_waits import Ring, Stretches, greatest_ratio, stretches, waits_of
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
-from weft.solver.validate_steady import Ring, Stretches, greatest_ratio, stretches, waits_of
 
 __all__ = ["Verdict", "judge_statements"]
 

@@ -1,0 +1,85 @@
+"""What the judge's rules share: the operations that make sense by themselves, in rows and by block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from weft.solver.control.clock import checked
+from weft.solver.problem import Problem
+from weft.solver.schedule import Operation, Schedule
+
+__all__ = ["TOLERANCE", "Case", "tolerance_of"]
+
+#: Times that differ by no more than this share of the makespan are equal.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the checks share: the operations that make sense by themselves, and how they are spoken of."""
+
+    problem: Problem
+    micro_batches: int
+    operations: list[Operation]
+    #: Per device, its operations by start.
+    rows: list[list[Operation]]
+    #: Per block, its operation for each micro-batch (the first of them, where one is there twice).
+    table: list[dict[int, Operation]]
+    makespan: float
+    tolerance: float
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Case:
+        """The case of ``schedule``."""
+        problem, n = schedule.problem, schedule.micro_batches
+        sound = _all_sound(schedule.operations, problem, n)
+        operations = sorted(schedule.operations if sound else
+                            (o for o in checked(schedule.operations, 4096) if _is_sound(o, problem, n)),
+                            key=itemgetter(2, 3, 0, 1))  # start, end, block, micro-batch
+        rows: list[list[Operation]] = [[] for _ in problem.devices]
+        table: list[dict[int, Operation]] = [{} for _ in problem.blocks]
+        for operation in checked(operations, 4096):
+            table[operation.block].setdefault(operation.micro_batch, operation)
+            for device in problem.blocks[operation.block].devices:
+                rows[device].append(operation)
+        makespan = max((o.end for o in operations), default=0.0)
+        return cls(problem, n, operations, rows, table, makespan, tolerance_of(problem, n, makespan, len(operations)))
+
+    def name(self, operation: Operation) -> str:
+        """What ``operation`` is called in a sentence."""
+        return f"block {self.problem.blocks[operation.block].name!r} of micro-batch {operation.micro_batch}"
+
+    def where(self, operation: Operation) -> str:
+        """Its name, and where it runs."""
+        devices = self.problem.blocks[operation.block].devices
+        names = ", ".join(repr(self.problem.devices[device].name) for device in devices)
+        return f"{self.name(operation)} on {'device' if len(devices) == 1 else 'devices'} {names}"
+
+    def time(self, value: float) -> str:
+        """``value`` with its unit."""
+        return f"{value:.12g} {self.problem.time_unit}"
+
+
+def tolerance_of(problem: Problem, micro_batches: int, makespan: float, operations: int) -> float:
+    """How far times may be apart: a share of the makespan, or of all work and transfers where that is less."""
+    work = sum(block.duration + sum(dependency.lag for dependency in block.after) for block in problem.blocks)
+    return TOLERANCE * min(abs(makespan), work * min(micro_batches, operations))
+
+
+def _all_sound(operations: Sequence[Operation], problem: Problem, micro_batches: int) -> bool:
+    """Whether :func:`_is_sound` is true of all, as it nearly always is, told many times as fast."""
+    if not operations:
+        return True
+    blocks, batches, starts, ends = zip(*operations, strict=True)
+    return ({*map(type, blocks), *map(type, batches)} == {int} and min(blocks) >= 0 and min(batches) >= 0
+            and max(blocks) < len(problem.blocks) and max(batches) < micro_batches
+            and all(map(math.isfinite, starts)) and all(map(math.isfinite, ends)))
+
+
+def _is_sound(operation: Operation, problem: Problem, micro_batches: int) -> bool:
+    return (isinstance(operation.block, int) and 0 <= operation.block < len(problem.blocks)
+            and isinstance(operation.micro_batch, int) and 0 <= operation.micro_batch < micro_batches
+            and math.isfinite(operation.start) and math.isfinite(operation.end))

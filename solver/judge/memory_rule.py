@@ -1,0 +1,111 @@
+"""The judge's rule on memory: what every device holds, and whether there is room for it.
+
+Amounts are added exactly, as the decimal numbers that they are written as. What ends gives back before
+what starts at that time takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+from weft.solver.control.clock import checked
+from weft.solver.judge.case import Case
+from weft.solver.judge.columns import Amounts
+from weft.solver.problem import Number, Problem
+from weft.solver.schedule import Operation
+
+__all__ = ["check_memory", "levels_on", "scaled_room"]
+
+
+def check_memory(case: Case) -> Iterator[str]:
+    """One sentence for each device that holds more than its memory."""
+    problem = case.problem
+    fits: set[object] = set()  # what devices that run the same in the same memory have in common
+    for device, row in enumerate(checked(case.rows)):
+        capacity = problem.devices[device].memory
+        if capacity is None:
+            continue
+        amounts = tuple((i, problem.blocks[i].memory[place], problem.blocks[i].workspace[place])
+                        for i, place in problem.places_on[device].items())
+        same = (capacity, amounts, tuple(map(id, row)))
+        if same in fits:
+            continue
+        unit, levels = levels_on(case, device, capacity)
+        room = int(_exact(capacity) * unit)
+        highest = 0
+        breach: Operation | None = None
+        at_breach = 0
+        for level, is_start, place in levels:
+            highest = max(highest, level)
+            if breach is None and is_start and level > room:
+                breach, at_breach = row[place], level
+        if breach is None:
+            fits.add(same)
+        else:
+            amount = _formatter(problem.memory_unit, unit)
+            peak = f" (its peak is {amount(highest)})" if highest > at_breach else ""
+            yield (f"device {problem.devices[device].name!r}: when {case.name(breach)} starts at "
+                   f"{case.time(breach.start)} it holds {amount(at_breach)}, {amount(at_breach - room)} more than its "
+                   f"{amount(room)}{peak}")
+
+
+def levels_on(case: Case, device: int, capacity: Number) -> tuple[int, Iterator[tuple[int, bool, int]]]:
+    """``(level, is start, place in row)`` of every change on ``device``, in units of which so many are one of the
+    problem's, ``capacity`` a whole number of them."""
+    unit, taken, given = _scaled(case.problem, device, capacity)
+    row = case.rows[device]
+
+    def levels() -> Iterator[tuple[int, bool, int]]:
+        level = 0
+        for _, is_start, place in _events(row, case.tolerance):
+            level += taken[row[place].block] if is_start else -given[row[place].block]
+            yield level, is_start, place
+    return unit, levels()
+
+
+def _scaled(problem: Problem, device: int, capacity: Number) -> tuple[int, dict[int, int], dict[int, int]]:
+    """The unit of :func:`levels_on`, and what each block on ``device`` takes and gives back in it."""
+    here = {i: _amounts(problem, i, place) for i, place in problem.places_on[device].items()}
+    # One common denominator makes whole numbers of all amounts: exact, and fast to add.
+    unit = math.lcm(_exact(capacity).denominator, *(amount.denominator for both in here.values() for amount in both))
+    return (unit, {i: int(take * unit) for i, (take, _) in here.items()},
+            {i: int(give * unit) for i, (_, give) in here.items()})
+
+
+def scaled_room(problem: Problem, device: int) -> Amounts:
+    """The capacity of ``device``, which has one, and what its blocks take and give back, in its own whole numbers."""
+    capacity = problem.devices[device].memory
+    assert capacity is not None
+    unit, taken, given = _scaled(problem, device, capacity)
+    return int(_exact(capacity) * unit), taken, given
+
+
+def _events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, int]]:
+    """``(time, is start, place in row)`` in the order in which memory changes hands: at one time, ends first."""
+    events = [(operation.start, True, place) for place, operation in enumerate(row)]
+    for place, operation in enumerate(row):
+        end = operation.end
+        following = row[place + 1].start if place + 1 < len(row) else math.inf
+        if end - tolerance <= following < end:  # equal but for rounding
+            end = following
+        events.append((end, False, place))
+    return sorted(events)
+
+
+def _amounts(problem: Problem, block: int, place: int) -> tuple[Fraction, Fraction]:
+    """What a block takes at its start and gives back at its end, on the device that stands at ``place`` of its list."""
+    change, workspace = _exact(problem.blocks[block].memory[place]), _exact(problem.blocks[block].workspace[place])
+    return max(change, Fraction(0)) + workspace, max(-change, Fraction(0)) + workspace
+
+
+def _exact(value: Number) -> Fraction:
+    return Fraction(value) if isinstance(value, int) else Fraction(repr(float(value)))
+
+
+def _formatter(unit_name: str, unit: int) -> Callable[[int], str]:
+    def amount(scaled: int) -> str:
+        value = Fraction(scaled, unit)
+        return f"{value.numerator if value.denominator == 1 else format(float(value), '.12g')} {unit_name}"
+    return amount

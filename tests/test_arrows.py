@@ -1,0 +1,171 @@
+"""Imports point down only: no circle between files or rooms, and every room imports what it is said to.
+
+All imports count, also those inside functions; those for type checkers alone do not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOP = ("solver", "models", "runtime", "weft")
+
+#: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
+GROUND = {"control", "io", "model_facts", "offload", "pipeline", "problem", "schedule", "ticks", "timing"}
+SOLVER: Mapping[str, set[str]] = {
+    "control": set(),
+    "model_facts": set(),
+    "problem": {"model_facts"},
+    "schedule": {"problem", "model_facts"},
+    "judge": {"control", "problem", "schedule"},
+    "timing": {"control", "problem", "schedule"},
+    "ticks": {"problem"},
+    "pipeline": {"problem"},
+    "offload": {"problem"},
+    "io": {"control", "problem", "schedule", "model_facts"},
+    "cpsat": {"control"},
+    "relations": {"control", "problem", "schedule", "ticks", "timing"},
+    "feasibility": {"relations", "cpsat", *GROUND},
+    "baselines": {"relations", "cpsat", "feasibility", "judge", *GROUND},
+    "bounds": {"relations", "cpsat", *GROUND},
+    "period": {"baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
+    "step": {"period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
+    "latency": {"period", "relations", "cpsat", *GROUND},
+    "diagnose": {"step", "period", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
+    "placement": {"bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
+}
+#: What the four parts may import of each other.
+PARTS: Mapping[str, set[str]] = {
+    "solver": set(),
+    "models": {"solver"},
+    "runtime": {"solver"},
+    "weft": {"runtime", "models", "solver"},
+}
+#: Circles of files and rooms that are there still, and arrows that are not declared; nothing may be added.
+KNOWN_CIRCLES: tuple[set[str], ...] = (
+    {"weft.runtime.transports", "weft.runtime.transports.collective", "weft.runtime.transports.one_sided",
+     "weft.runtime.transports.shared"},
+    {"weft.app.compare", "weft.app.solve", "weft.app.sweep.result", "weft.app.sweep.task", "weft.cli.progress",
+     "weft.figures.front"},
+    {"weft.app.profile", "weft.app.profile_ranks"},
+    {"weft", "weft.api.searches", "weft.app.sweep.cache", "weft.app.sweep.run"},
+    {"weft.app", "weft.cli", "weft.figures"},
+    {"solver.period", "solver.step"},
+)
+KNOWN_ARROWS = {"weft.solver.period.improvers.starts -> weft.solver.step.edges"}
+#: Imported when they are used, never when a file of the solver, or the command line, is imported.
+HEAVY = {"torch", "altair", "vl_convert"}
+
+
+@cache
+def files() -> Mapping[str, Path]:
+    """Every file by the name it is imported under."""
+    found = {}
+    for part in TOP:
+        for path in sorted((ROOT / part).rglob("*.py")):
+            inside = path.relative_to(ROOT)
+            if not any((ROOT / parent).is_symlink() for parent in inside.parents):
+                steps = [*([] if part == "weft" else ["weft"]), *inside.with_suffix("").parts]
+                found[".".join(steps[:-1] if steps[-1] == "__init__" else steps)] = path
+    return found
+
+
+def imports(path: Path, *, at_module_level: bool = False) -> Iterator[str]:
+    """The modules that a file imports; of ``from a import b`` the module ``a.b`` if it is one of :func:`files`."""
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                continue
+            if at_module_level and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            yield child
+            yield from walk(child)
+
+    for node in walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (name if (name := f"{node.module}.{alias.name}") in files() else node.module
+                        for alias in node.names)
+
+
+@cache
+def graph() -> nx.DiGraph[str]:
+    """Which file imports which."""
+    arrows: nx.DiGraph[str] = nx.DiGraph()
+    arrows.add_nodes_from(files())
+    for name, path in files().items():
+        arrows.add_edges_from((name, other) for other in imports(path) if other in files() and other != name)
+    return arrows
+
+
+def part_of(name: str) -> str:
+    """``weft.solver.step.search`` is of ``solver``, ``weft.cli.main`` of ``weft``."""
+    steps = name.split(".")
+    return steps[1] if len(steps) > 1 and steps[1] in TOP[:3] else "weft"
+
+
+def room_of(name: str) -> str:
+    """The first-level room: ``solver.step``, ``models.zoo``, ``weft.cli``; a file that stands in none is its own."""
+    part = part_of(name)
+    inside = name.split(".")[1 if part == "weft" else 2:]
+    return ".".join((part, *inside[:1]))
+
+
+def circles(arrows: nx.DiGraph[str]) -> list[list[str]]:
+    return [sorted(circle) for circle in nx.strongly_connected_components(arrows)
+            if len(circle) > 1 and not any(circle <= known for known in KNOWN_CIRCLES)]
+
+
+def test_no_circle_between_files() -> None:
+    assert not circles(graph())
+
+
+@pytest.mark.parametrize("part", TOP)
+def test_no_circle_between_first_level_rooms(part: str) -> None:
+    rooms: nx.DiGraph[str] = nx.DiGraph()
+    for source, target in graph().edges:
+        # The part's own file exports names of its rooms: it is above all of them, whoever imports it.
+        if part_of(source) == part_of(target) == part and part != room_of(source) != room_of(target) != part:
+            rooms.add_edge(room_of(source), room_of(target))
+    assert not circles(rooms)
+
+
+def test_the_rooms_of_the_solver_import_what_they_may() -> None:
+    found = {f"{source} -> {target}" for source, target in graph().edges
+             if part_of(source) == part_of(target) == "solver" and room_of(source) != "solver"
+             and (room := room_of(source)[len("solver."):]) != (other := room_of(target)[len("solver."):])
+             and other not in SOLVER[room]}
+    assert not found - KNOWN_ARROWS
+
+
+def test_what_the_rooms_of_the_solver_may_import_is_no_circle() -> None:
+    allowed: nx.DiGraph[str] = nx.DiGraph(
+        [(room, other) for room, others in SOLVER.items() for other in others])
+    assert nx.is_directed_acyclic_graph(allowed)
+
+
+def test_the_four_parts_import_what_they_may() -> None:
+    found = {f"{source} -> {target}" for source, target in graph().edges
+             if part_of(source) != part_of(target) and part_of(target) not in PARTS[part_of(source)]}
+    assert not found
+
+
+def test_the_judge_imports_nothing_of_what_it_judges() -> None:
+    allowed = ("weft.solver.judge.", "weft.solver.problem", "weft.solver.schedule", "weft.solver.control.clock")
+    found = {f"{name} -> {other}" for name, path in files().items() if name.startswith("weft.solver.judge")
+             for other in imports(path) if other.startswith("weft") and not other.startswith(allowed)}
+    assert not found
+
+
+@pytest.mark.parametrize("room", ["weft.solver", "weft.cli", "weft.api"])
+def test_heavy_packages_are_imported_on_use(room: str) -> None:
+    found = {f"{name} -> {other}" for name, path in files().items() if f"{name}.".startswith(f"{room}.")
+             for other in imports(path, at_module_level=True) if other.partition(".")[0] in HEAVY}
+    assert not found
