@@ -3,7 +3,7 @@
 Each rank makes one piece of anonymous shared memory (``memfd``: it has no name, and goes when the last process that
 maps it goes, however that ends): counters for what comes from each peer, then its slots. Its peers map it and write
 there. On GPUs the slots lie in the owner's GPU memory and peers open them by CUDA IPC, the counters stay in CPU
-memory; several ranks may use one GPU. (The GPU path has not run on a GPU yet.)
+memory; several ranks may use one GPU.
 
 Only the processor orders counters and data: stores are seen in their order on x86-64, which is required.
 """
