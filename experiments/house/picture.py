@@ -87,13 +87,14 @@ PLACES = {
         "latency": Place(3.5, 1, "under a floor"),
         "period": Place(3.5, 2, "the steady state"),
         "placement": Place(5.2, 2, "operator graphs"),
-        "baselines": Place(0.9, 3, "published schedules"),
-        "bounds": Place(2.4, 3, "lower bounds"),
-        "feasibility": Place(3.9, 3, "why nothing fits"),
-        "io": Place(0.5, 4, "files"),
-        "relations": Place(2.4, 4, "least distances"),
-        "cpsat": Place(3.9, 4, "budget, models"),
-        "": Place(2.0, 5, "problems, the judge"),
+        "baselines": Place(1.3, 3, "published schedules"),
+        "bounds": Place(2.7, 3, "lower bounds"),
+        "feasibility": Place(4.0, 3, "why nothing fits"),
+        "io": Place(0.45, 4, "files"),
+        "judge": Place(1.55, 4, "is it valid?"),
+        "relations": Place(2.7, 4, "least distances"),
+        "cpsat": Place(4.0, 4, "budget, models"),
+        "": Place(1.8, 5, "problems, schedules"),
         "control": Place(3.0, 6, "clock, stop"),
     },
 }
@@ -269,7 +270,7 @@ def main() -> int:
 
     drawn = Picture().svg()
     write_atomically(PICTURE, drawn)
-    PICTURE.with_suffix(".png").write_bytes(vl_convert.svg_to_png(drawn, scale=2))
+    PICTURE.with_suffix(".png").write_bytes(vl_convert.svg_to_png(drawn, scale=1))
     return 0
 
 
