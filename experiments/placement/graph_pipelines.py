@@ -11,8 +11,8 @@ stages, and of the graph also those that allow the shortest step, idle time incl
 alone, spread over all devices, takes longer than the best. All of it twice: stages on one device each, and *replicated*
 on 1, 2, 4 ... devices.
 
-* ``graph``: stages form a graph, memory by depth (:mod:`weft.solver.placement.dag.levels`); a stage waits for those
-  whose results it reads.
+* ``graph``: stages form a graph, memory by depth (:mod:`weft.solver.placement.dag.levels.level_search`); a stage waits
+  for those whose results it reads.
 * ``piper``: stages in a row over all orders of the graph, memory by position (Piper's formulation, without its tensor
   parallelism); the same program with one stage a level.
 * ``pipedream``: stages in a row cut from the order in which the model lists its operators (PipeDream's), by dynamic
@@ -27,7 +27,8 @@ and slacks together. On 8 devices Piper's own program (:mod:`experiments.lib.pip
 beside ours at the one size that the graph takes, each for the least largest load alone.
 
 ``ratio`` is the best sequential step over the graph's. ``ratio_at_most``: over the least that any graph of stages could
-take at the best of all sizes, in any schedule (:mod:`weft.solver.placement.dag.steps`; ``floor_ms``). Where it is below
+take at the best of all sizes, in any schedule (:mod:`weft.solver.placement.dag.levels.least_step`; ``floor_ms``). Where
+it is below
 1.6, that ratio cannot be reached with these costs.
 """
 
@@ -47,27 +48,27 @@ from typing import Any
 import weft
 from experiments.lib.piper_program import pairs_of_branches, piper
 from experiments.lib.provenance import RESULTS, Record
-from weft.models.candidates.placing import Hardware, Replicas, placement_problem
+from weft.models.candidates.placing import Hardware, Replicas, TrainingState, placement_problem
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time, point_to_point
+from weft.models.spec.base import Section
 from weft.models.spec.families import DlrmModel, MmtModel, UnoModel
-from weft.models.spec.section import Section
 from weft.models.times.operator_times import OperatorTime
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.dag.ideals import Ideals
-from weft.solver.placement.dag.levels import TooWide, first_row, levels
-from weft.solver.placement.dag.replicated_slicing import slices_by_stages
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.least_step import least_step
+from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels
 from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.dag.steps import least_step
+from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.orders.slice_replicated import slices_by_stages
 from weft.solver.placement.placement import Stage
-from weft.solver.placement.slicing import Slicing
 
 DEVICE = DEVICES["v100-16gb"]
 RESERVE = 1024**3
@@ -116,7 +117,7 @@ class Case:
         self._costs: dict[int, tuple[OperatorGraph, Mapping[str, OperatorTime]]] = {}
         self._made: dict[int, Groups] = {}
         self.found: dict[tuple[str, int], tuple[Found, float]] = {}
-        self.chosen: dict[str, tuple[int, Slicing]] = {}
+        self.chosen: dict[str, tuple[int, Division]] = {}
 
     def ideals(self, name: str) -> Ideals:
         """The ideals and cuts, which are the same for all sizes and devices."""
@@ -135,7 +136,7 @@ class Case:
             problem = placement_problem(
                 graph, [Hardware("gpu", self.devices, DEVICE.memory - RESERVE, times)],
                 lambda n: point_to_point(n, DEVICE).seconds, parts=parts_of(graph), micro_batches=self.batch // size,
-                state_per_parameter=MODELS[self.model][2], gradient_per_parameter=GRADIENT,
+                training=TrainingState(MODELS[self.model][2], GRADIENT),
                 replicas=[self._replicas(graph, size, 2**k) for k in range(1, self.devices.bit_length())
                           if size % 2**k == 0] if self.replicate else ())
             self._made[size] = groups_of(problem)
@@ -158,7 +159,7 @@ class Case:
 class Found:
     """Stages, those of least load first; a bound on the largest load; and how much was looked at."""
 
-    stages: tuple[Slicing, ...]
+    stages: tuple[Division, ...]
     bound: float
     ideals: int = 0
     cuts: int = 0
@@ -167,8 +168,8 @@ class Found:
 
 def by_levels(groups: Groups, ideals: Ideals | None, most: float = math.inf, *, in_a_row: bool,
               slacks: Sequence[float] = SLACKS) -> Found:
-    found = levels(groups, Budget(seconds=SECONDS), least=simple_bound(groups), in_a_row=in_a_row, shallower=slacks,
-                   ideals=ideals, most=most)
+    found = levels(groups, Budget(seconds=SECONDS), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row, most=most,
+                                                                 shallower=tuple(slacks)), ideals=ideals)
     return Found((found.stages, *found.shallower) if found.stages else (), found.bound, found.ideals, found.cuts)
 
 
@@ -183,7 +184,7 @@ SOLVERS: dict[str, Callable[[Groups, Ideals | None, float], Found]] = {
     "pipedream": pipedream_solver}
 
 
-def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
+def run(groups: Groups, slicing: Division, *, in_a_row: bool) -> dict[str, Any]:
     """The step of 1F1B on these stages and what they hold."""
     stages, works, after = staged(groups, slicing, in_a_row=in_a_row)
     problem = groups.problem
@@ -195,7 +196,7 @@ def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
             "activations_gib": max(stage.activations for stage in stages) / 2**30}
 
 
-def staged(groups: Groups, slicing: Slicing, *, in_a_row: bool
+def staged(groups: Groups, slicing: Division, *, in_a_row: bool
            ) -> tuple[tuple[Stage, ...], list[StageWork], tuple[tuple[int, ...], ...]]:
     """The stages, checked; what each does; and which follow each."""
     problem = groups.problem
@@ -212,7 +213,7 @@ def staged(groups: Groups, slicing: Slicing, *, in_a_row: bool
     return stages, work_of(problem, stages), after
 
 
-def searched(groups: Groups, slicing: Slicing, seconds: float, *, in_a_row: bool) -> dict[str, float]:
+def searched(groups: Groups, slicing: Division, seconds: float, *, in_a_row: bool) -> dict[str, float]:
     """What weft's search finds for these stages, none replicated, in any order of their blocks."""
     _, works, after = staged(groups, slicing, in_a_row=in_a_row)
     if any(work.all_reduce for work in works):
@@ -230,7 +231,7 @@ def solved_at(case: Case, name: str, size: int, most: float) -> tuple[Found, flo
         try:
             found = SOLVERS[name](groups, case.ideals(name), most)
         except TooWide:
-            start = first_row(groups, Budget())
+            start = first_chain(groups, Budget())
             found = Found((start,) if start else (), simple_bound(groups), proven=False)
         case.found[name, size] = found, time.process_time() - began
     return case.found[name, size]

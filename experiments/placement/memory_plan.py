@@ -41,8 +41,8 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel, T5Model
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Rules
-from weft.solver.placement.memory.search import NoMemoryPlan, plan_memory
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Rules
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
 SLOWEST = 0.9
 _LIMIT = 20.0

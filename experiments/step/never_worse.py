@@ -14,7 +14,6 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from experiments.lib.provenance import RESULTS, Record
 from weft.app.compare import SEARCHES
 from weft.figures.style import FONT, INK, MUTED
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.control.parallel import mapped
 from weft.solver.schedule import RELATIVE_TOLERANCE
 from weft.solver.step.search import solve
 from weft.solver.timing import DeadlockError
@@ -192,15 +192,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.output.parent.mkdir(parents=True, exist_ok=True)
     record = Record(options.output)
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(options.processes) as pool:
-        tasks = [(drawn, options.effort) for drawn in suite(options.count, options.seed)]
-        for row in pool.map(_work, tasks):
-            rows.append(row)
-            if (row["gain"] or 0) < 0 or row["weft"] is None:
-                print(f"{row['name']}: weft {row.get('error', row['weft'])}, best baseline {row['best_baseline']}",
-                      flush=True)
-            if len(rows) % 50 == 0:
-                print(f"{len(rows)} of {len(tasks)}", flush=True)
+    tasks = [(drawn, options.effort) for drawn in suite(options.count, options.seed)]
+    for row in mapped(_work, tasks, options.processes):
+        rows.append(row)
+        if (row["gain"] or 0) < 0 or row["weft"] is None:
+            print(f"{row['name']}: weft {row.get('error', row['weft'])}, best baseline {row['best_baseline']}",
+                  flush=True)
+        if len(rows) % 50 == 0:
+            print(f"{len(rows)} of {len(tasks)}", flush=True)
     summary = summarise(rows)
     print(json.dumps(summary, indent=1))
     record.write({"effort": options.effort, "seed": options.seed, "summary": summary, "rows": rows})

@@ -35,8 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.lib.provenance import RESULTS, Record
+from weft.app.lib.case import Case, Placement, case_of, shape_placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, case_of, shape_placement, solve_case
+from weft.app.solve import solve_case
 from weft.models.candidates.family_costs import family_costs
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import parse_spec

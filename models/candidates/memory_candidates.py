@@ -20,16 +20,17 @@ from itertools import pairwise
 from weft.models.candidates.build import Candidate, StageRow, bytes_per_parameter, candidates
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
 from weft.models.candidates.memory_chains import graph_chain
-from weft.models.candidates.split import NoSplit
+from weft.models.candidates.stage_split import NoSplit
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, explicit_layers, require_possible
-from weft.models.spec.sections import ExplicitModel, Spec, Training
+from weft.models.layers.measured_gpt import DEFAULT_PROFILE
+from weft.models.spec.model_sections import ExplicitModel
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
-from weft.models.zoo.gpt import DEFAULT_PROFILE
 from weft.solver.cpsat.solve import Budget
 from weft.solver.offload import Offload, with_offloads
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode
-from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode
+from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 from weft.solver.placement.shares import part_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
@@ -72,7 +73,8 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
     them, or all where no other follows. Ctrl-C ends with those that were found.
 
     Raises :class:`~weft.models.spec.spec.SpecError` where the spec has no such placement, and
-    :class:`~weft.solver.placement.memory.search.NoMemoryPlan` where none fits or (then of its subclass) none was found.
+    :class:`~weft.solver.placement.memory.plan_memory.NoMemoryPlan` where none fits or (then of its subclass) none was
+    found.
     """
     whole = Budget(seconds=time_limit)
     made = _Chain(spec)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from weft.models.graph.operators import OperatorGraph
 from weft.models.times.operator_times import OperatorTime
 from weft.models.times.profiles import PROFILES, Operator, shipped_profile
-from weft.solver.placement.memory.problem import ChainOperator
+from weft.solver.placement.memory.plan import ChainOperator
 
 __all__ = ["graph_chain", "profile_chain", "profile_rows", "wider_gpt"]
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weft.models.files.limits import MAX_MODEL_BYTES
+from weft.models.spec.model_sections import ExplicitModel, LayerSpec
 from weft.models.spec.quantities import LONGEST
-from weft.models.spec.sections import ExplicitModel, LayerSpec
 from weft.models.spec.spec import SpecError
 
 __all__ = ["LayerCost", "accumulated", "explicit_layers", "recomputed", "require_possible"]

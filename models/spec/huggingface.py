@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from weft.models.files.limits import MAX_CONFIG_BYTES, MAX_WIDTH
 from weft.models.files.reading import read_text
+from weft.models.spec.base import Section
 from weft.models.spec.families import FlavaModel, GptModel, MoeModel, ResNetModel, SwinModel, T5Model
-from weft.models.spec.section import Section
 from weft.solver.io.entries import show
 
 __all__ = ["ConfigError", "known_types", "model_of_config", "read_config"]

@@ -1,4 +1,4 @@
-"""Cutting a row of layers into stages on groups of devices that compute together: exact dynamic programming.
+"""Cutting a chain of layers into stages on groups of devices that compute together: exact dynamic programming.
 
 A stage is a run of layers on ``degree`` devices (1: no tensor parallelism); the groups stand side by side and use all
 devices. For every number of stages the split with the least bottleneck is found (the largest time of a stage, forward
@@ -20,7 +20,7 @@ from weft.models.candidates.stages import Backward, StageCost, Stages, static_by
 from weft.models.layers.costs import LayerCost
 from weft.solver.control.clock import checked
 
-__all__ = ["Cutter", "GroupStage", "InFlight", "Row", "split_row"]
+__all__ = ["Cutter", "GroupStage", "InFlight", "LayerChain", "split_onto_groups"]
 
 #: For how many micro-batches a split leaves room: one, as many as 1F1B holds, or none, as if only weights took memory.
 InFlight: TypeAlias = Literal["least", "1f1b", "weights"]
@@ -42,8 +42,8 @@ class GroupStage:
 
 
 @dataclass(frozen=True)
-class Row:
-    """The layers of a model from ``first`` to ``last - 1`` as a row to be cut, by degree (``costs``: all layers).
+class LayerChain:
+    """The layers of a model from ``first`` to ``last - 1`` as a chain to be cut, by degree (``costs``: all layers).
 
     ``skipped``: layers in between that are no part of any stage. ``room``: bytes of each device for these stages.
     ``micro_batches``: no more are in flight.
@@ -61,20 +61,20 @@ class Row:
     co_sharded: Mapping[str, Sequence[LayerCost]] = field(default_factory=dict)
 
 
-def split_row(row: Row, devices: int, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
+def split_onto_groups(chain: LayerChain, devices: int, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
     """For every number of stages for which a split fits, that of the least bottleneck, by rising number."""
-    return Cutter(row, devices).splits(in_flight)
+    return Cutter(chain, devices).splits(in_flight)
 
 
 class Cutter:
-    """A row and the devices that it is cut for: what every stage would cost is found once for all splits."""
+    """A chain of layers and the devices that it is cut for; the cost of every stage is found once for all splits."""
 
-    def __init__(self, row: Row, devices: int) -> None:
-        self.row, self.devices = row, devices
-        self.layers = [i for i in range(row.first, row.last) if i not in row.skipped]
-        costs: dict[_Way, Sequence[LayerCost]] = {(degree, ""): costs for degree, costs in sorted(row.costs.items())
+    def __init__(self, chain: LayerChain, devices: int) -> None:
+        self.chain, self.devices = chain, devices
+        self.layers = [i for i in range(chain.first, chain.last) if i not in chain.skipped]
+        costs: dict[_Way, Sequence[LayerCost]] = {(degree, ""): costs for degree, costs in sorted(chain.costs.items())
                                                   if degree <= devices}
-        costs |= {(1, name): costs for name, costs in row.co_sharded.items()}
+        costs |= {(1, name): costs for name, costs in chain.co_sharded.items()}
         self.ways = list(costs)
         self.stages = {way: Stages(costs[way]) for way in self.ways}
         tables = {way: self._tables(way) for way in self.ways}
@@ -85,7 +85,7 @@ class Cutter:
     def _tables(self, way: _Way) -> tuple[_Table, _Table, _Table]:
         """By first layer and end: the load in seconds, bytes held in any case, and bytes a micro-batch more.
 
-        What a stage always holds only grows with its layers, so a row of them ends where that is too much.
+        What a stage always holds only grows with its layers, so the longer ones are left out where that is too much.
         """
         count = len(self.layers)
         load, fixed, each = (np.full((count + 1, count + 1), np.inf) for _ in range(3))
@@ -94,15 +94,15 @@ class Cutter:
                 if j - i > 1 and self.layers[j - 1] != self.layers[j - 2] + 1:
                     break
                 stage = self.stage(way, i, j)
-                workspace = (stage.working_set if self.row.backward == "none" else
+                workspace = (stage.working_set if self.chain.backward == "none" else
                              max(stage.workspace_forward, stage.workspace_backward, stage.workspace_after_forward
-                                 if self.row.backward == "split" else 0))
-                static = static_bytes([stage], self.row.bytes_per_parameter)
-                if static > self.row.room:
+                                 if self.chain.backward == "split" else 0))
+                static = static_bytes([stage], self.chain.bytes_per_parameter)
+                if static > self.chain.room:
                     break
                 load[i, j] = stage.load * 1e-9
                 fixed[i, j] = static + workspace
-                each[i, j] = 0 if self.row.backward == "none" else stage.activation
+                each[i, j] = 0 if self.chain.backward == "none" else stage.activation
         return load, fixed, each
 
     def is_tight(self) -> bool:
@@ -116,7 +116,7 @@ class Cutter:
         return self.stages[way].stage(self.layers[i], self.layers[j - 1] + 1)
 
     def splits(self, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
-        """See :func:`split_row`."""
+        """See :func:`split_onto_groups`."""
         count = len(self.layers)
         end = np.full(count + 1, np.inf)
         end[count] = 0.0
@@ -124,13 +124,13 @@ class Cutter:
         choice: list[dict[int, tuple[Any, Any]]] = [{}]
         found = []
         for number in checked(range(1, min(count, self.devices) + 1)):
-            held = min(number, self.row.micro_batches) if in_flight == "1f1b" else 1
+            held = min(number, self.chain.micro_batches) if in_flight == "1f1b" else 1
             tables: dict[int, _Table] = {}
             taken: dict[int, tuple[Any, Any]] = {}
             for place, way in enumerate(self.ways):
                 load = self.load[way]
                 if in_flight != "weights":
-                    load = np.where(self.fixed[way] + held * self.each[way] <= self.row.room, load, np.inf)
+                    load = np.where(self.fixed[way] + held * self.each[way] <= self.chain.room, load, np.inf)
                 for used, rest in best[-1].items():
                     now = used + way[0]
                     if now > self.devices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weft.models.spec.base import Section
 from weft.models.spec.families import (
     DlrmModel,
     EvoformerModel,
@@ -16,7 +17,6 @@ from weft.models.spec.families import (
     T5Model,
     UnoModel,
 )
-from weft.models.spec.section import Section
 
 __all__ = ["CRITEO_TABLES", "EXACT", "PUBLISHED", "ROUNDED"]
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from weft.runtime.export.actions import Action, TorchVersion
 from weft.runtime.export.refusal import ExportError, pipeline_for
+from weft.runtime.export.torch_actions import Action, TorchVersion
 from weft.runtime.plan.lowering import lower
 from weft.runtime.plan.program import Instruction, Recv, Send, StageWork
 from weft.solver.io.writing import write_atomically

@@ -182,36 +182,42 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         store, watched, rank, world = find_others(timeout)
     except NotJoined as error:
         raise SessionError(str(error)) from None
-    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch:
-        try:
-            watch.doing("joining the other ranks", range(world))
-            # The watch ends a wait before the group's own timeout does, so that there is a sentence.
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
-                                    store=PrefixStore("weft", store), rank=rank, world_size=world,
-                                    timeout=datetime.timedelta(seconds=2 * timeout + 30))
-            if world % replicas:
-                raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
-            size = world // replicas
-            offset = _offset(rank, world)
-            watch.joined()
-            yield Session(rank % size, size, device, watch, offset,
-                          transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
-            watch.doing("waiting for all ranks to finish", range(world))
-            _meet()
-            watch.finish()
-            dist.destroy_process_group()
-        except ConnectionError as error:
-            watch.give_up(f"{error} while {watch.text}")
-        except SessionError as error:
-            watch.give_up(str(error), code=2)
-        except RunError as error:
-            watch.give_up(str(error))
-        except (Exception, SystemExit) as error:
-            message = (str(error) or "no message").splitlines()[0]
-            if _is_of_the_network(error) and (lost := watch.lost()) is not None:
-                watch.give_up(f"{lost} while {watch.text}")
-            traceback.print_exc()
-            watch.give_up(f"{type(error).__name__} while {watch.text}: {message}")
+    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch, _told(watch):
+        watch.doing("joining the other ranks", range(world))
+        # The watch ends a wait before the group's own timeout does, so that there is a sentence.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
+                                store=PrefixStore("weft", store), rank=rank, world_size=world,
+                                timeout=datetime.timedelta(seconds=2 * timeout + 30))
+        if world % replicas:
+            raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
+        size = world // replicas
+        offset = _offset(rank, world)
+        watch.joined()
+        yield Session(rank % size, size, device, watch, offset,
+                      transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
+        watch.doing("waiting for all ranks to finish", range(world))
+        _meet()
+        watch.finish()
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _told(watch: Watch) -> Iterator[None]:
+    """End this process, and tell the other ranks why, on any error inside."""
+    try:
+        yield
+    except ConnectionError as error:
+        watch.give_up(f"{error} while {watch.text}")
+    except SessionError as error:
+        watch.give_up(str(error), code=2)
+    except RunError as error:
+        watch.give_up(str(error))
+    except (Exception, SystemExit) as error:
+        message = (str(error) or "no message").splitlines()[0]
+        if _is_of_the_network(error) and (lost := watch.lost()) is not None:
+            watch.give_up(f"{lost} while {watch.text}")
+        traceback.print_exc()
+        watch.give_up(f"{type(error).__name__} while {watch.text}: {message}")
 
 
 def _is_of_the_network(error: BaseException) -> bool:

@@ -18,7 +18,7 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
 
-__all__ = ["Holding", "Tie", "Ties", "holding", "shared_stages"]
+__all__ = ["Holding", "Tie", "TiedParameters", "holding", "shared_stages"]
 
 
 class Holding(NamedTuple):
@@ -81,7 +81,7 @@ class Tie(NamedTuple):
     stages: tuple[int, ...]
 
 
-class Ties:
+class TiedParameters:
     """What of rank ``session.rank``'s part of ``plan`` is one parameter, as ``training`` has it.
 
     ``ties`` are those of :attr:`~weft.runtime.interface.training.Training.ties` with a parameter on this rank;

@@ -18,7 +18,7 @@ from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.accumulation import Folding
 from weft.runtime.train.agreement import wiring_of
 from weft.runtime.train.offload import CopyEngine
-from weft.runtime.train.stage import StageRunner, add_gradient
+from weft.runtime.train.stage import Offloading, StageRunner, add_gradient
 from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
 
 __all__ = ["Stages"]
@@ -86,7 +86,7 @@ class Stages:
     def keeps(self, work: Work) -> Work:
         """A stage may look at its inputs, and at its outputs' gradients, until its last pass is done."""
         stage, _, micro_batch = _stage(work)
-        return StageWork(stage, self.graph.places[self.graph.stages[stage].order[-1]][1], micro_batch)
+        return StageWork(stage, self.graph.pass_of[self.graph.stages[stage].order[-1]][1], micro_batch)
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """The values, or their gradients, that stages on rank ``target`` read."""
@@ -218,8 +218,8 @@ class Stages:
                 return loss(module(x), target)
 
         return StageRunner(module, function=function, split="I" in passes, recompute="R" in passes,
-                           offload=self.engine if "O" in passes else None, beside=self.graph.copies_beside(stage),
-                           offloaded=training.offloaded.get(stage),
+                           offloading=Offloading(self.engine, training.offloaded.get(stage),
+                                                 self.graph.copies_beside(stage)) if "O" in passes else None,
                            constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
                            add=add_gradient if training.masters is None else training.masters.add)
 

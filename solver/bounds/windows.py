@@ -20,7 +20,8 @@ from ortools.sat.python import cp_model
 
 from weft.solver.bounds.heads import Heads, Times, laid_out, tails
 from weft.solver.bounds.memory import chains_of_one
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
 from weft.solver.relations.graph import common_blocks, graph_of, without_common
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.relations.min_dist import least_lifetimes
@@ -49,7 +50,7 @@ def rolling_bounds(instance: TickProblem, micro_batches: int, budget: Budget, de
         blocks = order[:len(instance.durations), :len(instance.durations)]
         cut = micro_batches * sum(instance.durations[i] for i in common)
         rolls.insert(0, (cut, _Roll(without_common(instance, common), micro_batches, blocks)))
-    began = budget.deterministic_used
+    time = budget.slice(deterministic)
     best = 0
     for width in _WIDTHS:
         if width > 2 and width * len(instance.durations) > _MOST_IN_WINDOW:
@@ -59,7 +60,7 @@ def rolling_bounds(instance: TickProblem, micro_batches: int, budget: Budget, de
             for bound in roll.over(width, budget, left / min(micro_batches, 12)):
                 best = max(best, cut + bound)
                 yield best
-                if budget.spent or budget.deterministic_used - began > deterministic:
+                if time.spent:
                     return
         if width >= micro_batches:
             return

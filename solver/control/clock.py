@@ -1,6 +1,6 @@
 """One clock for everything a command does: long loops ask it in passing whether time is over.
 
-Whoever has a limit opens :func:`watching` around the work (a :class:`~weft.solver.cpsat.solve.Budget` does so by
+Whoever has a limit opens :func:`watching` around the work (a :class:`~weft.solver.cpsat.budget.Budget` does so by
 ``limited``); whatever works inside calls :func:`checkpoint` at least every few thousand steps, without being handed a
 budget. A checkpoint that finds time over raises :class:`OutOfTime`, and whoever opened the block goes on with the best
 known so far. Without a watch a checkpoint does nothing.

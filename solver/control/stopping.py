@@ -1,9 +1,10 @@
 """A stop that is asked for from outside (Ctrl-C, SIGTERM): what it may break off, and what it only tells.
 
-Whoever listens to signals (the command line) sets :data:`STOP`; every :class:`~weft.solver.cpsat.solve.Budget` is spent
-from then on. ``KeyboardInterrupt`` is raised once at most, and only where somebody catches it or nothing can be lost:
-anywhere before there is an answer (:meth:`Stop.hold`), afterwards only :func:`breakable`. Elsewhere, such as while a
-result is judged, written or shown, a stop waits. Where nobody listens, Ctrl-C is Python's own ``KeyboardInterrupt``.
+Whoever listens to signals (the command line) sets :data:`STOP`; from then on every budget
+(:mod:`weft.solver.cpsat.budget`) is spent. ``KeyboardInterrupt`` is raised once at most, and only where somebody
+catches it or nothing can be lost: anywhere before there is an answer (:meth:`Stop.hold`), afterwards only
+:func:`breakable`. Elsewhere, such as while a result is judged, written or shown, a stop waits. Where nobody listens,
+Ctrl-C is Python's own ``KeyboardInterrupt``.
 """
 
 from __future__ import annotations

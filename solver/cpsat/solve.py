@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from weft.solver.control.clock import OutOfTime, is_over, watching
+from weft.solver.control.clock import is_over
 from weft.solver.control.stopping import STOP, shielded
+from weft.solver.cpsat.budget import Budget
 
-__all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
+__all__ = ["Attempt", "Budget", "Outcome", "race", "run"]
 
 #: Seconds of wall time that a solve may take, and more for each deterministic second that it may. Where domains are
 #: wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a solve, of
@@ -22,73 +21,8 @@ __all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
 _LEAST_WALL, _WALL = 5.0, 30.0
 #: Seconds between looks for a stop while one model is solved.
 _LOOK = 0.1
-#: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
-_ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
 #: Seconds that a solve which was told to stop gets to do so, before it is left behind.
 _GRACE = 0.5
-
-
-@dataclass
-class Budget:
-    """How long a search may go on. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent
-    measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other stop that somebody asks for
-    (:mod:`weft.solver.control.stopping`); whoever sees :attr:`spent` returns the best so far.
-
-    ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
-    that are kept free for what follows the search, such as writing what it found.
-    """
-
-    seconds: float = float("inf")
-    deterministic: float | None = None
-    seed: int = 0
-    workers: int = 1
-    interrupted: bool = False
-    started: float = math.nan
-    deterministic_used: float = 0.0
-    reserve: float = 0.0
-    now: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.started):
-            self.started = self.now()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the budget's start."""
-        return self.now() - self.started
-
-    @property
-    def left(self) -> float:
-        """Seconds of wall time left, 0 or more; none once a stop was asked for."""
-        self._look()
-        return 0.0 if self.interrupted else max(0.0, self.seconds - self.reserve - self.elapsed)
-
-    @property
-    def deterministic_left(self) -> float:
-        """Deterministic time left, 0 or more."""
-        return float("inf") if self.deterministic is None else max(0.0, self.deterministic - self.deterministic_used)
-
-    @property
-    def spent(self) -> bool:
-        """Whether the search must stop now."""
-        return self.left <= 0 or self.deterministic_left <= 0
-
-    def _look(self) -> None:
-        self.interrupted = self.interrupted or STOP.requested
-
-    def suffices(self, pairs: int) -> bool:
-        """Whether a model that orders so many ``pairs`` of blocks can be built in half of the time left."""
-        return pairs <= _MOST_ORDERED and 2 * _ORDERED * pairs <= self.left
-
-    @contextlib.contextmanager
-    def limited(self, seconds: float = math.inf) -> Iterator[None]:
-        """Work inside stops at its next checkpoint once the wall time is over or the search is interrupted; what comes
-        after the block goes on. ``seconds``: at most so many of what is left; they do not count where deterministic
-        time does, as runs would not repeat then.
-        """
-        until = self.now() + seconds if self.deterministic is None else math.inf
-        with contextlib.suppress(OutOfTime), watching(lambda: self.left <= 0 or self.now() >= until):
-            yield
 
 
 @dataclass(frozen=True)
@@ -131,17 +65,6 @@ def run(
     """
     attempt = Attempt(model, deterministic, presolve, relaxation)
     return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
-
-
-def proven(model: cp_model.CpModel, budget: Budget, *, deterministic: float = float("inf")) -> Outcome:
-    """As :func:`run`; where there is no solution, two configurations agree on it."""
-    outcome = run(model, budget, deterministic=deterministic, presolve=True)
-    if not outcome.infeasible:
-        return outcome
-    # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
-    used = outcome.solver.response_proto.deterministic_time
-    second = run(model, budget, workers=1, deterministic=used + 0.05, relaxation=False)
-    return second if second.found else outcome
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
 from weft.solver.feasibility.memory_conflict import Collision, Shortage, in_units, shortages
 from weft.solver.feasibility.memory_order import Excess, OrderModel, find_room
 from weft.solver.problem import Number

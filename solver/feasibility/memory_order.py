@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.solve import Budget, proven, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.confirm import proven
+from weft.solver.cpsat.solve import run
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
 
@@ -51,19 +53,18 @@ def find_room(instance: TickProblem, micro_batches: int, budget: Budget, determi
 
     Within ``budget`` and about ``deterministic`` seconds of it.
     """
-    until = budget.deterministic_used + deterministic
+    time = budget.slice(deterministic)
     for looks, oldest_first in ((_FEW_LOOKS, True), (_FEW_LOOKS, False), (_MOST_LOOKS, False)):
-        left = min(until - budget.deterministic_used, budget.deterministic_left)
+        left = min(time.left, budget.deterministic_left)
         states = _States(instance, micro_batches, oldest_first)
         found = states.search(budget, int(min(looks, left / 2 * _SECOND)))
         budget.deterministic_used += states.looks / _SECOND
         if found.decided:
             return found
-    left = until - budget.deterministic_used
-    if budget.spent or left <= 0 or micro_batches * len(instance.durations) > _MOST_OPERATIONS:
+    if time.spent or micro_batches * len(instance.durations) > _MOST_OPERATIONS:
         return Room()
     model = OrderModel(instance, micro_batches)
-    outcome = proven(model.model, budget, deterministic=left)
+    outcome = proven(model.model, budget, deterministic=time.left)
     if outcome.found:
         return Room(model.read(outcome.solver))
     return Room(impossible=outcome.infeasible)

@@ -25,7 +25,9 @@ from fractions import Fraction
 
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.solve import Budget, Outcome, proven
+from weft.solver.cpsat.budget import Budget, Slice
+from weft.solver.cpsat.confirm import proven
+from weft.solver.cpsat.solve import Outcome
 from weft.solver.latency.free_period_model import TurnModel, heads_and_tails, lags_within
 from weft.solver.latency.retime import TurnOrder
 from weft.solver.period.periodic import Periodic
@@ -97,10 +99,10 @@ def least_latency(
     least = max(Fraction(instance.heaviest_load), least_period or Fraction(0))
     search = LatencySearch(Fraction(critical_path(instance, instance.loosened(limit)) or 0), start)
     on_change(search)
-    until = budget.deterministic_used + deterministic
+    time = budget.slice(deterministic)
     ticks = limit.denominator if limit.denominator <= _FINER else 1
     for _ in range(_MOST_FINER + 1):
-        decided = _Round(instance, limit, least, ticks, budget, until, on_change).close(search)
+        decided = _Round(instance, limit, least, ticks, time, on_change).close(search)
         ticks *= _FINER
         if search.proven or not decided or ticks * search.best.latency > _MOST_TICKS:
             break
@@ -115,13 +117,8 @@ class _Round:
     limit: Fraction
     least: Fraction
     ticks: int
-    budget: Budget
-    until: float
+    time: Slice
     on_change: Callable[[LatencySearch], None]
-
-    @property
-    def _left(self) -> float:
-        return 0.0 if self.budget.spent else max(0.0, self.until - self.budget.deterministic_used)
 
     def close(self, search: LatencySearch) -> bool:
         """Close the gap of ``search``; whether all was decided that can be in these ticks."""
@@ -131,9 +128,9 @@ class _Round:
                 return True
             last = math.ceil(self.ticks * search.best.latency) - 1  # the image of what is better than the best
             top = last if excess is None else min(last, math.floor(self.ticks * search.bound * (1 + excess)))
-            left = self._left
-            if left <= 0:
+            if self.time.spent:
                 return False
+            left = self.time.left
             decided = self._within(search, top, left if top == last else left / 4)
             if decided and search.bound * self.ticks <= top:
                 return True  # the optimum is within the limit
@@ -142,7 +139,7 @@ class _Round:
     def _within(self, search: LatencySearch, top: int, deterministic: float) -> bool:
         """Search among latencies up to ``top``; whether the least of them is found, or all are refuted."""
         model = self._model(search, top)
-        outcome = proven(model.model, self.budget, deterministic=deterministic)
+        outcome = proven(model.model, self.time.budget, deterministic=deterministic)
         if outcome.infeasible:
             # Whatever is better than the best has an image up to ceil(best) - 1.
             self._raise(search, min(Fraction(top + 1, self.ticks), search.best.latency))
@@ -151,10 +148,10 @@ class _Round:
             # The objective is twice the latency, and one more where the period is a fraction.
             self._raise(search, min(Fraction(round(outcome.solver.best_objective_bound) // 2, self.ticks),
                                     search.best.latency))
-        if outcome.found and not self._keep(search, model, outcome) and self._left > 0:
+        if outcome.found and not self._keep(search, model, outcome) and not self.time.spent:
             model = self._model(search, top)
             model.only_whole_periods()
-            whole = proven(model.model, self.budget, deterministic=deterministic)
+            whole = proven(model.model, self.time.budget, deterministic=deterministic)
             if whole.found:
                 self._keep(search, model, whole)
         return outcome.optimal

@@ -24,7 +24,8 @@ from typing import TypeAlias
 from ortools.sat.python import cp_model
 
 from weft.solver.control.clock import checked
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.implied_order import Order
 from weft.solver.ticks import TickProblem

@@ -29,10 +29,10 @@ from weft.runtime.plan.program import Program, ProgramError, Recv, StageWork
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import join
-from weft.runtime.replay.replay import run_training
+from weft.runtime.replay.run import run_training
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.train.offload import CopyEngine
-from weft.runtime.train.stage import StageRunner
+from weft.runtime.train.stage import Offloading, StageRunner
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
@@ -55,7 +55,7 @@ def moving(stage: int) -> int:
     """Bytes of one micro-batch that a stage moves to the host."""
     training, engine = gpt(torch.float32), CopyEngine(CPU)
     function = training.stages[0] if stage == 0 else lambda x: loss(training.stages[1](x), batch(CONFIG, 0, 0)[1])
-    runner = StageRunner(training.stages[stage], function=function, offload=engine)
+    runner = StageRunner(training.stages[stage], function=function, offloading=Offloading(engine))
     runner.forward(0, batch(CONFIG, 0, 0)[0] if stage == 0 else torch.randn(CONFIG.sequences, CONFIG.length,
                                                                              CONFIG.width))
     engine.close()

@@ -17,12 +17,14 @@ from experiments.step.time_limit import chain, everywhere, folded, random_graph,
 from tests.solver.cpsat.test_solve import market_split
 from tests.support.builders import TINY_SPEC, pipeline, v
 from weft.app.compare import known_schedules
+from weft.app.lib import notices
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions, command_began
-from weft.app.solve import Case, Placement, solve_case
-from weft.cli import progress as progress_module
-from weft.cli.progress import ProgressLine, Waiting, forewarn
+from weft.app.solve import solve_case
+from weft.cli.lib.progress import ProgressLine, Waiting
 from weft.models.candidates.build import TooLate, candidates
-from weft.models.candidates.split import NoSplit, _Search, split_chain
+from weft.models.candidates.split_search import SplitSearch
+from weft.models.candidates.stage_split import NoSplit, split_layers
 from weft.models.spec.spec import parse_spec
 from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.bounds.load import work_bound
@@ -30,7 +32,9 @@ from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, p
 from weft.solver.cpsat.solve import Attempt, Budget, race
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step import search as search_module
+from weft.solver.step import incumbent as incumbent_module
+from weft.solver.step import proven as proven_module
+from weft.solver.step import state as state_module
 from weft.solver.step.search import Search
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
@@ -92,7 +96,7 @@ def test_a_budget_counts_from_its_start_and_keeps_its_reserve() -> None:
 def test_a_share_ends_a_block_and_not_what_follows() -> None:
     now, ended = 0.0, False
     budget = Budget(seconds=100.0, now=lambda: now)
-    with budget.limited(5.0):
+    with budget.limited(share=0.05):
         now = 4.0
         checkpoint()
         now = 6.0
@@ -109,7 +113,7 @@ def test_shares_of_the_clock_do_not_count_where_runs_must_repeat() -> None:
     now = 0.0
     budget = Budget(seconds=100.0, deterministic=1.0, now=lambda: now)
     reached = False
-    with budget.limited(5.0):
+    with budget.limited(share=0.05):
         now = 50.0
         checkpoint()
         reached = True
@@ -192,7 +196,7 @@ def _searched(problem: Problem, micro_batches: int, seconds: float) -> tuple[Sea
 @pytest.mark.parametrize("name", CASES)
 def test_a_search_ends_at_the_next_look_at_the_clock(name: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if large:
-        monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+        monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
     problem, micro_batches = CASES[name][0](), CASES[name][1]
     # CP-SAT looks when it likes, so its models are left out: what is tested is all that is around it.
     monkeypatch.setattr(Budget, "suffices", lambda self, pairs: False)
@@ -216,7 +220,7 @@ LONG: dict[str, tuple[Callable[[], Problem], int]] = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_search_overruns_by_no_more_than_judging_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
     monkeypatch.setattr(Budget, "suffices", lambda self, pairs: False)
     problem, micro_batches = LONG[name][0](), LONG[name][1]
     with Work() as clock:
@@ -232,28 +236,29 @@ def test_a_search_overruns_by_no_more_than_judging_takes(name: str, monkeypatch:
 
 
 def test_no_schedule_is_begun_that_there_is_no_time_to_judge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
     timed: list[int] = []
 
     def timing(*arguments: Any) -> Any:
         timed.append(1)
         return time_orders(*arguments)
 
-    monkeypatch.setattr(search_module, "time_orders", timing)
+    monkeypatch.setattr(incumbent_module, "time_orders", timing)
     now = 0.0
     search = Search(folded(4, memory=8), 12, Budget(seconds=100.0, now=lambda: now))
     next(search.steps())  # the first is made in any case
     assert len(timed) == 1 and search.best is not None
-    orders = search.orders
-    search.pace = 30.0
+    incumbent = search.incumbent
+    orders = incumbent.orders
+    incumbent.pace = 30.0
     now = 69.0
-    search.offer(orders, "again")
+    incumbent.offer(orders, "again")
     assert len(timed) == 2
     now = 71.0
-    assert not search.offer(orders, "again")
+    assert not incumbent.offer(orders, "again")
     assert len(timed) == 2
-    search.best = None
-    assert search.offer(orders, "again")
+    incumbent.best = None
+    assert incumbent.offer(orders, "again")
 
 
 def test_a_search_whose_time_is_over_before_it_begins_still_answers() -> None:
@@ -267,7 +272,7 @@ def test_a_search_whose_time_is_over_before_it_begins_still_answers() -> None:
 
 
 def test_the_first_schedule_of_a_large_problem_comes_before_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
     asked: list[str] = []
 
     def ask(name: str, *_: object) -> int:
@@ -275,8 +280,8 @@ def test_the_first_schedule_of_a_large_problem_comes_before_its_bounds(monkeypat
         return 0
 
     for name in ("makespan_bound", "steady_bound"):
-        monkeypatch.setattr(search_module, name, partial(ask, name))
-    monkeypatch.setattr(search_module, "STARTS", {})
+        monkeypatch.setattr(proven_module, name, partial(ask, name))
+    monkeypatch.setattr("weft.solver.step.phases.first_schedule.STARTS", {})
     search = Search(folded(4, memory=8), 40, Budget())
     assert not asked
     next(search.steps())
@@ -306,17 +311,17 @@ def test_known_schedules_that_time_does_not_suffice_for_are_named() -> None:
 
 
 def test_refusals_are_worked_out_when_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[_Search] = []
-    before = _Search.least_shortfall
+    asked: list[SplitSearch] = []
+    before = SplitSearch.least_shortfall
 
-    def least_shortfall(self: _Search) -> Any:
+    def least_shortfall(self: SplitSearch) -> Any:
         asked.append(self)
         return before(self)
 
-    monkeypatch.setattr(_Search, "least_shortfall", least_shortfall)
+    monkeypatch.setattr(SplitSearch, "least_shortfall", least_shortfall)
     layers = _layers()
     with pytest.raises(NoSplit) as caught:
-        split_chain(layers, [1, 1])
+        split_layers("chain", layers, [1, 1])
     assert not asked
     with watching(lambda: True):
         assert str(caught.value).endswith("was not found within the time limit")
@@ -366,8 +371,8 @@ def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show() -> N
 
 
 def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
-    monkeypatch.setattr(progress_module, "_SECONDS_EACH", 0.5)
+    monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(notices, "_SECONDS_EACH", 0.5)
     case = Case("V", (Placement("", folded(4, memory=8), {}),), 40)  # 640 operations: 320 s
 
     def said(limit: float, quiet: bool = False) -> list[str]:
@@ -382,7 +387,7 @@ def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: py
     assert "best" in second
     assert not any("longer than" in line for line in said(1000.0))
     assert said(300.0, quiet=True) == []
-    forewarn(10**9, 0.0, 1.0)  # nobody listens
+    notices.forewarn(10**9, 0.0, 1.0)  # nobody listens
 
 
 # -- growth --------------------------------------------------------------------------------------------------------
@@ -427,7 +432,7 @@ GROWING: dict[str, Callable[[int], tuple[Problem, int]]] = {
 
 @pytest.mark.parametrize("name", GROWING)
 def test_the_first_schedule_takes_n_log_n(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
     makes = [GROWING[name](n) for n in (2, 4)]
     small, large = (_bytecodes(partial(_first_schedule, *_anew(made))) for made in makes)
     assert large <= 2.3 * small

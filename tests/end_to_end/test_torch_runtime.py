@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import chain, loop, pipeline, v, waves
 from tests.support.strategies import in_order, pipelines
-from weft.runtime.export.actions import TorchVersion
+from weft.runtime.export.torch_actions import TorchVersion
 from weft.runtime.export.torch_csv import save_torch_csv, torch_csv
 from weft.runtime.export.torch_import import parse_table, read_table, schedule_of_table
 from weft.runtime.ranks.launch import launch_local

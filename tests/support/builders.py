@@ -6,10 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.solver.period.periodic import Periodic
+from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step.edges import repeat
 from weft.solver.timing import time_orders
 from weft.solver.validate import validate
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib import sentences
+from weft.app.lib.case import case_of
 from weft.app.lib.judged import judged
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import choice_lines
-from weft.app.solve import case_of, solve_case
+from weft.app.solve import solve_case
 from weft.solver.control.stopping import STOP
 from weft.solver.diagnose.bubbles import Cause, DeviceIdle, idle_times
 from weft.solver.diagnose.critical_cycle import CriticalCycle, critical_cycle
@@ -26,9 +26,10 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.solver.validate import InvalidSchedule, violations
+from weft.text import sentences
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
 
 __all__ = ["Explanation", "explain_source"]
 

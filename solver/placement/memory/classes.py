@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.placement.memory.problem import MemoryProblem, Mode
+from weft.solver.placement.memory.plan import MemoryProblem, Mode
 
 __all__ = ["Choice", "Classes", "Ints", "modes_of"]
 

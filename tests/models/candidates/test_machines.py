@@ -95,7 +95,7 @@ def test_chains_in_which_memory_is_decided_wait_too() -> None:
 
 def test_measured_links_of_several_machines_use_the_measured_network(tmp_path: Path) -> None:
     spec = listed("links: nvlink-v100, gpus_per_machine: 2", "placement: {shapes: [chain], backward: [full]}\n")
-    data = ROOT / "models" / "data" / "aceso"
+    data = ROOT / "weft" / "models" / "data" / "aceso"
     tables = {}
     for name in ("intra", "inter"):
         with open(data / f"p2p_{name}_node.csv", newline="") as file:

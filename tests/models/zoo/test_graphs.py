@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from weft.models.graph.operators import OperatorGraph
+from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.section import Section
 from weft.models.zoo.graphs import model_graph
 from weft.models.zoo.published import PUBLISHED
 

@@ -35,8 +35,11 @@ from weft.runtime.plan.timeline import Timeline
 from weft.runtime.ranks.health import RunError, require_finite
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import SessionError, join
-from weft.runtime.replay.replay import Replay, replay, run_training
-from weft.runtime.replay.single_rank import alone
+from weft.runtime.replay.options import ReplayOptions
+from weft.runtime.replay.replay import replay
+from weft.runtime.replay.result import Replay
+from weft.runtime.replay.run import run_training
+from weft.runtime.replay.single_rank import single_rank
 from weft.solver.baselines import baseline
 
 WIDTH, STEPS = 6, 6
@@ -114,7 +117,7 @@ def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 
     plan = a_plan(1)
     monkeypatch.setattr(checkpoint, "save", full)
-    with alone(plan, 0, torch.device("cpu")) as session, pytest.raises(SessionError) as raised:
+    with single_rank(plan, 0, torch.device("cpu")) as session, pytest.raises(SessionError) as raised:
         Checkpoints(tmp_path, every=1).save(plan, session, training(plan, 0), 0)
     partial = tmp_path / ".step-000000001.partial"
     assert str(raised.value) == f"{partial}: cannot be written: [Errno 28] No space left on device (process 0)"
@@ -349,7 +352,7 @@ def test_options_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("WORLD_SIZE", "2")
     save_plan(a_plan(), tmp_path / "plan.json")
     with pytest.raises(ValueError, match=message):
-        replay(tmp_path / "plan.json", **{"stages": "a:b", **options})  # type: ignore[arg-type]
+        replay(tmp_path / "plan.json", ReplayOptions(**{"stages": "a:b", **options}))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import Ended, launch_local
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.replay.replay import ReplayError, replay, run_emulated, run_training
+from weft.runtime.replay.options import ReplayError, ReplayOptions
+from weft.runtime.replay.replay import replay
+from weft.runtime.replay.run import run_emulated, run_training
 from weft.runtime.train.stage import StageRunner
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
@@ -136,10 +138,10 @@ def test_a_plan_for_four_ranks_started_on_two_is_refused(tmp_path: Path, monkeyp
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(ReplayError, match=r"plan\.json: the plan is for 4 ranks, but 2 were started; use torchrun"):
-        replay(plan_file(tmp_path, 4), emulate=True)
+        replay(plan_file(tmp_path, 4), ReplayOptions(emulate=True))
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(SystemExit) as caught:
-        replay(plan_file(tmp_path, 4), emulate=True)
+        replay(plan_file(tmp_path, 4), ReplayOptions(emulate=True))
     assert caught.value.code == 2
 
 
@@ -147,16 +149,16 @@ def test_a_plan_without_torchrun_is_refused_with_the_command_to_use(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ReplayError, match=r"use: torchrun --standalone --nproc-per-node=3 -m weft replay .* --emulate"):
-        replay(plan_file(tmp_path, 3), emulate=True)
+        replay(plan_file(tmp_path, 3), ReplayOptions(emulate=True))
 
 
 def test_replicas_count_in_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ReplayError, match=r"for 4 ranks \(2 replicas\), but 2 were .* torchrun --nproc-per-node=4"):
-        replay(plan_file(tmp_path, 2), emulate=True, replicas=2)
+        replay(plan_file(tmp_path, 2), ReplayOptions(emulate=True, replicas=2))
     with pytest.raises(ReplayError, match="--replicas is 0, it must be at least 1"):
-        replay(plan_file(tmp_path, 2), emulate=True, replicas=0)
+        replay(plan_file(tmp_path, 2), ReplayOptions(emulate=True, replicas=0))
 
 
 @pytest.mark.parametrize(("options", "message"), [
@@ -171,13 +173,13 @@ def test_a_call_that_means_nothing_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ReplayError, match=message):
-        replay(plan_file(tmp_path, 2), **options)  # type: ignore[arg-type]
+        replay(plan_file(tmp_path, 2), ReplayOptions(**options))  # type: ignore[arg-type]
 
 
 def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("[]")
     with pytest.raises(FormatError, match=r"plan\.json: is \[\], it must be an object"):
-        replay(tmp_path / "plan.json", emulate=True)
+        replay(tmp_path / "plan.json", ReplayOptions(emulate=True))
 
 
 # -- real ranks --------------------------------------------------------------------------------------------------------
@@ -399,7 +401,8 @@ def test_when_a_rank_fails_every_rank_stops_and_says_where(
 
 
 def replay_faulty() -> None:
-    replay(Path(sys.argv[2]) / "plan.json", stages="tests.runtime.execute.test_executor:faulty", timeout=4)
+    replay(Path(sys.argv[2]) / "plan.json",
+           ReplayOptions(stages="tests.runtime.execute.test_executor:faulty", timeout=4))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.strategies import Case, cases
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel import shape
 from weft.runtime.export.nnscaler import nnscaler_module
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.tessel import load_tessel, save_tessel, tessel_from_json, tessel_to_json
@@ -156,13 +156,13 @@ TESSEL = {"ndevs": 2, "blocks": [
 
 
 def test_tessels_file_of_one_micro_batch() -> None:
-    assert tessel_to_json(solve(shape("v", 2, 2), 1)) == TESSEL
+    assert tessel_to_json(solve(shape("chain", 2, 2), 1)) == TESSEL
     back = tessel_from_json(json.loads(json.dumps(TESSEL)), "t.json")
     assert back.problem.blocks[3].after[0].block == "b02" and back.makespan == 8 and violations(back) == []
 
 
 def test_the_repetend_holds_every_block_once() -> None:
-    value = tessel_to_json(solve(shape("v", 2, 2), 6))
+    value = tessel_to_json(solve(shape("chain", 2, 2), 6))
     first, behind = value["repetend"]
     inside = [block for block in value["blocks"] if first <= block["step"] < behind]
     assert sorted(block["gid"] for block in inside) == [0, 1, 2, 3] and 0 < first < behind
@@ -186,7 +186,7 @@ def repeated(value: dict[str, Any], more: int) -> list[tuple[int, int, int]]:
     return operations
 
 
-@pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
+@pytest.mark.parametrize("kind", ["chain", "m", "nn", "k"])
 @pytest.mark.parametrize("memory", [None, 6])
 def test_tessel_may_repeat_the_repetend(kind: str, memory: int | None) -> None:
     problem = shape(kind, 2, memory)
@@ -228,7 +228,7 @@ def test_a_tessel_file_that_makes_no_sense_is_refused(change: dict[str, Any], me
 
 
 def test_tessels_file_of_another_problem_is_refused(tmp_path: Path) -> None:
-    save_tessel(solve(shape("v", 2, 2), 3), tmp_path / "t.json")
+    save_tessel(solve(shape("chain", 2, 2), 3), tmp_path / "t.json")
     with pytest.raises(FormatError, match=r"t.json: has 4 blocks on 2 devices, but the problem .* has 6 on 2"):
         load_tessel(tmp_path / "t.json", shape("k", 2, 6))
     with pytest.raises(FormatError, match=r"block 1 is forward on devices \[1\], but the problem's block 1, 'f1', is"):

@@ -13,7 +13,7 @@ import torch
 from experiments.lib.stage_graphs import MODES, SHAPES, case, graph_problem, varied
 from tests.support.builders import any_order, both_ways, chain, pipeline
 from tests.support.paths import DATA
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel import shape
 from weft.runtime.interface.training import Boundary, Ports, Training
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json

@@ -30,7 +30,7 @@ from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import SessionError
 from weft.runtime.replay.prediction import predict
-from weft.runtime.replay.single_rank import RankCost, alone, measure_rank
+from weft.runtime.replay.single_rank import RankCost, measure_rank, single_rank
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
@@ -61,7 +61,7 @@ def test_every_rank_runs_all_its_blocks_by_itself(name: str, mode: str) -> None:
     problem = made.problem
     plan = plan_of(baseline("greedy", problem, 3))
     for rank in (0, 1):
-        with alone(plan, rank, CPU) as session:
+        with single_rank(plan, rank, CPU) as session:
             part = training(made, plan, session, torch.float32, steps=1, clip_norm=1.0)
             before = [p.detach().clone() for module in part.stages.values() for p in module.parameters()]
             cost = measure_rank(plan, session, part, repeats=1)
@@ -84,7 +84,7 @@ def test_the_peak_of_a_rank_alone_is_the_planned_one(backward: str) -> None:
     for rank in (0, 1):
         part = gpt(2, only=rank)
         part.optimizer = torch.optim.SGD(list(part.stages[rank].parameters()), 0.1, momentum=0.9)
-        with alone(plan, rank, CPU) as session:
+        with single_rank(plan, rank, CPU) as session:
             found.append(measure_rank(plan, session, part, repeats=1))
     for row in predict(plan, found, "here", 1.0).rows:
         assert row.planned_peak is not None and row.peak == pytest.approx(row.planned_peak, rel=0.05)
@@ -114,7 +114,7 @@ def test_weights_go_when_a_rank_has_been_measured(backward: str) -> None:
     costs = measure_stages(stage(0, 2), device=CPU, repeats=1)
     plan = plan_of(baseline("1f1b", measured_problem(costs, backward=backward), 2))
     for rank in (0, 1):
-        with alone(plan, rank, CPU) as session:
+        with single_rank(plan, rank, CPU) as session:
             measure_rank(plan, session, stage(rank, 1), 1)
     gc.collect()
     assert len(weights) == 32 and all(weight() is None for weight in weights)
@@ -122,19 +122,20 @@ def test_weights_go_when_a_rank_has_been_measured(backward: str) -> None:
 
 def test_a_rank_that_is_not_there_is_refused() -> None:
     plan = plan_of(baseline("1f1b", pipeline(chain(2)), 2))
-    with pytest.raises(SessionError, match="the plan has the ranks 0 to 1, there is no rank 2"), alone(plan, 2, CPU):
+    missing = pytest.raises(SessionError, match="the plan has the ranks 0 to 1, there is no rank 2")
+    with missing, single_rank(plan, 2, CPU):
         pass
 
 
 def test_stages_of_another_model_are_refused() -> None:
     plan = dataclasses.replace(plan_of(baseline("1f1b", pipeline(chain(2)), 2)), signatures={"1": "0123456789abcdef"})
-    with alone(plan, 1, CPU) as session, pytest.raises(SessionError, match="the plan was made for another model"):
+    with single_rank(plan, 1, CPU) as session, pytest.raises(SessionError, match="the plan was made for another model"):
         measure_rank(plan, session, stages(plan, 1))
 
 
 def test_a_device_that_is_too_small_is_told_with_the_rank() -> None:
     plan = plan_of(baseline("1f1b", pipeline(chain(2)), 2))
-    with alone(plan, 1, CPU) as session:
+    with single_rank(plan, 1, CPU) as session:
         part = stages(plan, 1)
 
         def full(y: Tensor, target: Tensor) -> Tensor:

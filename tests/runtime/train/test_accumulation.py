@@ -22,8 +22,8 @@ from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session, SessionError, join
-from weft.runtime.replay.replay import run_training
-from weft.runtime.replay.single_rank import alone, measure_rank
+from weft.runtime.replay.run import run_training
+from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.runtime.train.accumulation import tied_parameters
 from weft.solver.baselines import baseline
 
@@ -230,7 +230,7 @@ def test_an_adapting_loss_scale_is_refused_with_the_reason() -> None:
 
 
 def train_alone(plan: Plan, part: Training) -> None:
-    with alone(plan, 0, torch.device("cpu")) as session:
+    with single_rank(plan, 0, torch.device("cpu")) as session:
         run_training(plan, session, part)
 
 
@@ -323,7 +323,7 @@ def test_gradients_that_live_at_once_are_one_layers(split: bool) -> None:
 def test_the_peak_falls_by_the_gradient(split: bool) -> None:
     plan, peaks = one_rank(split), []
     for optimizer in (torch.optim.Adam, AdamA):
-        with alone(plan, 0, torch.device("cpu")) as session:
+        with single_rank(plan, 0, torch.device("cpu")) as session:
             peaks.append(measure_rank(plan, session, deep(optimizer), repeats=1).peak)
     assert peaks[0] - peaks[1] >= 16 * LAYER - 2 * LAYER  # but for the layers at work
 

@@ -39,7 +39,7 @@ from weft.runtime.measure.stage_costs import (
 )
 from weft.runtime.plan.plan import Plan, load_plan, plan_from_json, plan_of, plan_to_json, save_plan
 from weft.runtime.ranks.session import SessionError
-from weft.runtime.replay.replay import replay_alone
+from weft.runtime.replay.replay import replay_single_rank
 from weft.runtime.train.agreement import Allowed, differences, facts_of
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
@@ -409,10 +409,11 @@ def test_all_ranks_say_what_differs_before_the_first_step(tmp_path: Path) -> Non
 def test_a_rank_alone_says_it_too(tmp_path: Path) -> None:
     save_plan(measured(tied([0, 0], say=True), ties=[{0: "weight", 1: "weight"}]), tmp_path / "plan.json")
     with pytest.raises(SessionError, match="'weight' is one parameter in the stages 0, 1"):
-        replay_alone(tmp_path / "plan.json", stages=f"{__name__}:forgetful", device="cpu", repeats=1)
-    replay_alone(tmp_path / "plan.json", stages="tests.runtime.train.test_agreement:faithful", device="cpu", repeats=1)
-    replay_alone(tmp_path / "plan.json", [1], stages=f"{__name__}:forgetful", device="cpu", repeats=1,
-                 allow_other_model=True)
+        replay_single_rank(tmp_path / "plan.json", stages=f"{__name__}:forgetful", device="cpu", repeats=1)
+    replay_single_rank(tmp_path / "plan.json", stages="tests.runtime.train.test_agreement:faithful", device="cpu",
+                       repeats=1)
+    replay_single_rank(tmp_path / "plan.json", [1], stages=f"{__name__}:forgetful", device="cpu", repeats=1,
+                       allow_other_model=True)
     assert load_plan(tmp_path / "plan.json").problem.model is not None
 
 

@@ -20,7 +20,7 @@ from weft.runtime.measure.measure import memory_of
 from weft.runtime.train import stage
 from weft.runtime.train.offload import CopyEngine
 from weft.runtime.train.requests import Requests
-from weft.runtime.train.stage import StageRunner
+from weft.runtime.train.stage import Offloading, StageRunner
 
 WIDTH, CPU = 4, torch.device("cpu")
 
@@ -39,11 +39,13 @@ class Cell(nn.Module):
 
 def run(micro_batches: int = 3, **options: Any) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and input gradients, then weight gradients, of overlapping micro-batches."""
-    options = {key: CopyEngine(CPU) if key == "offload" else value for key, value in options.items()}
+    if options.get("offload"):
+        options["offloading"] = Offloading(CopyEngine(CPU), options.get("offloaded"), options.get("beside", False))
+    names = ("split", "recompute", "offloading")
     torch.manual_seed(0)
     module, results = Cell().double(), list[Tensor]()
     xs = torch.randn(micro_batches, 2, WIDTH, dtype=torch.float64)
-    runner = StageRunner(module, **options)
+    runner = StageRunner(module, **{name: options[name] for name in names if name in options})
     torch.manual_seed(1)
     for m in range(micro_batches):
         results += runner.forward(m, xs[m], xs[m] + 1)
@@ -59,7 +61,7 @@ def run(micro_batches: int = 3, **options: Any) -> tuple[list[Tensor], list[Tens
             runner.weight_grad(m)
     runner.close()
     if options.get("offload"):
-        options["offload"].close()
+        options["offloading"].engine.close()
     assert runner.held == (0, 0) and not runner._repeats and not runner._shelves
     return results, [p.grad for p in module.parameters() if p.grad is not None]
 
@@ -176,7 +178,7 @@ def test_a_stage_that_is_recomputed_keeps_its_inputs_only() -> None:
 def test_what_is_offloaded_leaves_the_device_and_comes_back(recompute: bool, beside: bool) -> None:
     """Once for each storage: x where it is all that is kept; else y, which two operations save, while x stays."""
     engine = CopyEngine(CPU)
-    runner = StageRunner(Squares(), offload=engine, recompute=recompute, beside=beside)
+    runner = StageRunner(Squares(), offloading=Offloading(engine, beside=beside), recompute=recompute)
     size = 1000 * WIDTH * 4
 
     def forward() -> None:
@@ -204,7 +206,7 @@ def test_only_what_the_named_submodules_keep_is_offloaded() -> None:
     sizes = {}
     for names in (None, ["1"], ["3"], ["1", "3"], ["0"]):
         engine = CopyEngine(CPU)
-        runner = StageRunner(module, offload=engine, offloaded=names)
+        runner = StageRunner(module, offloading=Offloading(engine, names))
         runner.forward(0, torch.ones(100, WIDTH))
         sizes[None if names is None else "".join(names)] = runner.moving(0) // (100 * WIDTH * 4)
         runner.offload(0)
@@ -233,7 +235,7 @@ def test_a_part_that_checkpoints_itself_is_offloaded_around() -> None:
     for again in (False, True):
         torch.manual_seed(0)
         module, engine = Mixed(again).double(), CopyEngine(CPU)
-        runner = StageRunner(module, offload=engine if again else None, beside=True)
+        runner = StageRunner(module, offloading=Offloading(engine, beside=True) if again else None)
         xs = torch.randn(3, 5, WIDTH, dtype=torch.float64)
         gradients = []
         for m in range(3):
@@ -269,7 +271,7 @@ def test_copies_run_beside_the_computation_and_one_at_a_time_each_way() -> None:
 def test_host_memory_is_used_again() -> None:
     """Three micro-batches, two of them away at once: two buffers, in the second round the same ones."""
     engine = CopyEngine(CPU)
-    runner, places = StageRunner(Squares(), offload=engine, beside=True), []
+    runner, places = StageRunner(Squares(), offloading=Offloading(engine, beside=True)), []
     for _ in range(2):
         seen = set[int]()
         for out, back in ((0, None), (1, None), (None, 0), (2, 1), (None, 2)):
@@ -293,7 +295,7 @@ def test_on_a_gpu_the_memory_is_given_back_and_the_numbers_stay() -> None:
     for offload in (None, CopyEngine(device)):
         torch.manual_seed(0)
         module = nn.Sequential(nn.Linear(256, 1024), nn.Tanh(), nn.Linear(1024, 256)).to(device)
-        runner = StageRunner(module, offload=offload, beside=True)
+        runner = StageRunner(module, offloading=None if offload is None else Offloading(offload, beside=True))
         x = torch.randn(512, 256, device=device)
         gradients = []
         for m in range(4):

@@ -12,8 +12,9 @@ from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import fits
 from tests.support.builders import pipeline, v
 from tests.support.paths import REPROS
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, solve_case
+from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines.lib import sequential
 from weft.solver.bounds.load import load_bound
@@ -25,7 +26,7 @@ from weft.solver.io.files import load_problem, save_problem
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step import search
+from weft.solver.step.phases import first_schedule
 from weft.solver.step.search import Search, solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
@@ -80,7 +81,7 @@ def test_a_first_schedule_is_found_where_no_known_one_fits() -> None:
 
 def test_without_known_schedules_every_problem_is_still_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of the search then finds a schedule, or a proof, and a steady state of one micro-batch."""
-    monkeypatch.setattr(search, "STARTS", {})
+    monkeypatch.setattr(first_schedule, "STARTS", {})
     monkeypatch.setattr(sequential, "SEARCH_LIMIT", -100)
     for number in range(60):
         case = drawn(number)
@@ -162,8 +163,8 @@ def test_a_proof_by_cp_sat_alone_gets_a_second_opinion(monkeypatch: pytest.Monke
 @pytest.fixture
 def undecided(monkeypatch: pytest.MonkeyPatch) -> Problem:
     """A problem of which nobody finds out whether anything fits."""
-    monkeypatch.setattr(search, "STARTS", {})
-    monkeypatch.setattr(search, "require_room", lambda *_: None)
+    monkeypatch.setattr(first_schedule, "STARTS", {})
+    monkeypatch.setattr(first_schedule, "require_room", lambda *_: None)
     return repro("gives-before-it-takes")
 
 
@@ -195,7 +196,7 @@ def test_a_placement_that_stays_open_is_not_ruled_out(monkeypatch: pytest.Monkey
     def open_for_one(instance: TickProblem, *limits: object) -> object:
         return None if instance.problem.name == unknown.name else asked(instance, *limits)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(search, "require_room", open_for_one)
+    monkeypatch.setattr(first_schedule, "require_room", open_for_one)
     placements = tuple(Placement(f"p{i}", problem, {"placement": f"p{i}"})
                        for i, problem in enumerate((hopeless, unknown)))
     with pytest.raises(NoneFound):

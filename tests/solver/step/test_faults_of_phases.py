@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 import pytest
 
 import weft
-import weft.solver.step.search
 from tests.support.builders import chain, pipeline, v
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, solve_case
+from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines import baseline
 from weft.solver.io.files import save_problem
@@ -28,10 +29,15 @@ class Fault(Exception):
     """What is injected."""
 
 
-#: What each phase calls, by the name under which the search knows it.
-CALLED = ["makespan_bound", "implied_order", "steady_bound", "takes_before_giving", "periodic_seed", "find_period",
-          "repeat", "shorten_latency", "complete", "reorder", "in_copies", "repeat_copies", "rolling_bounds",
-          "FixedOrder"]
+#: What each phase calls, by the place where the search knows it.
+CALLED = [f"weft.solver.step.{place}" for place in (
+    "proven.makespan_bound", "proven.implied_order", "proven.steady_bound", "incumbent.repeat",
+    "phases.steady_state.takes_before_giving", "phases.steady_state.periodic_seed", "phases.steady_state.find_period",
+    "phases.completion.shorten_latency", "phases.completion.complete", "phases.whole.reorder", "phases.polish.reorder",
+    "phases.polish.FixedOrder", "phases.longer_periods.in_copies", "phases.longer_periods.repeat_copies",
+    "phases.longer_periods.find_period", "phases.tighten.rolling_bounds")]
+
+STARTS_KNOWN = "weft.solver.step.phases.first_schedule.STARTS"
 
 pytestmark = pytest.mark.faults
 
@@ -68,7 +74,7 @@ def best_without_search() -> float:
 @pytest.mark.parametrize("calls", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     met = []
-    working = after(calls, getattr(weft.solver.step.search, name))
+    working = after(calls, pkgutil.resolve_name(name))
 
     def noted(*arguments: Any, **settings: Any) -> Any:
         try:
@@ -77,7 +83,7 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
             met.append(name)
             raise
 
-    monkeypatch.setattr(weft.solver.step.search, name, noted)
+    monkeypatch.setattr(name, noted)
     schedule = solve(problem(), COUNT, effort=EFFORT)
     validate(schedule)
     assert schedule.makespan <= best_without_search() * (1 + 1e-9)
@@ -87,7 +93,7 @@ def test_a_fault_in_a_phase_costs_no_schedule(name: str, calls: int, monkeypatch
 
 def test_a_known_schedule_that_fails_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in STARTS:
-        monkeypatch.setattr(weft.solver.step.search, "STARTS", {**STARTS, name: failing})
+        monkeypatch.setattr(STARTS_KNOWN, {**STARTS, name: failing})
         schedule = solve(problem(), 2, effort=0.01)
         validate(schedule)
         assert schedule.solver["stopped"].startswith("baselines: Fault")
@@ -97,7 +103,7 @@ def test_a_known_schedule_that_fails_leaves_the_others(monkeypatch: pytest.Monke
 def test_a_schedule_that_the_judge_refuses_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing, or the judge, fails on what a phase offers: the best before it stays."""
     for name in ("time_orders", "validate"):
-        monkeypatch.setattr(weft.solver.step.search, name, failing)
+        monkeypatch.setattr(f"weft.solver.step.incumbent.{name}", failing)
         schedule = solve(problem(), COUNT, effort=EFFORT, start=baseline("greedy", problem(), COUNT))
         monkeypatch.undo()
         validate(schedule)
@@ -105,8 +111,8 @@ def test_a_schedule_that_the_judge_refuses_is_not_the_last_word(monkeypatch: pyt
 
 
 def test_a_fault_before_any_schedule_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weft.solver.step.search, "STARTS", {})
-    monkeypatch.setattr(weft.solver.step.search, "require_room", failing)
+    monkeypatch.setattr(STARTS_KNOWN, {})
+    monkeypatch.setattr("weft.solver.step.phases.first_schedule.require_room", failing)
     with pytest.raises(Fault):
         solve(problem(), COUNT, effort=1)
 
@@ -140,7 +146,7 @@ def test_a_fault_on_one_placement_leaves_the_others(monkeypatch: pytest.MonkeyPa
 
 def test_the_command_says_what_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weft.solver.step.search, "find_period", failing)
+    monkeypatch.setattr("weft.solver.step.phases.steady_state.find_period", failing)
     save_problem(problem(), tmp_path / "problem.json")
     assert main(["solve", str(tmp_path / "problem.json"), "-n", "8", "--effort", "0.5", "--quiet"]) == 0
     assert ("a part of the search failed, this is the best without it: repetend: Fault: injected"

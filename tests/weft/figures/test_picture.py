@@ -14,12 +14,13 @@ from weft.app.draw import draw_schedule
 from weft.figures import chart, draw
 from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import read_measured, repetend_span
-from weft.figures.style import INK, Unit, chunk_of_block, figure, memory_unit, tint
+from weft.figures.style import INK, chunk_of_block, tint
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline, save_timeline
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
+from weft.text.units import Unit, figure, memory_unit
 
 GIB = 2**30
 

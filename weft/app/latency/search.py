@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from weft.app.latency.result import Point, Serving, parse_period, parse_throughput
+from weft.app.latency.placed import PlacedRates
+from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
+from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, case_of, read_source
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.latency.search import LatencySearch, critical_path, least_latency, slowest_useful_period
+from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
+from weft.solver.period.bracket import PROOF_TOLERANCE, Bracket
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import PROOF_TOLERANCE, PeriodSearch, find_period
+from weft.solver.period.search import find_period
 from weft.solver.problem import Number, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Schedule
@@ -30,29 +30,14 @@ from weft.solver.ticks import TickProblem
 from weft.solver.validate import validate
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
 
-__all__ = ["PointLines", "serve_source"]
+__all__ = ["serve_source"]
 
 #: Deterministic seconds for the least period of one placement, and for one latency, at most.
 _PERIOD, _LATENCY = 20.0, 20.0
 #: Two points whose periods, or latencies, are closer than this share are one.
 _APART = Fraction(1, 200)
-
-
-class PointLines:
-    """A listener: one line on standard error for each point that is found."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self._seen: set[tuple[float, float]] = set()
-
-    def __call__(self, serving: Serving) -> None:
-        """Show the points that are new."""
-        for point in serving.points:
-            if not self.quiet and (point.period, point.latency) not in self._seen:
-                self._seen.add((point.period, point.latency))
-                print(f"{serving.seconds:6.1f} s  {serving.point_text(point)}", file=sys.stderr, flush=True)
 
 
 def serve_source(
@@ -99,45 +84,6 @@ def serve_source(
     return hunt.result()
 
 
-@dataclass
-class _Placed:
-    """What is known of one placement. Times are in ticks of its instance.
-
-    ``bounds`` are ``(period, latency)``: at most so long a period, at least so long a latency.
-    """
-
-    placement: Placement
-    instance: TickProblem
-    known: list[Periodic]
-    least_period: Fraction
-    bounds: list[tuple[Fraction, Fraction]] = field(default_factory=list)
-
-    @property
-    def fastest(self) -> Periodic:
-        return min(self.known, key=lambda found: (found.period, found.latency))
-
-    def limit(self, period: Fraction) -> Fraction:
-        """A period in the problem's unit as ticks."""
-        return period / self.instance.tick
-
-    def best_within(self, period: Fraction) -> Periodic | None:
-        """The known schedule of least latency with a period of at most ``period`` (the problem's unit)."""
-        fast = [found for found in self.known if found.period <= self.limit(period)]
-        return min(fast, key=lambda found: (found.latency, found.period), default=None)
-
-    def bound_within(self, period: Fraction) -> Fraction | None:
-        """A proven bound on the latency at a period of at most ``period``, both in the problem's unit; None where no
-        schedule is so fast."""
-        instance, limit = self.instance, self.limit(period)
-        if self.least_period > instance.loosened(limit):
-            return None
-        path = critical_path(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
-        if path is None:
-            return None
-        best = max([Fraction(path), *(bound for at, bound in self.bounds if at >= limit)])
-        return instance.latency_bound(best, Fraction(instance.heaviest_load) - instance.loss)
-
-
 class _Hunt:
     """The search for latencies over the placements of a case."""
 
@@ -145,8 +91,8 @@ class _Hunt:
                  on_progress: Callable[[Serving], None]) -> None:
         self.case, self.size, self.count, self.floor = case, size, count, floor
         self.budget, self.on_progress = budget, on_progress
-        self.points: dict[tuple[Fraction, Fraction], tuple[_Placed, Periodic]] = {}  # by period and latency
-        self.placed: list[_Placed] = []
+        self.points: dict[tuple[Fraction, Fraction], tuple[PlacedRates, Periodic]] = {}  # by period and latency
+        self.placed: list[PlacedRates] = []
         self.examined = 0  # placements that bounds hold for: fewer than all after an early interrupt
         self._built: dict[tuple[Fraction, Fraction], tuple[Schedule, tuple[Number, ...]]] = {}
 
@@ -210,11 +156,6 @@ class _Hunt:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _share(self, most: float, parts: int) -> float:
-        """A deterministic limit: ``most``, or what is left of the budget for one of ``parts``."""
-        left = self.budget.left if self.budget.deterministic is None else self.budget.deterministic_left
-        return min(most, left / parts)
-
     def _start(self, placement: Placement, parts: int) -> None:
         """One micro-batch after another, and, unless that is fast enough, the least period."""
         problem, instance = placement.problem, TickProblem.of(placement.problem)
@@ -230,13 +171,13 @@ class _Hunt:
             raise Infeasible(f"{problem.name}: no steady state is looked for, so there is no throughput to hold: "
                              "every micro-batch must give back the memory it takes, each part after it was taken")
         name = None if search.best is None else str(search.best.solver.get("name"))
-        placed = _Placed(placement, instance, list({id(one): one for one in (
+        placed = PlacedRates(placement, instance, list({id(one): one for one in (
             periodic_seed(instance, None), periodic_seed(instance, name))}.values()),
             Fraction(instance.heaviest_load))
         self.placed.append(placed)
 
-        def changed(search: PeriodSearch) -> None:
-            placed.least_period = max(placed.least_period, search.bound)
+        def changed(search: Bracket) -> None:
+            placed.least_period = max(placed.least_period, search.refuted)
             if search.best.period < placed.fastest.period:
                 placed.known.append(search.best)
             if self._fast_enough(placed):
@@ -245,14 +186,14 @@ class _Hunt:
         if not self._fast_enough(placed):
             with contextlib.suppress(_FastEnough), self.budget.limited():
                 changed(find_period(instance, placed.fastest, self.budget, changed,
-                                      deterministic=self._share(_PERIOD, parts + 1)))
+                                      deterministic=self.budget.share(1 / (parts + 1), _PERIOD)))
 
-    def _fast_enough(self, placed: _Placed) -> bool:
+    def _fast_enough(self, placed: PlacedRates) -> bool:
         return self.floor is not None and placed.fastest.period <= placed.limit(self.floor)
 
     def _probe(self, period: Fraction, parts: int) -> None:
         """Search every placement for the least latency at a period of at most ``period``; ``parts`` probes are left."""
-        def rank(placed: _Placed) -> Fraction:
+        def rank(placed: PlacedRates) -> Fraction:
             return placed.bound_within(period) or Fraction(0)
 
         for number, placed in enumerate(sorted(self.placed, key=rank)):
@@ -272,7 +213,7 @@ class _Hunt:
             with self.budget.limited():
                 least_latency(placed.instance, placed.limit(period), start, self.budget,
                               least_period=placed.least_period, on_change=changed,
-                              deterministic=self._share(_LATENCY, parts * (len(self.placed) - number)))
+                              deterministic=self.budget.share(1 / (parts * (len(self.placed) - number)), _LATENCY))
             if found is None:
                 continue
             placed.bounds.append((placed.limit(period), found.bound))
@@ -280,7 +221,7 @@ class _Hunt:
             self._add(placed, found.best)
         self.on_progress(self.result())
 
-    def _add(self, placed: _Placed, found: Periodic) -> None:
+    def _add(self, placed: PlacedRates, found: Periodic) -> None:
         tick = placed.instance.tick
         self.points.setdefault((found.period * tick, found.latency * tick), (placed, found))
 
@@ -316,7 +257,7 @@ class _Hunt:
             seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted,
             covered=self.case.coverage)
 
-    def _point(self, period: Fraction, latency: Fraction) -> Point:
+    def _point(self, period: Fraction, latency: Fraction) -> ServingPoint:
         placed, _ = self.points[period, latency]
         limit = max(period, self.floor or period)
         bound = min(float(latency), float(self._bound(limit)))
@@ -324,7 +265,7 @@ class _Hunt:
         schedule = placed.placement.label(schedule).with_solver(
             latency=float(latency), latency_bound=bound, latency_period=float(limit), seed=self.budget.seed,
             seconds=round(self.budget.elapsed, 3))
-        return Point(placed.placement.title, float(period), float(latency), bound, peak, schedule)
+        return ServingPoint(placed.placement.title, float(period), float(latency), bound, peak, schedule)
 
     def _build(self, period: Fraction, latency: Fraction) -> tuple[Schedule, tuple[Number, ...]]:
         """The schedule of a point for its micro-batches, judged, and every device's peak in the steady state."""

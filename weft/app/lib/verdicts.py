@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.coverage import OTHERS
-from weft.app.place.memory_plans import plan_lines
+from weft.app.lib.decided_memory import plan_lines
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.text.units import memory_text, time_text
 

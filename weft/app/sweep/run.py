@@ -6,40 +6,35 @@ The cache is read and written here, not by the workers, which may be on machines
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
-from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, case_of, read_source
+from weft.app.lib.case import Case, case_of, read_source
+from weft.app.lib.options import SearchKeywords, SearchOptions
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
-from weft.app.sweep.result import Known, LeftOut, Row, Sweep, non_dominated, row_of
+from weft.app.sweep.result import Known, LeftOut, Row, Sweep, row_of
 from weft.app.sweep.task import Solved, solve_point
-from weft.cli.signals import blocked
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
+from weft.solver.control.parallel import cores
+from weft.solver.control.parallel import processes as process_pool
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.problem import Problem
 from weft.solver.step.search import Infeasible
+from weft.text.pareto import non_dominated
 
 if TYPE_CHECKING:
-    from weft.api.sources import PathLike, Source
+    from weft.app.lib.sources import PathLike, Source
 
-__all__ = ["SweepProgress", "dask_executor", "seconds_a_point", "sweep_source"]
+__all__ = ["SweepProgress", "options_of_points", "sweep_source"]
 
 #: A point that was added can bring known schedules, on its own placements, that call for another.
 _ROUNDS = 6
-
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +52,12 @@ class SweepProgress:
         return len(self.sweep.rows) + len(self.sweep.left_out)
 
 
-def seconds_a_point(effort: float | None) -> float:
-    """How long each point of a sweep is searched unless the caller says: longer where an effort should end it."""
-    return 10.0 if effort is None else 3600.0
+def options_of_points(options: SearchOptions | None, keywords: Mapping[str, Any]) -> SearchOptions:
+    """How each point of a sweep is searched: ``options``, with ``keywords`` in place of their fields. A time limit that
+    nobody gave is longer where an effort should end the search."""
+    stated = cast(SearchKeywords, {name: value for name, value in keywords.items()
+                                   if name != "time_limit" or value is not None})
+    return SearchOptions.given(options, stated, time_limit=10.0 if stated.get("effort") is None else 3600.0)
 
 
 def sweep_source(
@@ -70,7 +68,7 @@ def sweep_source(
     *,
     executor: Executor | None,
     processes: int | None,
-    cache: PathLike | bool,
+    cache: PathLike | bool | None,
     refine: bool,
 ) -> Sweep:
     """See :func:`weft.sweep`. The ``options`` are each point's; ``processes`` of them are solved side by side."""
@@ -85,7 +83,7 @@ def sweep_source(
     run = _Run(variants, options, _cache(cache), blank, on_progress)
     with contextlib.ExitStack() as stack:
         if executor is None:
-            executor = stack.enter_context(_own_executor(processes or _cores(), len(variants)))
+            executor = stack.enter_context(process_pool(processes or cores(), len(variants)))
         run.over(executor, refine)
     found = run.sweep
     if not found.rows:
@@ -95,8 +93,8 @@ def sweep_source(
     return found
 
 
-def _cache(choice: PathLike | bool) -> Cache | None:
-    if choice is False:
+def _cache(choice: PathLike | bool | None) -> Cache | None:
+    if choice is None or choice is False:
         return None
     return Cache(default_folder() if choice is True else choice)
 
@@ -246,75 +244,3 @@ class _Run:
 
     def _report(self, result: Row | LeftOut, cached: bool) -> None:
         self.on_progress(SweepProgress(self.sweep, result, cached, time.monotonic() - self._started))
-
-
-# -- executors -----------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def dask_executor(address: str) -> Iterator[Executor]:
-    """The executor of a Dask cluster whose scheduler is at ``address``.
-
-    Raises ``ImportError`` where Dask is missing and ``OSError`` where no scheduler answers or a worker dies.
-    """
-    try:
-        from distributed import Client, KilledWorker
-    except ImportError:
-        raise ImportError("--dask needs Dask: install it with  pip install 'weft[dask]'") from None
-    try:
-        client = Client(address, timeout=10, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise OSError(f"no Dask scheduler answers at {address!r} ({error or type(error).__name__})") from None
-    with client:
-        try:
-            yield client.get_executor(pure=False)
-        except KilledWorker as error:
-            raise ChildProcessError(f"a Dask worker ended unexpectedly ({error})") from None
-
-
-@contextlib.contextmanager
-def _own_executor(workers: int, tasks: int) -> Iterator[Executor]:
-    """A process pool, or this process where one worker is enough; Ctrl-C ends its workers at once."""
-    if min(workers, tasks) == 1:
-        yield _InThisProcess()
-        return
-    context = multiprocessing.get_context("spawn")  # fork copies the locks of threads that the copy does not have
-    watched, held = context.Pipe(duplex=False)
-    others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
-    try:
-        with blocked():  # the first task starts all workers
-            pool.submit(int)
-        yield pool
-    finally:
-        held.close()
-        if STOP.requested:  # those that are still being imported do not watch yet
-            for process in set(multiprocessing.active_children()) - others:
-                process.kill()
-        pool.shutdown(cancel_futures=True)
-
-
-def _end_with_parent(watched: Connection) -> None:
-    """In a new worker, which hears no signals: end when the parent closes its end of ``watched`` or dies."""
-    def watch() -> None:
-        with contextlib.suppress(EOFError, OSError):
-            watched.recv()
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-class _InThisProcess(Executor):
-    """Runs what is submitted at once, here."""
-
-    def submit(self, function: Callable[_P, _T], /, *arguments: _P.args, **options: _P.kwargs) -> Future[_T]:
-        future: Future[_T] = Future()
-        try:
-            future.set_result(function(*arguments, **options))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

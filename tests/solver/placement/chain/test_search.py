@@ -8,15 +8,21 @@ from dataclasses import replace
 import pytest
 
 from tests.support.placements import chain, ideal_program
+from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.chain.infeasible import NoPlacement
-from weft.solver.placement.chain.search import Step, place
-from weft.solver.placement.coarsen import coarsen
+from weft.solver.placement.bracket import Step
+from weft.solver.placement.chain.place import place, place_within
 from weft.solver.placement.groups import Net, groups_of
+from weft.solver.placement.orders.depth_first import depth_first_order
+from weft.solver.placement.orders.intervals import interval_transfers
+from weft.solver.placement.orders.slice_order import slice_order
+from weft.solver.placement.params import PARAMS
 from weft.solver.placement.placement import Placement
 from weft.solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-from weft.solver.placement.reduce import fold, order_twins
-from weft.solver.placement.slicing import depth_first_order, interval_transfers, slice_order
+from weft.solver.placement.reductions.coarsen import coarsen
+from weft.solver.placement.reductions.fold import fold
+from weft.solver.placement.reductions.interchangeable import order_twins
+from weft.solver.placement.refusals import NoPlacement
 
 GPU = DeviceKind("gpu", 2)
 
@@ -216,9 +222,8 @@ def test_a_good_cutoff_makes_a_large_graph_small_enough_for_proof() -> None:
     assert found.status == "optimal" and found.solver["coarsening"] is None
 
 
-def test_what_is_too_large_for_proof_is_coarsened_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.solver.placement.chain.search._EXACT", -1)
-    found = place(row(2000), time_limit=60)
+def test_what_is_too_large_for_proof_is_coarsened_and_said_to_be() -> None:
+    found = place_within(row(2000), Budget(seconds=60), params=replace(PARAMS, whole_variables=-1))
     assert found.solver["coarsening"].startswith("heuristic")
     assert found.bound == pytest.approx(3999 / 4)
     assert found.gap < 0.01
@@ -235,12 +240,11 @@ def test_an_interrupt_keeps_the_best_so_far() -> None:
     assert found.bound < found.objective and found.status == "feasible"
 
 
-def test_where_only_the_exact_search_finds_what_fits_it_is_used_whatever_the_size(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.solver.placement.chain.search._EXACT", -1)
-    monkeypatch.setattr("weft.solver.placement.chain.search.best_slicing", lambda *_, **__: None)
-    monkeypatch.setattr("weft.solver.placement.chain.search._Search._solve_coarse", lambda *_: None)
-    assert place(chain([3, 1, 4, 1, 5], devices=3)).objective == 5
+def test_where_only_the_exact_search_finds_what_fits_it_is_used_whatever_the_size() -> None:
+    found = place_within(chain([3, 1, 4, 1, 5], devices=3), Budget(seconds=60),
+                         params=replace(PARAMS, whole_variables=-1), without={"random slicings", "coarse search"})
+    assert found.objective == 5
+    assert set(found.solver["techniques"]) == {"threshold search", "refinement"}
 
 
 @pytest.mark.parametrize(("held", "memory", "sentence"), [

@@ -15,20 +15,21 @@ from hypothesis import strategies as st
 from tests.support.placements import tensors_between
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement
-from weft.solver.placement.coarsen import shorten_paths
-from weft.solver.placement.dag import search as graph_search
-from weft.solver.placement.dag.ideals import Ideals
-from weft.solver.placement.dag.levels import LevelSolved, TooWide, first_row, levels
-from weft.solver.placement.dag.replicated_slicing import slice_replicated
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.constructions import by_levels, by_rows
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.least_step import least_step
+from weft.solver.placement.dag.levels.level_search import LevelGoal, LevelSolved, first_chain, levels
+from weft.solver.placement.dag.levels.shorten_paths import shorten_paths
+from weft.solver.placement.dag.levels.ways import ways_of
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.dag.steps import least_step, ways_of
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.orders.slice_replicated import slice_replicated
 from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.refusals import NoPlacement
 
 
 def shared(problem: PlacementProblem, *degrees: int, rate: float = 1.0, all_reduce: float = 0.0) -> PlacementProblem:
@@ -127,19 +128,20 @@ def test_paths_are_made_of_a_few_pieces_of_like_work_and_stay_interchangeable() 
 
 
 def test_a_graph_too_wide_for_its_operators_is_searched_in_longer_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    def narrow(groups: Groups, budget: Budget, **options: Any) -> LevelSolved:
+    def narrow(groups: Groups, budget: Budget, goal: LevelGoal, **options: Any) -> LevelSolved:
         if groups.count > 12:
             raise TooWide("for this test")
-        return levels(groups, budget, **options)
+        return levels(groups, budget, goal, **options)
 
     problem = towers(3, 8, 8)
     exact = place_graph(problem)
-    monkeypatch.setattr(graph_search, "levels", narrow)
+    for way in (by_levels, by_rows):
+        monkeypatch.setattr(way, "levels", narrow)
     found = place_graph(problem)
     assert (exact.solver["by"], found.solver["by"]) == ("levels", "rows")
     assert exact.bound <= found.objective <= 1.2 * exact.bound
     assert found.bound <= exact.bound
-    row = first_row(groups_of(problem), Budget())
+    row = first_chain(groups_of(problem), Budget())
     assert row is not None and found.objective <= row.value
     assert "too wide for proof" in str(found.solver["coarsening"])
     assert not judge.breaches(problem, found.stages)
@@ -225,12 +227,12 @@ def test_rows_of_replicated_stages_are_the_best_of_all_rows_and_of_an_order(prob
             if [n for _, nodes in parts for n in nodes] == sorted(n for _, nodes in parts for n in nodes):
                 in_order.append(load(stages))
     groups = groups_of(problem)
-    found = levels(groups, Budget(), least=simple_bound(groups), in_a_row=True).stages
+    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=True)).stages
     assert (found.value if found else float("inf")) == pytest.approx(min(rows, default=float("inf")), rel=1e-6)
     place = groups.spread(range(groups.count))
     sliced = slice_replicated(groups, place)
     assert (sliced.value if sliced else float("inf")) == pytest.approx(min(in_order, default=float("inf")))
-    for slicing in (found, sliced, first_row(groups, Budget())):
+    for slicing in (found, sliced, first_chain(groups, Budget())):
         if slicing is not None:
             parts = [(kind, [n for g in inside for n in groups.members[g]]) for kind, inside in slicing.stages]
             stages = judge.stages_of(problem, parts, slicing.devices)

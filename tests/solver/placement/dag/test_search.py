@@ -14,19 +14,19 @@ import weft
 from tests.support.placements import best_load, every_placement, tensors_between
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement
-from weft.solver.placement.chain.search import place
-from weft.solver.placement.dag.depth import least_bottleneck_by_depth, least_depth, least_depths
-from weft.solver.placement.dag.ideals import Ideals
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth, least_depth, least_depths
 from weft.solver.placement.dag.in_flight import Turn, depths, in_flight_samples, least_micro_batches
-from weft.solver.placement.dag.levels import TooWide, levels
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, work_of
 from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
-from weft.solver.placement.reduce import order_branches, order_twins
+from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
+from weft.solver.placement.refusals import NoPlacement
 from weft.solver.validate import InvalidSchedule, violations
 
 EFFORT = 20.0
@@ -199,7 +199,7 @@ def best_graph(problem: PlacementProblem, slack: float = 0.0) -> tuple[float, in
 def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
     best = best_graph(problem, slack)
     groups = groups_of(problem)
-    found = levels(groups, Budget(), least=simple_bound(groups), slack=slack)
+    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), slack=slack))
     if best is None:
         assert found.stages is None
         return
@@ -217,7 +217,7 @@ def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementP
 @given(problems())
 def test_levels_in_a_row_are_the_best_stages_in_a_row(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
-    found = levels(groups, Budget(), least=simple_bound(groups), in_a_row=True)
+    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=True))
     best = best_load(problem)
     assert (found.stages.value if found.stages else float("inf")) == pytest.approx(best, rel=1e-6)
 
@@ -291,8 +291,8 @@ def test_a_gradient_between_branches_keeps_them_together() -> None:
     assert (found.objective, found.depth) == (4.0, 3)
     assert found.bound == pytest.approx(4.0)
     with pytest.raises(TooWide, match="neither comes before the other"):
-        levels(groups_of(problem), Budget(), least=0.0)
-    row = levels(groups_of(problem), Budget(), least=0.0, in_a_row=True)  # one piece a level
+        levels(groups_of(problem), Budget(), LevelGoal(least=0.0))
+    row = levels(groups_of(problem), Budget(), LevelGoal(least=0.0, in_a_row=True))  # one piece a level
     assert row.stages is not None and row.stages.value == 4.0
     halves = Degree(2, tuple((0.5,) for _ in nodes))
     shared = place_graph(dataclasses.replace(problem, degrees=(halves,)), effort=EFFORT)  # without proof: in a row
@@ -307,7 +307,7 @@ def test_equal_branches_are_told_apart_by_place_and_not_by_name() -> None:
     """
     problem = forks(4, 4, devices=8, end=0.25, transfer=0.01)
     groups = groups_of(problem)
-    found = levels(groups, Budget(), least=simple_bound(groups), max_cuts=20_000)
+    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), max_cuts=20_000))
     assert found.stages is not None
     assert found.bound == pytest.approx(found.stages.value)
     assert found.depth == 3
@@ -322,14 +322,15 @@ def test_cuts_made_once_serve_the_same_graph_at_other_costs_and_no_other_graph(i
     first, second = (groups_of(forks(3, 3, devices=4, times=times, end=2.0)) for times in ((1.0, 3.0), (2.0, 1.0)))
     shared = Ideals(first, Budget(), limit=math.inf, devices=4, in_a_row=in_a_row, twins=True)
     for groups in (first, second):
-        alone = levels(groups, Budget(), least=simple_bound(groups), in_a_row=in_a_row)
-        again = levels(groups, Budget(), least=simple_bound(groups), in_a_row=in_a_row, ideals=shared)
+        alone = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row))
+        again = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row), ideals=shared)
         assert again.stages is not None and alone.stages is not None
         assert (again.bound, again.depth, again.stages.value) == (alone.bound, alone.depth, alone.stages.value)
         assert again.cuts == shared.count
     longer = groups_of(forks(3, 4, devices=4))
     before = shared.count
-    assert levels(longer, Budget(), least=simple_bound(longer), in_a_row=in_a_row, ideals=shared).stages is not None
+    goal = LevelGoal(least=simple_bound(longer), in_a_row=in_a_row)
+    assert levels(longer, Budget(), goal, ideals=shared).stages is not None
     assert shared.count == before
 
 
@@ -337,7 +338,7 @@ def test_wide_graphs_are_too_wide() -> None:
     nodes = tuple(Node(f"n{i}", (1.0 + i / 100,)) for i in range(24))
     groups = groups_of(PlacementProblem("wide", (DeviceKind("gpu", 3),), nodes, ()))
     with pytest.raises(TooWide):
-        levels(groups, Budget(), least=simple_bound(groups), max_cuts=20_000)
+        levels(groups, Budget(), LevelGoal(least=simple_bound(groups), max_cuts=20_000))
 
 
 # -- schedules of graphs of stages -------------------------------------------------------------------------------------

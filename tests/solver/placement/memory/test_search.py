@@ -20,9 +20,9 @@ from weft.models.spec.families import GptModel
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Rules, measure
-from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, _Search, plan_memory
-from weft.solver.placement.memory.stage import StageOracle
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Rules, measure
+from weft.solver.placement.memory.plan_memory import LimitSearch, MemoryPlanNotFound, NoMemoryPlan, plan_memory
+from weft.solver.placement.memory.stage_oracle import StageOracle
 from weft.solver.placement.problem import PlacementError
 
 GIB = 2**30
@@ -238,19 +238,19 @@ def test_what_no_class_as_a_whole_can_do_its_operators_may_do_one_by_one() -> No
 def test_ctrl_c_returns_the_plan_found_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _profiled(_GPT, 8)
     cuts: list[tuple[int, ...] | None] = []
-    original = _Search.cuts
+    original = LimitSearch.cuts
 
-    def interrupted(self: _Search, limit: int) -> tuple[tuple[int, ...] | None, bool]:
+    def interrupted(self: LimitSearch, limit: int) -> tuple[tuple[int, ...] | None, bool]:
         if cuts and cuts[-1] is not None:
             raise KeyboardInterrupt
         found, proven = original(self, limit)
         cuts.append(found)
         return found, proven
 
-    monkeypatch.setattr(_Search, "cuts", interrupted)
+    monkeypatch.setattr(LimitSearch, "cuts", interrupted)
     plan = plan_memory(problem, gap=0)
     assert plan.fits and plan.bound < plan.time
-    monkeypatch.setattr(_Search, "cuts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(LimitSearch, "cuts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         plan_memory(problem)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.builders import chain, pipeline
+from weft.app.lib.case import Case, case_of
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, case_of
 from weft.app.sweep import cache as cache_module
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.task import Solved, solve_point

@@ -1,0 +1,106 @@
+"""Work side by side in processes that end when their parent is told to stop, or dies.
+
+Ctrl-C, SIGTERM and SIGHUP go to all processes of a terminal or a batch job. The workers here hear none of them: the
+parent decides what becomes of what they have done, and ends them. (Threads that share a budget:
+:meth:`weft.solver.cpsat.budget.Budget.side_by_side`.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from multiprocessing.connection import Connection
+from typing import ParamSpec, TypeVar
+
+from weft.solver.control.stopping import STOP
+
+__all__ = ["SIGNALS", "cores", "mapped", "processes"]
+
+#: The signals that ask for a stop, as far as this system has them.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+_P = ParamSpec("_P")
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+
+
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def mapped(function: Callable[[_S], _T], items: Sequence[_S], workers: int) -> Iterator[_T]:
+    """``function`` of each of ``items``, in their order, in so many processes; here where one is enough.
+
+    Function, items and results must be picklable. Ctrl-C ends the workers and raises ``KeyboardInterrupt``, and what
+    the function raises comes out where its result would.
+    """
+    if min(workers, len(items)) <= 1:
+        yield from map(function, items)
+        return
+    with processes(workers, len(items)) as pool:
+        yield from pool.map(function, items)
+
+
+@contextlib.contextmanager
+def processes(workers: int, tasks: int) -> Iterator[Executor]:
+    """A pool of ``workers`` processes for ``tasks`` tasks, or this process where one is enough. At the end of the
+    block, and on Ctrl-C, its workers end at once, whatever they are doing."""
+    if min(workers, tasks) == 1:
+        yield _InThisProcess()
+        return
+    context = multiprocessing.get_context("spawn")  # fork copies the locks of threads that the copy does not have
+    watched, held = context.Pipe(duplex=False)
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(min(workers, tasks), context, _end_with_parent, (watched,))
+    try:
+        with _deaf():  # the first task starts all workers
+            pool.submit(int)
+        yield pool
+    finally:
+        held.close()
+        if STOP.requested:  # those that are still being imported do not watch yet
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()
+        pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes that are started inside never hear the three signals, from their first moment on: they are to end when
+    their parent says so, not when a terminal or a batch system signals all of a group."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent(watched: Connection) -> None:
+    """In a new worker, which hears no signals: end when the parent closes its end of ``watched`` or dies."""
+    def watch() -> None:
+        with contextlib.suppress(EOFError, OSError):
+            watched.recv()
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class _InThisProcess(Executor):
+    """Runs what is submitted at once, here."""
+
+    def submit(self, function: Callable[_P, _T], /, *arguments: _P.args, **options: _P.kwargs) -> Future[_T]:
+        future: Future[_T] = Future()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future

@@ -1,0 +1,164 @@
+"""The time of a search, and the four ways to hand on some of what is left of it.
+
+A :class:`Budget` is one account for everything that a command does. It counts seconds on the clock and, where an effort
+is given, deterministic seconds: CP-SAT's own measure, and what other techniques charge by the work they count. With an
+effort the clock decides nothing but the end, so that runs repeat. What is handed on is always cut from what is left:
+
+=====================  =====================================================================================
+for one solve          :meth:`Budget.share` is a number of deterministic seconds
+for several solves     :meth:`Budget.slice` is a :class:`Slice`: it ends by itself, and may limit each solve
+for a whole search     :meth:`Budget.part` is a budget of its own; what it uses is charged to the whole
+for work without one   :meth:`Budget.limited` ends the work inside at a checkpoint, by the clock alone
+=====================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from weft.solver.control.clock import OutOfTime, watching
+from weft.solver.control.stopping import STOP
+
+__all__ = ["Budget", "Slice"]
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+
+#: Seconds to build a model, for each of its Booleans that order two blocks; and models with more of them are not built.
+_ORDERED, _MOST_ORDERED = 2.5e-5, 500_000
+
+
+@dataclass
+class Budget:
+    """How long a search may go on. ``seconds`` is wall time; ``deterministic`` is CP-SAT's machine-independent
+    measure (``None``: unlimited). ``interrupted`` is set by Ctrl-C and by every other stop that somebody asks for
+    (:mod:`weft.solver.control.stopping`); whoever sees :attr:`spent` returns the best so far.
+
+    ``started``: since when the seconds count, by ``now`` (by default from here on). ``reserve``: seconds at the end
+    that are kept free for what follows the search, such as writing what it found.
+    """
+
+    seconds: float = float("inf")
+    deterministic: float | None = None
+    seed: int = 0
+    workers: int = 1
+    interrupted: bool = False
+    started: float = math.nan
+    deterministic_used: float = 0.0
+    reserve: float = 0.0
+    now: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.started):
+            self.started = self.now()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the budget's start."""
+        return self.now() - self.started
+
+    @property
+    def left(self) -> float:
+        """Seconds of wall time left, 0 or more; none once a stop was asked for."""
+        self._look()
+        return 0.0 if self.interrupted else max(0.0, self.seconds - self.reserve - self.elapsed)
+
+    @property
+    def deterministic_left(self) -> float:
+        """Deterministic time left, 0 or more."""
+        return float("inf") if self.deterministic is None else max(0.0, self.deterministic - self.deterministic_used)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the search must stop now."""
+        return self.left <= 0 or self.deterministic_left <= 0
+
+    def _look(self) -> None:
+        self.interrupted = self.interrupted or STOP.requested
+
+    def suffices(self, pairs: int) -> bool:
+        """Whether a model that orders so many ``pairs`` of blocks can be built in half of the time left."""
+        return pairs <= _MOST_ORDERED and 2 * _ORDERED * pairs <= self.left
+
+    # -- some of what is left -------------------------------------------------------------------------------------
+
+    def share(self, share: float, at_most: float = math.inf) -> float:
+        """Deterministic seconds for one solve: ``at_most``, or ``share`` of what is left where that is less.
+
+        What is left is deterministic time where that is limited, and else the clock's: a deterministic second takes
+        about a second.
+        """
+        return min(at_most, share * (self.left if self.deterministic is None else self.deterministic_left))
+
+    def slice(self, at_most: float = math.inf, *, share: float | None = None, each: float = math.inf) -> Slice:
+        """A slice from now on: ``at_most`` deterministic seconds, and no more than ``share`` of what is left (see
+        :meth:`share`), where one is given. One solve may take ``each`` of them."""
+        return Slice(self, self.deterministic_used + (at_most if share is None else self.share(share, at_most)), each)
+
+    @contextlib.contextmanager
+    def part(self, share: float) -> Iterator[Budget]:
+        """A budget of ``share`` of what is left: of deterministic time if that is limited, else of the clock's. What
+        it uses is charged to the whole at the end of the block, and a Ctrl-C that it hears ends the whole too."""
+        limited = self.deterministic is not None
+        part = Budget(seconds=self.left if limited else self.share(share), seed=self.seed, workers=self.workers,
+                      deterministic=self.share(share) if limited else None)
+        try:
+            yield part
+        finally:
+            self.deterministic_used += part.deterministic_used
+            self.interrupted |= part.interrupted
+
+    @contextlib.contextmanager
+    def limited(self, share: float = 1.0) -> Iterator[None]:
+        """Work inside stops at its next checkpoint once the wall time is over or the search is interrupted; what comes
+        after the block goes on. ``share``: it stops after that share of the time left, too; not where deterministic
+        time is limited, as runs would not repeat then.
+        """
+        until = self.now() + self.share(share) if self.deterministic is None and share < 1 else math.inf
+        with contextlib.suppress(OutOfTime), watching(lambda: self.left <= 0 or self.now() >= until):
+            yield
+
+    # -- side by side ---------------------------------------------------------------------------------------------
+
+    def side_by_side(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T] | None:
+        """``function`` of each of ``items``, in their order, in a thread for each of the ``workers``. ``None`` where
+        Ctrl-C comes: the search is interrupted then."""
+        with ThreadPoolExecutor(self.workers) as threads:
+            try:
+                return list(threads.map(function, items))
+            except KeyboardInterrupt:
+                self.interrupted = True
+                return None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Some of the deterministic time of a ``budget``, for several solves that end together.
+
+    ``until``: it is over when the budget has used so much. ``each``: what one solve may take of it. All in
+    deterministic seconds.
+    """
+
+    budget: Budget
+    until: float = math.inf
+    each: float = math.inf
+
+    @property
+    def left(self) -> float:
+        """What the next solve may take, 0 or more."""
+        return min(self.each, max(0.0, self.until - self.budget.deterministic_used))
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing is left of it, or of the budget."""
+        return self.budget.spent or self.left <= 0
+
+    def with_each(self, each: float) -> Slice:
+        """The same slice, of which one solve may take ``each`` and no more than before."""
+        return replace(self, each=min(each, self.each))

@@ -1,0 +1,113 @@
+"""The best schedule of a step so far: what is offered is timed, judged, and kept if it is better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+
+from weft.solver.control.clock import unwatched
+from weft.solver.cpsat.budget import Budget
+from weft.solver.period.periodic import Periodic, repeat
+from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
+from weft.solver.step.proven import Proven
+from weft.solver.timing import Orders, time_orders
+from weft.solver.validate import InvalidSchedule, validate
+
+__all__ = ["Incumbent"]
+
+#: What follows a search (summing up, writing) takes at most so many times as long as making, timing and judging a
+#: schedule (0.6 times for two million operations), and is left at most this share of the time.
+_AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
+
+
+class Incumbent:
+    """The best schedule so far: ``best`` (``None`` before the first) and its device orders, ``orders``.
+
+    ``on_better`` is called whenever there is a better one. ``pace``: the seconds that timing and judging a schedule
+    take, where that is long.
+    """
+
+    def __init__(self, proven: Proven, budget: Budget, on_better: Callable[[], None],
+                 start: Schedule | None = None) -> None:
+        self.proven = proven
+        self.instance = proven.instance
+        self.micro_batches = proven.micro_batches
+        self.budget = budget
+        self.on_better = on_better
+        self.pace = 0.0
+        self.best = start
+        self.orders: Orders = () if start is None else [
+            [(operation.block, operation.micro_batch) for operation in row] for row in start.device_orders]
+
+    @property
+    def optimal(self) -> bool:
+        """Whether the best meets the bound. (``best`` itself carries the bound of the moment when it was found.)"""
+        return self.best is not None and self.best.makespan <= self.proven.makespan * (1 + RELATIVE_TOLERANCE)
+
+    @property
+    def name(self) -> str | None:
+        """By what the best was made; ``None`` where there is none."""
+        return None if self.best is None else str(self.best.solver.get("name"))
+
+    def fits(self, orders: Orders) -> bool:
+        """Whether every device's memory holds what it runs in this order."""
+        for row, take, change, capacity in zip(orders, self.instance.take, self.instance.change,
+                                               self.instance.capacity, strict=True):
+            level = peak = 0
+            for block, _ in row:
+                peak = max(peak, level + take[block])
+                level += change[block]
+            if capacity is not None and peak > capacity:
+                return False
+        return True
+
+    def offer_repeated(self, found: Periodic) -> None:
+        """Offer ``found`` repeated, if there are enough micro-batches for a whole period."""
+        if self.micro_batches // found.copies > found.depth:
+            self.offer_repetend(repeat(found, self.micro_batches), found)
+
+    def offer_repetend(self, orders: Orders, found: Periodic, edge: int = 0) -> None:
+        """Offer a schedule with ``found`` in its middle, ``edge`` periods at either end excepted."""
+        first = found.depth + edge
+        count = self.micro_batches // found.copies - edge - first
+        self.offer(orders, "weft", Repetend(first, count, found.copies), found)
+
+    def offer(self, orders: Orders, name: str, repetend: Repetend | None = None, found: Periodic | None = None) -> bool:
+        """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state. Where
+        there is no time left for that, a first one only. Whether it was kept."""
+        if self.best is not None and self.pace and self.budget.left < self.pace:
+            return False
+        with unwatched():  # the budget keeps time free for it
+            return self._offer(orders, name, repetend, found)
+
+    def _offer(self, orders: Orders, name: str, repetend: Repetend | None, found: Periodic | None) -> bool:
+        problem = self.instance.problem
+        operations = time_orders(problem, self.micro_batches, orders)
+        makespan = max(map(itemgetter(3), operations))
+        if self.best is not None:
+            shorter = makespan < self.best.makespan * (1 - RELATIVE_TOLERANCE)
+            as_short = makespan <= self.best.makespan * (1 + RELATIVE_TOLERANCE)
+            if not (shorter or (as_short and found is not None and self.best.period is None)):
+                return False
+        schedule = Schedule(
+            problem, self.micro_batches, operations,
+            makespan_bound=min(makespan, self.proven.makespan),
+            period=None if found is None else self.instance.time(found.rate),
+            repetend=repetend,
+            solver={"name": name},
+        )
+        try:
+            validate(schedule)
+        except InvalidSchedule:
+            if name == "weft":
+                raise
+            return False  # a published schedule that does not fit
+        self.best, self.orders = schedule, orders
+        self.on_better()
+        return True
+
+    def keep_time_afterwards(self, seconds: float) -> None:
+        """Keep time free for what follows the search, as timing and judging one schedule takes ``seconds``."""
+        self.pace = seconds
+        self.budget.reserve = max(self.budget.reserve,
+                                  min(_AFTERWARDS * seconds, _MOST_AFTERWARDS * self.budget.seconds))

@@ -1,0 +1,38 @@
+"""The phases of a step's search: what is done, in which order.
+
+Each phase has a file with its technique and its constants, and a line in :data:`PHASES`. It gets the
+:class:`~weft.solver.step.state.State` of the search, offers schedules to its incumbent and raises its bounds. To add
+one: a file with a class as :class:`~weft.solver.step.phases.base.Phase` says, and a line here.
+"""
+
+from __future__ import annotations
+
+from weft.solver.step.phases.at_once import AtOnce
+from weft.solver.step.phases.base import Phase, kept
+from weft.solver.step.phases.completion import Completion
+from weft.solver.step.phases.first_schedule import FirstSchedule
+from weft.solver.step.phases.longer_periods import LongerPeriods
+from weft.solver.step.phases.polish import Polish
+from weft.solver.step.phases.side_by_side import SideBySide
+from weft.solver.step.phases.steady_state import SteadyState
+from weft.solver.step.phases.tighten import Tighten
+from weft.solver.step.phases.whole import Whole
+
+__all__ = ["PHASES", "Phase", "kept"]
+
+#: Operations up to which a problem is solved whole from the start, to proof; up to which that is tried for a moment;
+#: and, once there is a steady state to start from, for longer.
+_SMALL, _MEDIUM, _LARGE = 24, 110, 400
+
+#: All phases, in the order in which they come.
+PHASES: tuple[Phase, ...] = (
+    AtOnce(),
+    FirstSchedule(),
+    Whole(up_to=_SMALL, at_most=20.0),
+    Whole(up_to=_MEDIUM, at_most=0.1, share=0.1, more_than=_SMALL),
+    SteadyState(),
+    Completion(),
+    Whole(up_to=_LARGE, at_most=2.0, share=0.2),
+    LongerPeriods(),
+    SideBySide(((Polish(), 4), (Tighten(), 1))),
+)

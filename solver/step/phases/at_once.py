@@ -1,0 +1,47 @@
+"""Of many operations: a schedule that is made at once, then the bounds, before anything else is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import ClassVar
+
+from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.baselines.lib.sequential import in_sequence
+from weft.solver.control.clock import unwatched
+from weft.solver.step.state import State
+
+__all__ = ["AtOnce"]
+
+
+class AtOnce:
+    """1F1B where the problem is a chain of stages that holds it, else one micro-batch after the other."""
+
+    name: ClassVar[str] = "baselines"
+    vital: ClassVar[bool] = True
+
+    def due(self, state: State) -> bool:
+        """Where bounds and known schedules take long."""
+        return state.is_large
+
+    def steps(self, state: State) -> Iterator[None]:
+        """One step for the schedule, one for the bounds."""
+        if state.incumbent.best is None:
+            with unwatched():
+                began = state.budget.now()
+                _offer(state)
+                state.incumbent.keep_time_afterwards(state.budget.now() - began)
+            yield
+        state.raise_bounds()
+        yield
+
+
+def _offer(state: State) -> None:
+    problem, micro_batches, incumbent = state.problem, state.micro_batches, state.incumbent
+    with suppress(NotApplicable):
+        orders = BASELINES["1f1b"].orders(problem, micro_batches)
+        if incumbent.fits(orders) and incumbent.offer(orders, "1f1b"):
+            return
+    sequential = in_sequence(problem, micro_batches)
+    if sequential is not None:
+        incumbent.offer(sequential, "sequential")

@@ -1,0 +1,56 @@
+"""Warm-up and cool-down around the shortest period of one micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from weft.solver.period.periodic import Periodic
+from weft.solver.period.shorten import shorten_latency
+from weft.solver.step.edges import complete
+from weft.solver.step.state import State
+
+__all__ = ["Completion", "complete_around"]
+
+#: How many periods more than needed belong to the warm-up, and to the cool-down, one after the other.
+_EDGES = (0, 1, 2, 4)
+#: Deterministic seconds at most for a shorter latency (of an optimum that only lacks a steady state), and for one edge;
+#: and the share of what is left that each may take.
+_LATENCY, _LATENCY_OF_OPTIMUM, _EDGE, _SHARE = 2.0, 0.2, 1.0, 0.1
+
+
+class Completion:
+    """The edges around ``state.periods``."""
+
+    name: ClassVar[str] = "completion"
+    vital: ClassVar[bool] = False
+
+    def due(self, state: State) -> bool:
+        """Where a better schedule with a steady state is possible."""
+        return not state.settled
+
+    def steps(self, state: State) -> Iterator[None]:
+        """One step for every pair of edges."""
+        if state.periods is not None:
+            yield from complete_around(state.periods.best, state)
+
+
+def complete_around(found: Periodic, state: State) -> Iterator[None]:
+    """Offer ``found``, and one of the same period and less latency, each with wider and wider edges."""
+    budget, shorter = state.budget, found
+    with budget.limited():
+        most = _LATENCY_OF_OPTIMUM if state.done else _LATENCY
+        shorter = shorten_latency(found, budget, deterministic=budget.share(_SHARE, most))
+    for candidate in (found,) if shorter is found else (shorter, found):
+        state.incumbent.offer_repeated(candidate)
+        for edge in _EDGES:
+            if state.settled:
+                return
+            completion = None
+            with budget.limited():
+                completion = complete(state.instance, candidate, state.micro_batches, budget, edge=edge,
+                                      deterministic=budget.share(_SHARE, _EDGE))
+            if completion is None:
+                break
+            state.incumbent.offer_repetend(completion.unrolled(state.micro_batches), candidate, edge)
+            yield

@@ -1,0 +1,67 @@
+"""Known schedules; where none fits, any order of operations that does, or a proof that there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from typing import ClassVar
+
+from weft.solver.baselines import NotApplicable
+from weft.solver.control.clock import checkpoint, unwatched
+from weft.solver.control.stopping import STOP
+from weft.solver.feasibility.infeasible import require_room
+from weft.solver.feasibility.memory_order import device_rows
+from weft.solver.period.improvers.starts import STARTS
+from weft.solver.step.state import State
+
+__all__ = ["FirstSchedule"]
+
+#: The share of the time left that all known schedules may take.
+_KNOWN_SHARE = 0.6
+#: Deterministic seconds of the first try at a schedule where no known one fits, and of the last one; every later try
+#: may take so many times as long.
+_FIRST_TRY, _LAST_TRY, _LONGER = 1.0, 256.0, 4
+
+
+class FirstSchedule:
+    """Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` where no schedule fits the devices' memory, and
+    its subclass ``NoneFound`` where that stays open."""
+
+    name: ClassVar[str] = "baselines"
+    vital: ClassVar[bool] = True
+
+    def due(self, state: State) -> bool:
+        """Always: no known schedule may be better than the answer."""
+        return True
+
+    def steps(self, state: State) -> Iterator[None]:
+        """One step, and one more for every try that says nothing."""
+        _offer_known(state)
+        effort = _FIRST_TRY
+        while state.incumbent.best is None:
+            state.phase = "first schedule"
+            order = None
+            with state.budget.limited():
+                order = require_room(state.instance, state.micro_batches, state.budget, effort)
+            if order is not None:
+                state.incumbent.offer(device_rows(state.instance, order), "weft")
+            elif state.budget.spent or effort >= _LAST_TRY:
+                raise state.none_found()
+            else:
+                effort *= _LONGER
+                yield
+        yield
+
+
+def _offer_known(state: State) -> None:
+    """Known schedules, as many as there is time for; where none is there yet, each gets its time."""
+    incumbent = state.incumbent
+    with state.budget.limited(_KNOWN_SHARE):
+        for name, orders in STARTS.items():
+            if incumbent.best is not None and STOP.requested:
+                return
+            at_leisure = unwatched() if incumbent.best is None and not state.is_large else nullcontext()
+            with at_leisure, state.surviving(), suppress(NotApplicable):
+                found = orders(state.problem, state.micro_batches)
+                checkpoint()
+                incumbent.offer(found, name)

@@ -1,0 +1,60 @@
+"""What is proven of a step so far: lower bounds on its makespan and on the rate of any steady state."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+
+from weft.solver.bounds import makespan_bound, steady_bound
+from weft.solver.bounds.load import exact_load, exact_load_bound, work_bound
+from weft.solver.relations.graph import graph_of
+from weft.solver.relations.implied_order import Order, implied_order
+from weft.solver.ticks import TickProblem
+
+__all__ = ["Proven"]
+
+
+class Proven:
+    """Lower bounds on a step of ``micro_batches`` micro-batches; they only rise.
+
+    ``bound`` is on the makespan, ``steady_bound`` on the time per micro-batch of any steady state, ``rate_bounds`` on
+    that of steady states with so many micro-batches per period; all in ticks.
+    """
+
+    def __init__(self, instance: TickProblem, micro_batches: int) -> None:
+        self.instance = instance
+        self.micro_batches = micro_batches
+        # What ticks are too coarse for.
+        self._exact = float(exact_load_bound(instance.problem, micro_batches)) if instance.loss else 0.0
+        self.bound = Fraction(work_bound(instance, micro_batches))
+        self.steady_bound = Fraction(instance.heaviest_load)
+        self.rate_bounds: dict[int, Fraction] = {}
+
+    @property
+    def makespan(self) -> float:
+        """The bound on the makespan, in the problem's time unit."""
+        return max(self._exact, self.instance.bound(self.bound, self.micro_batches))
+
+    def rate(self, bound: Fraction) -> float:
+        """``bound``, in ticks, on the time per micro-batch of a steady state, in the problem's time unit."""
+        return max(self._exact_load, self.instance.bound(bound, 1))
+
+    @cached_property
+    def _exact_load(self) -> float:
+        return float(exact_load(self.instance.problem)) if self.instance.loss else 0.0
+
+    @cached_property
+    def implied(self) -> Order:
+        """What must precede what in every schedule."""
+        return implied_order(self.instance, graph_of(self.instance), self.micro_batches)
+
+    def raise_by_all(self) -> None:
+        """Raise the bounds by all arguments that need no search."""
+        self.bound = max(self.bound, makespan_bound(self.instance, self.micro_batches, self.implied))
+        self.steady_bound = steady_bound(self.instance, self.implied)
+
+    def raise_to(self, bound: int | Fraction) -> bool:
+        """Take over a bound on the makespan, in ticks; whether it is a better one."""
+        better = bound > self.bound
+        self.bound = max(self.bound, Fraction(bound))
+        return better

@@ -1,0 +1,70 @@
+"""Some of what is left of a budget: a number, a slice, a budget of its own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from weft.solver.cpsat.budget import Budget
+
+
+def still(seconds: float, deterministic: float | None = None) -> Budget:
+    """A budget whose clock stands still."""
+    return Budget(seconds=seconds, deterministic=deterministic, now=lambda: 0.0)
+
+
+@pytest.mark.parametrize("budget", [still(10.0), still(100.0, 10.0)])
+def test_a_share_is_of_what_ends_the_search(budget: Budget) -> None:
+    assert budget.share(0.2) == 2.0
+    assert budget.share(0.2, at_most=1.5) == 1.5
+
+
+def test_a_slice_ends_by_what_the_budget_has_used() -> None:
+    budget = still(math.inf)
+    budget.deterministic_used = 3.0
+    time = budget.slice(2.0, each=1.5)
+    assert time.left == 1.5 and not time.spent
+    assert time.with_each(0.5).left == 0.5 and time.with_each(9.0).each == 1.5
+    budget.deterministic_used = 4.5
+    assert time.left == 0.5
+    budget.deterministic_used = 5.5
+    assert time.left == 0.0 and time.spent and not budget.spent
+
+
+def test_a_slice_is_of_its_share_where_that_is_less() -> None:
+    budget = still(math.inf, 10.0)
+    assert budget.slice(4.0, share=0.1).left == 1.0
+    assert budget.slice(4.0, share=0.9).left == 4.0
+    assert budget.slice(20.0).left == 20.0  # what is left limits every solve in any case
+
+
+def test_a_slice_is_spent_with_its_budget() -> None:
+    budget = still(10.0)
+    time = budget.slice(2.0)
+    budget.interrupted = True
+    assert time.spent and time.left == 2.0
+
+
+@pytest.mark.parametrize(("whole", "seconds", "deterministic"), [
+    (still(10.0), 4.0, None),
+    (still(10.0, 5.0), 10.0, 2.0),
+])
+def test_a_part_has_an_account_of_its_own(whole: Budget, seconds: float, deterministic: float | None) -> None:
+    whole.seed, whole.workers = 7, 3
+    with whole.part(0.4) as part:
+        assert (part.seconds, part.deterministic, part.seed, part.workers) == (seconds, deterministic, 7, 3)
+        part.deterministic_used += 1.0
+        part.interrupted = True
+        assert whole.deterministic_used == 0.0 and not whole.interrupted
+    assert whole.deterministic_used == 1.0 and whole.interrupted
+
+
+def test_what_runs_side_by_side_comes_in_order_and_ctrl_c_ends_it() -> None:
+    budget = Budget(workers=3)
+    assert budget.side_by_side(lambda n: n * n, range(9)) == [n * n for n in range(9)]
+
+    def interrupted(_: int) -> int:
+        raise KeyboardInterrupt
+
+    assert budget.side_by_side(interrupted, range(3)) is None and budget.interrupted
