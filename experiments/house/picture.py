@@ -72,29 +72,30 @@ PLACES = {
     "models": {
         "tensor_parallel": Place(1.6, 0, "layers on groups"),
         "candidates": Place(1.6, 1, "placements"),
-        "zoo": Place(1.6, 2, "families"),
-        "layers": Place(1.6, 3, "costs of layers"),
-        "capture": Place(0.5, 3, "torch.export"),
-        "times": Place(1.6, 4, "of operators"),
-        "graph": Place(1.6, 5, "operators"),
-        "spec": Place(1.6, 6, "the user's YAML"),
-        "files": Place(1.0, 7, "limits"),
-        "hardware": Place(2.2, 7, "GPUs, links"),
+        "layers": Place(1.6, 2, "costs of layers"),
+        "capture": Place(0.5, 2, "torch.export"),
+        "zoo": Place(2.7, 2, "families"),
+        "times": Place(1.6, 3, "of operators"),
+        "graph": Place(1.6, 4, "operators"),
+        "spec": Place(1.6, 5, "the user's YAML"),
+        "files": Place(1.0, 6, "limits"),
+        "hardware": Place(2.2, 6, "GPUs, links"),
     },
     "solver": {
-        "diagnose": Place(1.9, 0, "what limits it"),
-        "step": Place(3.2, 1, "the whole step"),
-        "latency": Place(4.5, 1, "under a floor"),
-        "period": Place(4.5, 2, "the steady state"),
-        "bounds": Place(1.9, 3, "lower bounds"),
-        "baselines": Place(4.5, 3, "published schedules"),
-        "feasibility": Place(3.2, 3, "why nothing fits"),
-        "placement": Place(5.9, 2, "operator graphs"),
-        "cpsat": Place(3.2, 4, "budget, models"),
-        "relations": Place(1.9, 4, "least distances"),
-        "io": Place(0.55, 4, "files"),
-        "": Place(3.2, 5, "problem, schedule, judge"),
-        "control": Place(3.2, 6, "clock, stop"),
+        "diagnose": Place(2.0, 0, "what limits it"),
+        "step": Place(2.0, 1, "the whole step"),
+        "latency": Place(3.5, 1, "under a floor"),
+        "period": Place(3.5, 2, "the steady state"),
+        "placement": Place(5.2, 2, "operator graphs"),
+        "baselines": Place(1.3, 3, "published schedules"),
+        "bounds": Place(2.7, 3, "lower bounds"),
+        "feasibility": Place(4.0, 3, "why nothing fits"),
+        "io": Place(0.45, 4, "files"),
+        "judge": Place(1.55, 4, "is it valid?"),
+        "relations": Place(2.7, 4, "least distances"),
+        "cpsat": Place(4.0, 4, "budget, models"),
+        "": Place(1.8, 5, "problems, schedules"),
+        "control": Place(3.0, 6, "clock, stop"),
     },
 }
 
@@ -269,7 +270,7 @@ def main() -> int:
 
     drawn = Picture().svg()
     write_atomically(PICTURE, drawn)
-    PICTURE.with_suffix(".png").write_bytes(vl_convert.svg_to_png(drawn, scale=2))
+    PICTURE.with_suffix(".png").write_bytes(vl_convert.svg_to_png(drawn, scale=1))
     return 0
 
 
