@@ -18,7 +18,7 @@ from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
-from weft.solver.latency.search import LatencySearch, critical_path, least_latency, slowest_useful_period
+from weft.solver.latency.search import LatencySearch, least_latency, longest_chain, slowest_useful_period
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.search import PROOF_TOLERANCE, PeriodSearch, find_period
@@ -131,7 +131,7 @@ class _Placed:
         instance, limit = self.instance, self.limit(period)
         if self.least_period > instance.loosened(limit):
             return None
-        path = critical_path(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
+        path = longest_chain(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
         if path is None:
             return None
         best = max([Fraction(path), *(bound for at, bound in self.bounds if at >= limit)])
