@@ -147,7 +147,7 @@ class Explanation:
                 "period": cycle.period, "device": None if cycle.device is None else devices[cycle.device],
                 "turns": [{"source": names[turn.source], "target": names[turn.target], "weight": turn.weight,
                            "height": turn.height, "reason": turn.reason,
-                           "device": None if turn.device is None else devices[turn.device]} for turn in cycle.turns]}
+                           "device": None if turn.device is None else devices[turn.device]} for turn in cycle.waits]}
         return result
 
 

@@ -26,7 +26,7 @@ from typing import ClassVar
 import networkx as nx
 
 from weft.solver.period.periodic import Periodic, retime
-from weft.solver.relations.graph import common_blocks
+from weft.solver.relations.graph import barriers
 from weft.solver.ticks import Arc, TickProblem
 
 __all__ = ["Contraction"]
@@ -50,7 +50,7 @@ class Contraction:
     @classmethod
     def of(cls, instance: TickProblem) -> Contraction | None:
         """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
-        common = common_blocks(instance)
+        common = barriers(instance)
         spans = tuple(i for i in instance.problem.topological_order if i in common)
         if not spans or len(spans) == len(instance.durations):
             return None
