@@ -115,7 +115,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), slow=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation", _PLANS, 20,
                ("--only", "24.24x1024|197, batch 1$", "--sizes", "8", "--effort", "0.02"), slow=True),
-    Experiment("tessel_search", "period.tessel_search", (*_SEARCH, "models/zoo/tessel.py"), 2,
+    Experiment("tessel_search", "period.tessel_search", (*_SEARCH, "models/zoo/tessel_shapes.py"), 2,
                ("--first", "2", "--effort", "0.02")),
     Experiment("time_limit", "step.time_limit", _PLANS, 5, ("--only", "everywhere", "--cpu"), quiet=True, slow=True),
     Experiment("transfers", "step.transfers", _SEARCH, 5,

@@ -27,7 +27,7 @@ from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
 from experiments.lib.stage_graphs import case, varied
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.plan import load_plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.replay.run import run_emulated

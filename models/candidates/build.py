@@ -235,16 +235,16 @@ def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts
     """What the stages are made of, for the modules that will run to be held against.
 
     A captured graph is the very model; one of a family is like many, down to which layers have biases. Of listed layers
-    the names are known, their sizes are somebody's estimates.
+    the names are known, their sizes are estimates.
     """
-    stages, ties = [], {}
+    stages, tied = [], {}
     is_known = not isinstance(spec.model, ExplicitModel)
     for s, (stage, (first, last)) in enumerate(zip(split.stages, pairwise(split.cuts), strict=True)):
         own = layers[first:last]
         stages.append(StageFacts(f"F{s}", tuple(layer.name for layer in own), stage.parameters if is_known else None,
                                  output_bytes=stage.output if is_known and s < len(split.stages) - 1 else None))
-        ties[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
-    return ModelFacts(tuple(stages), ties_between(ties), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
+        tied[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
+    return ModelFacts(tuple(stages), ties_between(tied), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
 
 
 def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:
@@ -292,7 +292,7 @@ def _gradients(s: int, stage: StageCost, device: int, backward: Backward, after:
     if backward == "full" or not stage.weight_grad:
         yield Block(f"B{s}", BlockKind.BACKWARD, where, _seconds(stage.backward), (-kept,),
                     (stage.workspace_backward,), (after,))
-    elif not stage.input_grad:  # such as the embedding alone: stage 0 owes nobody an input gradient
+    elif not stage.input_grad:  # such as the embedding alone: stage 0 has no input gradient to send
         kind = BlockKind.WEIGHT_GRAD if s == 0 else BlockKind.BACKWARD
         yield Block(f"{kind.letter}{s}", kind, where, _seconds(stage.weight_grad), (-kept,),
                     (stage.workspace_after_forward,), (after,))

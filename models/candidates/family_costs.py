@@ -1,4 +1,4 @@
-"""The layers of a family or of an operator graph with their costs: which source of times a spec asks for, and what it
+"""The layers of a family or of an operator graph with their costs: which source of times a spec names, and what it
 covers.
 
 ``costs`` in a spec names a device to model, ``roofline`` for the cluster's device, a shipped profile or a profile file

@@ -16,15 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from typing import NamedTuple, TypeAlias
 
-from weft.models.candidates.stages import (
-    Backward,
-    MemoryRule,
-    Shape,
-    Stages,
-    peak_bytes,
-    stage_device,
-    static_bytes,
-)
+from weft.models.candidates.stages import Backward, MemoryRule, Shape, Stages, peak_bytes, stage_device, static_bytes
 from weft.models.layers.costs import LayerCost
 from weft.solver.control.clock import checkpoint
 

@@ -80,7 +80,7 @@ def stage_device(shape: Shape, gpus: int) -> tuple[int, ...]:
 
 
 class Stages:
-    """All stages that ``layers`` can be cut into, made as they are asked for."""
+    """All stages that ``layers`` can be cut into, each made on first use."""
 
     def __init__(self, layers: Sequence[LayerCost]) -> None:
         self.layers = tuple(layers)

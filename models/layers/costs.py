@@ -33,7 +33,7 @@ class LayerCost:
     forward: float
     #: The whole backward; 0 in inference.
     backward: float
-    #: The two parts of the backward, ``None`` where nobody says what they are; to 1 ns they add up to it.
+    #: The two parts of the backward, ``None`` where they are not known; to 1 ns they add up to it.
     input_grad: float | None
     weight_grad: float | None
     parameters: int

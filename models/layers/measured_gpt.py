@@ -29,7 +29,7 @@ from weft.models.layers.costs import LayerCost, recomputed
 from weft.models.spec.families import GptModel
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError, named_file, path_in
-from weft.models.times.profiles import PROFILES, Operator, ProfileError, load_profile, shipped_profile
+from weft.models.times.profiles import PROFILES, ProfileError, ProfileRow, load_profile, shipped_profile
 
 __all__ = ["GptSizes", "gpt_layers", "profile_sizes"]
 
@@ -101,7 +101,7 @@ def gpt_layers(spec: Spec) -> list[LayerCost]:
     return _layers(operators, sizes, model.layers, recompute=recompute, training=spec.training is not None)
 
 
-def profile_sizes(operators: Mapping[str, Operator], where: str) -> GptSizes:
+def profile_sizes(operators: Mapping[str, ProfileRow], where: str) -> GptSizes:
     """The sizes a GPT profile was measured at. Raises :class:`~weft.models.times.profiles.ProfileError` if a row is
     missing or the rows do not belong to one GPT in fp16."""
     for name in (*_EMBEDDING, *_TRANSFORMER, *_HEAD):
@@ -118,7 +118,7 @@ def profile_sizes(operators: Mapping[str, Operator], where: str) -> GptSizes:
     return GptSizes(hidden, heads, vocabulary, sequence, micro_batch)
 
 
-def _operators(spec: Spec) -> tuple[Mapping[str, Operator], str]:
+def _operators(spec: Spec) -> tuple[Mapping[str, ProfileRow], str]:
     """The profile a spec names, and its name for messages."""
     name = spec.costs or DEFAULT_PROFILE
     if name in PROFILES:
@@ -134,7 +134,7 @@ def _operators(spec: Spec) -> tuple[Mapping[str, Operator], str]:
     return load_profile(path, str(path)), str(path)
 
 
-def _layers(operators: Mapping[str, Operator], sizes: GptSizes, count: int, *, recompute: bool,
+def _layers(operators: Mapping[str, ProfileRow], sizes: GptSizes, count: int, *, recompute: bool,
             training: bool) -> list[LayerCost]:
     state = 2 * sizes.micro_batch_size * sizes.sequence * sizes.hidden
     logits = 2 * sizes.micro_batch_size * sizes.sequence * sizes.vocabulary
@@ -156,7 +156,7 @@ def _layers(operators: Mapping[str, Operator], sizes: GptSizes, count: int, *, r
     return [embedding, *(replace(block, name=f"layer{i}") for i in range(count)), head]
 
 
-def _layer(name: str, operators: Sequence[Operator], roles: Sequence[_Role], input_bytes: int, output_bytes: int,
+def _layer(name: str, operators: Sequence[ProfileRow], roles: Sequence[_Role], input_bytes: int, output_bytes: int,
            held: int, *, training: bool) -> LayerCost:
     backward = round(sum(operator.backward for operator in operators), 9)
     weight_grad = round(sum(o.backward * role.weight_share for o, role in zip(operators, roles, strict=True)), 9)
@@ -184,7 +184,7 @@ def _layer(name: str, operators: Sequence[Operator], roles: Sequence[_Role], inp
     )
 
 
-def _forward_peak(operators: Sequence[Operator], roles: Sequence[_Role], kept: Sequence[int], live: int) -> int:
+def _forward_peak(operators: Sequence[ProfileRow], roles: Sequence[_Role], kept: Sequence[int], live: int) -> int:
     """The most that is live in a forward: what is kept so far, an output on its way, and the operator's own."""
     peak = passing = 0
     for operator, role, amount in zip(operators, roles, kept, strict=True):
@@ -194,7 +194,7 @@ def _forward_peak(operators: Sequence[Operator], roles: Sequence[_Role], kept: S
     return peak
 
 
-def _backward_peak(operators: Sequence[Operator], kept: Sequence[int], live: int) -> int:
+def _backward_peak(operators: Sequence[ProfileRow], kept: Sequence[int], live: int) -> int:
     """The most that is live in a backward, which frees what is kept from the last operator to the first.
 
     An operator's backward may draw on what its forward left reserved and on what was reserved in addition.

@@ -1,8 +1,8 @@
 """Which layers all GPUs compute in a shape, and how what lies between them is cut into chains of stages on groups.
 
 The layers that all GPUs compute follow from the shape; they take their part of every GPU's memory, and the rest is cut
-by :mod:`weft.models.tensor_parallel.groups` for what is left. Of the chains of one kind those of the least estimated
-step are kept.
+by :mod:`weft.models.tensor_parallel.group_split` for what is left. Of the chains of one kind those of the least
+estimated step are kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, get_args
 
 from weft.models.candidates.stages import Backward, StageCost
 from weft.models.spec.quantities import format_bytes
-from weft.models.tensor_parallel.groups import Cutter, GroupStage, InFlight, LayerChain, split_onto_groups
+from weft.models.tensor_parallel.group_split import Cutter, GroupStage, InFlight, LayerChain, split_onto_groups
 from weft.models.tensor_parallel.parts import stage_cost
 from weft.models.tensor_parallel.space import Space
 

@@ -40,7 +40,7 @@ from weft.models.tensor_parallel.group_chains import (
     runs_of,
     tower_chains,
 )
-from weft.models.tensor_parallel.groups import GroupStage, split_onto_groups
+from weft.models.tensor_parallel.group_split import GroupStage, split_onto_groups
 from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.control.clock import OutOfTime
@@ -132,7 +132,7 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
 
     That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
     equal memory. Raises what finding costs raises, and :class:`~weft.models.spec.spec.SpecError` for a co-shard that
-    they cannot be asked for.
+    is not possible.
     """
     wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
     if not wanted:

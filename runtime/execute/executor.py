@@ -42,11 +42,11 @@ class Worker(Protocol):
         """The instruction of this rank, ``work`` or a later one, up to which what ``work`` reads may be looked at."""
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor; asked on both
+        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor. Called on both
         ends, before the first step."""
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """What makes of the result of ``what`` that which goes to rank ``target``, as :meth:`layout` has it; asked
+        """What makes of the result of ``what`` that which goes to rank ``target``, as :meth:`layout` has it; called
         before the first step, as :meth:`task` is."""
 
     def task(self, work: Work) -> Task:

@@ -1,6 +1,6 @@
 """The user's function that makes a training: found by its name, called, and what it gives looked at.
 
-It is somebody's own code, so anything may happen: modules that do not exist or raise, functions that take other
+It is the user's own code, so anything may happen: modules that do not exist or raise, functions that take other
 arguments, raise, end the process, or give something else. Each is one sentence.
 """
 
@@ -48,7 +48,7 @@ def load_factory(stages: str) -> Callable[..., Training]:
 
 
 def takes_session(function: Callable[..., Training]) -> bool:
-    """Whether ``function`` wants to be handed a session too."""
+    """Whether ``function`` has an argument named ``session``."""
     try:
         return "session" in inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -105,7 +105,7 @@ def _require_takes(function: Callable[..., Any], name: str, arguments: Sequence[
 
 
 def _told(error: BaseException) -> str:
-    """Type, message and place of what somebody's code raised."""
+    """Type, message and place of what the user's code raised."""
     message = (str(error) or "no message").splitlines()[0]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
@@ -124,7 +124,7 @@ def _require_training(training: object, name: str, stages_of: str) -> None:
     stages = training.stages
     if not isinstance(stages, Mapping) or not all(type(stage) is int for stage in stages):
         raise FactoryError(f"{name}: stages is {stages!r:.100}, it must hold modules by number of their stage")
-    if isinstance(stages, dict):  # other mappings may make a module when they are asked for it
+    if isinstance(stages, dict):  # other mappings may make a module at each lookup
         for stage, module in stages.items():
             if not isinstance(module, nn.Module):
                 raise FactoryError(f"{name}: stages[{stage}] is {type(module).__name__}, it must be a torch.nn.Module")

@@ -80,11 +80,6 @@ class Fit:
     blocks: tuple[BlockFit, ...]
     transfers: tuple[TransferFit, ...]
 
-    @property
-    def unsteady(self) -> tuple[str, ...]:
-        """The blocks with a large spread."""
-        return tuple(fit.block for fit in self.blocks if fit.is_unsteady)
-
 
 def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
     """``problem`` with the durations and transfers that ``timelines``, runs of schedules of it, have measured.

@@ -11,7 +11,7 @@ although buffers would let it pass; lowering never makes one.
 Complete means: every block of every micro-batch runs once on each of its devices and nowhere else, so every gradient
 contribution is counted once; on its rank, everything it waits for ran before or was received before; the passes of a
 stage in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or
-for nobody. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
+without a reader. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
 collectives in one order, and ranks that do not are refused as waiting for each other.
 
 Every gradient is summed once: each group of parameters has one REDUCE on each of its ranks, after the last pass there

@@ -8,7 +8,7 @@ text                      meaning, with what it does to memory and time
                           to the weight gradients, frees what F kept.
 ``2I0``                   input gradient only. Gives the gradient of the input and frees F's graph, but keeps, for each
                           linear layer, its input and its output's gradient; other parameters get theirs now.
-``2W0``                   weight gradients from what I kept, then frees that. On a stage without an I (it owes nobody
+``2W0``                   weight gradients from what I kept, then frees that. On a stage without an I (it owes no stage
                           an input gradient) it is a full backward.
 ``2R0``                   forward of stage 2 once more, from the inputs, which are then all that ``2F0`` kept; keeps
                           what a forward keeps.
@@ -21,9 +21,9 @@ text                      meaning, with what it does to memory and time
                           Starts the transfer and goes on; the tensor is kept until the transfer is done.
 ``RECV 2F0<0``            the other end of it, on rank 1. The transfer into the buffer that
                           :mod:`weft.runtime.plan.buffers` gives it has started here or before; the instruction that
-                          needs the result waits for it. Other messages get the buffer when nobody may look at this one
-                          any more.
-``REDUCE 2``              sum the gradients of the parameters that stage 2 alone holds, over the replicas of the plan.
+                          needs the result waits for it. Other messages get the buffer when no instruction may read this
+                          one any more.
+``REDUCE 2``              sum the gradients of the parameters that only stage 2 holds, over the replicas of the plan.
                           Stands behind the last pass of the stage that adds to them.
 ``REDUCE 0+3``            sum the gradients of the parameters that stages 0 and 3 hold together (tied, or one object),
                           over the ranks that hold them, then over the replicas. All these ranks run it.

@@ -69,7 +69,7 @@ def _run(plan: Plan, session: Session, options: ReplayOptions) -> Replay | None:
 def replay_single_rank(plan_path: str | os.PathLike[str], ranks: Sequence[int] | None = None, *, stages: str,
                        device: str | None = None, repeats: int = 3, allow_unsplit: bool = False,
                        allow_other_model: bool = False) -> Prediction:
-    """Run ``ranks`` of the plan in ``plan_path`` (default: all), one after another, each alone in this process.
+    """Run ``ranks`` of the plan in ``plan_path`` (default: all), one after another, each by itself in this process.
 
     ``stages`` is as in :class:`~weft.runtime.replay.options.ReplayOptions`; ``device`` is ``"cpu"`` or ``"cuda"``, by
     default what there is. Medians are over ``repeats`` steps. See :mod:`weft.runtime.replay.single_rank` for what is

@@ -150,7 +150,7 @@ def _own_table(plan: Plan, session: Session, worker: Worker,
 
 def measure_rank(plan: Plan, session: Session, training: Training, repeats: int = 3,
                  allowed: Allowed | None = None) -> RankCost:
-    """Run the instructions of ``session.rank`` alone and measure them; ``session`` is that of :func:`single_rank`.
+    """Run the instructions of ``session.rank`` by itself and measure them; ``session`` is that of :func:`single_rank`.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` if ``training`` does not fit the plan, and that is not
     ``allowed``, or the device is too small.

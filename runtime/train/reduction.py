@@ -1,8 +1,8 @@
 """What happens to gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
 
 Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
-nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer leaves it alone;
-among replicas it has zeros where it is not used, since another replica may use it.
+nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer does not change
+it; among replicas it has zeros where it is not used, since another replica may use it.
 
 Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
 other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over
@@ -205,7 +205,7 @@ class Reduction:
         kept = self._kept[holder][0] if holder in self._kept else None
         if holder.grad is None:
             holder.grad = torch.zeros_like(holder) if kept is None else kept
-        elif self._flat and kept is not None and holder.grad is not kept:  # somebody put another one there
+        elif self._flat and kept is not None and holder.grad is not kept:  # user code put another one there
             kept.copy_(holder.grad)
             holder.grad = kept
         return holder.grad

@@ -1,7 +1,7 @@
 """Which parameters are one, although several stages hold them: tied ones, and objects that stages of a rank share.
 
 Every parameter belongs to one *group*: the set of stages that hold it. A plan has a REDUCE for each group, so the
-groups must be known before its program is proven; what modules share is known on their rank alone, so ranks tell each
+groups must be known before its program is proven; what modules share is known only on their rank, so ranks tell each
 other.
 """
 

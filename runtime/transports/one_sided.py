@@ -6,7 +6,7 @@ than n are written. As both ends start their messages in one order, and every st
 which is meant. Where the memory lies, and who is alive, is the business of others
 (:mod:`weft.runtime.transports.shared_memory`; tests use threads).
 
-What cannot be done at once is left to a thread, so that a rank that computes holds up nobody: a message whose slot is
+What cannot be done at once is left to a thread, so that a rank that computes holds up no other: a message whose slot is
 not free yet, and on a GPU whatever has to wait for the kernels before it.
 """
 
@@ -33,8 +33,8 @@ PULSE = 0.05  # seconds between two looks at whether the peer is alive
 
 
 class Lane(Protocol):
-    """One direction between two ranks. ``posted`` is written by the receiver alone, ``written`` and ``moment`` by the
-    sender alone; writes are seen in their order."""
+    """One direction between two ranks. ``posted`` is written only by the receiver, ``written`` and ``moment``
+    only by the sender; writes are seen in their order."""
 
     posted: int
     written: int

@@ -53,7 +53,7 @@ class _Begun:
 class ProcessGroupTransport:
     """The messages of one rank over the session's process group (gloo) or one group a pair of ranks (NCCL).
 
-    Groups made by pairs have one stream each, so a receive that waits holds up nobody but its pair; they are made, and
+    Groups made by pairs have one stream each, so a receive that waits holds up only its pair; they are made, and
     used once, before the first step, in one order on all ranks.
     """
 

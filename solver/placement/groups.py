@@ -94,8 +94,8 @@ class Groups:
         for degree in self.problem.degrees:
             times = np.array([[float("inf") if time is None or not kind.count else
                                time + degree.all_reduce * node.gradient / steps
-                               for time, kind in zip(row, self.problem.kinds, strict=True)]
-                              for row, node in zip(degree.times, nodes, strict=True)])
+                               for time, kind in zip(own, self.problem.kinds, strict=True)]
+                              for own, node in zip(degree.times, nodes, strict=True)])
             found.append((degree.devices, np.array([times[list(members)].sum(axis=0) for members in self.members])))
         return tuple(found)
 

@@ -35,7 +35,7 @@ from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.stage_windows import windows_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order

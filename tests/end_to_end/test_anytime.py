@@ -20,7 +20,7 @@ from weft.cli.main import main
 from weft.figures import chart, draw
 from weft.figures.marks import specification
 from weft.figures.search_curve import build
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.control.history import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
 from weft.solver.io.files import load_schedule, save_schedule

@@ -20,7 +20,7 @@ from experiments.lib.stage_graphs import MODES, SHAPES, case, varied
 from experiments.lib.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
 from experiments.runtime.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
 from tests.support.ranks import launch_forked
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.launch import Ended

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from experiments.lib.piper_program import pairs_of_branches, piper
-from tests.solver.placement.dag.test_replication import problems
-from tests.solver.placement.dag.test_search import forks
+from tests.support.replicated_stages import problems
+from tests.support.stage_graphs import forks
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels

@@ -26,7 +26,7 @@ from weft.solver.placement.reductions.cutoff import keep_dear_nets_whole, withou
 from weft.solver.placement.reductions.fold import fold
 from weft.solver.placement.reductions.interchangeable import order_twins
 from weft.solver.placement.refusals import NoPlacement, refuse_infeasible
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.stage_windows import windows_of
 
 CLOSE = pytest.approx
 

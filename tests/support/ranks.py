@@ -2,8 +2,8 @@
 
 A Python that imports torch takes seconds of a core, and these tests start some eighty ranks. So a *nursery*, a process
 without threads or groups of its own, imports a rank's module when it is first asked for it, and forks each rank: a
-process of its own from then on, with its own output, environment and death. (A few tests start theirs by
-:func:`weft.runtime.ranks.launch.launch_local`, as users' ranks are started: each a new Python.)
+process of its own from then on, with its own output, environment and death. (A test
+or two start theirs by :func:`weft.runtime.ranks.launch.launch_local`, as users' ranks are started: each a new Python.)
 
 Run as a program (``python -m tests.support.ranks``), this file is the nursery.
 """

@@ -1,22 +1,38 @@
-"""A training in a user's file, and functions beside it that give none."""
+"""A stage of layers of several kinds, and its gradients."""
 
 from __future__ import annotations
 
-__all__ = ["TRAINING"]
-
-#: ``stages`` gives one, ``other`` something else, ``broken`` an error.
-TRAINING = """
 import torch
-from torch import nn
-from weft.runtime.interface.training import Training
+from torch import Tensor, nn
 
-def stages():
-    return Training({0: nn.Linear(4, 2)}, [], lambda s, m: torch.randn(3, 4), lambda s, m: torch.randn(3, 2),
-                    nn.functional.mse_loss)
+WIDTH, BATCH = 6, 3
 
-def other():
-    return 3
 
-def broken():
-    return {}["weights"]
-"""
+class Mix(nn.Module):
+    """All a stage may have: a linear layer used twice, one without bias, one frozen, a norm, a bare parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.thin = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.frozen, self.norm = nn.Linear(WIDTH, WIDTH).requires_grad_(False), nn.LayerNorm(WIDTH)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.twice(self.norm(x)))
+        y = self.frozen(torch.tanh(self.thin(y))) * self.scale
+        return x + torch.tanh(self.twice(y))
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor | None]:
+    return {name: parameter.grad for name, parameter in module.named_parameters()}
+
+
+def largest_difference(one: dict[str, Tensor | None], other: dict[str, Tensor | None]) -> float:
+    assert one.keys() == other.keys()
+    worst = 0.0
+    for name, left in one.items():
+        right = other[name]
+        assert (left is None) == (right is None), name
+        if left is not None and right is not None:
+            worst = max(worst, float((left - right).abs().max()))
+    return worst

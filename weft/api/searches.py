@@ -205,7 +205,7 @@ def place(
     devices: Mapping[str, tuple[int, float | None]] | None = None,
     options: SearchOptions | None = None,
     on_step: Callable[[Step], None] = lambda _: None,
-    **asked: Unpack[PlaceKeywords],
+    **wishes: Unpack[PlaceKeywords],
 ) -> Placement:
     """An operator graph cut into stages on devices so that the largest load is least, with a proven bound.
 
@@ -227,7 +227,7 @@ def place(
     """
     from weft.app.place.place import PlaceQuestion, place_source
 
-    search, question = _parted(asked, SearchKeywords.__annotations__)
+    search, question = _parted(wishes, SearchKeywords.__annotations__)
     return place_source(graph, PlaceQuestion(devices, **question),
                         SearchOptions.given(options, cast(SearchKeywords, search)), on_step)
 

@@ -1,4 +1,4 @@
-"""The search over all placements of a case: they take turns within one budget, and the best schedule is the answer."""
+"""The search over all placements of a case: each runs for slices of one budget, and the best schedule wins."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["solve_case", "solve_source"]
 
-#: Seconds of a placement's first turn; each later one is twice as long.
-_FIRST_TURN = 1.0
+#: Seconds of a placement's first slice of time; each later one is twice as long.
+_FIRST_SLICE = 1.0
 
 
 def solve_source(
@@ -46,8 +46,9 @@ def solve_case(
 ) -> Schedule:
     """The best schedule over all placements of ``case``.
 
-    The placements take turns, those with the smallest lower bounds first (in the first round, hard ones last), and
-    turns grow longer. A placement whose lower bound is not below the best makespan found anywhere is passed over.
+    The placements get slices of time one after another, those with the smallest lower bounds first (in the first
+    round, hard ones last), and slices double each round. A placement whose lower bound is not below the best makespan
+    found anywhere is passed over.
     """
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress)
@@ -91,7 +92,7 @@ class _Entry:
 
 
 class _Tournament:
-    """The placements' searches, taking turns within one budget."""
+    """The placements' searches, each in slices of one budget."""
 
     def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
         self.case = case
@@ -132,25 +133,25 @@ class _Tournament:
             if self.winner is None and entry.search.is_large:
                 forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
             steps = entry.search.steps()
-            if entry.bound < _makespan(self.winner) and self._take_turn(entry, steps, 0.0):
+            if entry.bound < _makespan(self.winner) and self._run_slice(entry, steps, 0.0):
                 running[entry] = steps
-        turn = _FIRST_TURN
+        length = _FIRST_SLICE
         while running and not self.budget.spent:
-            first = turn == _FIRST_TURN
+            first = length == _FIRST_SLICE
             for entry, steps in sorted(running.items(), key=lambda item: item[0].rank(easy_first=first)):
                 if self.budget.spent:
                     return
                 leader = self._leader
                 beaten = leader not in (None, entry) and entry.bound >= _makespan(self.winner)
                 if leader is entry and len(running) > 1 and entry.search is not None and entry.search.done:
-                    continue  # proven on its placement: the others' turn
-                if beaten or not self._take_turn(entry, steps, turn):
+                    continue  # proven on its placement: the others are next
+                if beaten or not self._run_slice(entry, steps, length):
                     del running[entry]
-            turn *= 2
+            length *= 2
 
-    def _take_turn(self, entry: _Entry, steps: Iterator[None], turn: float) -> bool:
-        """Whether the search may go on."""
-        until = self._used() + turn
+    def _run_slice(self, entry: _Entry, steps: Iterator[None], seconds: float) -> bool:
+        """Search on for so many ``seconds``; whether the search may go on afterwards."""
+        until = self._used() + seconds
         try:
             for _ in steps:
                 if self._used() >= until or self.budget.spent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from weft.solver.placement.groups import Groups, least_work
-from weft.solver.placement.windows import capacity_of
+from weft.solver.placement.stage_windows import capacity_of
 
 __all__ = ["WorkPerDevice"]
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-12
 class WorkPerDevice:
     """All groups at their fastest over all devices. A group on r devices of a replicated stage takes r times its time
     there of all devices together. Where devices are of several kinds, a slow one holds less
-    (:class:`~weft.solver.placement.windows.Capacity`)."""
+    (:class:`~weft.solver.placement.stage_windows.Capacity`)."""
 
     name: ClassVar[str] = "work per device"
 

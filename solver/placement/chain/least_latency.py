@@ -14,7 +14,7 @@ from weft.solver.placement.encoding.least_load import bound_loads, read_stages
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
 from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.stage_windows import windows_of
 
 __all__ = ["least_latency"]
 

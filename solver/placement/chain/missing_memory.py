@@ -12,7 +12,7 @@ from weft.solver.placement.encoding.threshold import Threshold, Ticks
 from weft.solver.placement.encoding.threshold_memory import excess_scale, require_memory_with
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.refusals import amount_text, largest_of, operator_text
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.stage_windows import windows_of
 
 __all__ = ["excess_needed", "sentence_for"]
 

@@ -28,7 +28,7 @@ from weft.solver.placement.encoding.least_load import bound_loads, load_in_ticks
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate, negated
 from weft.solver.placement.encoding.threshold_memory import memory_terms
 from weft.solver.placement.groups import Groups, neighbours, waits
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.stage_windows import windows_of
 
 __all__ = ["Found", "least_bottleneck_by_depth", "least_depth", "least_depths"]
 

@@ -12,7 +12,7 @@ from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate
 from weft.solver.placement.encoding.threshold_memory import require_memory
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.windows import Windows, capacity_of, windows_of
+from weft.solver.placement.stage_windows import Windows, capacity_of, windows_of
 
 __all__ = ["EVERYTHING", "Options", "Solved", "bound_loads", "least_bottleneck", "load_in_ticks", "read_stages"]
 
@@ -114,14 +114,14 @@ def read_stages(threshold: Threshold, outcome: Outcome) -> Division:
     return Division(largest_load(groups, found), tuple(found))
 
 
-def load_in_ticks(groups: Groups, slicing: Division, ticks: Ticks) -> int:
-    """The largest load of ``slicing`` as rows count it: every cost rounded down by itself."""
-    stage_of = {group: index for index, (_, inside) in enumerate(slicing.stages) for group in inside}
-    loads = [sum(ticks.down(float(groups.times[group, kind])) for group in inside) for kind, inside in slicing.stages]
+def load_in_ticks(groups: Groups, division: Division, ticks: Ticks) -> int:
+    """The largest load of ``division`` as rows count it: every cost rounded down by itself."""
+    stage_of = {group: index for index, (_, inside) in enumerate(division.stages) for group in inside}
+    loads = [sum(ticks.down(float(groups.times[group, kind])) for group in inside) for kind, inside in division.stages]
     for net in groups.nets:
         touched = {stage_of[group] for group in net.groups}
         if len(touched) > 1:
             for stage in touched:
-                factor = groups.problem.kinds[slicing.stages[stage][0]].transfer_factor
+                factor = groups.problem.kinds[division.stages[stage][0]].transfer_factor
                 loads[stage] += ticks.down(net.cost * factor)
     return max(loads)

@@ -30,7 +30,7 @@ from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.groups import Groups
-from weft.solver.placement.windows import Windows
+from weft.solver.placement.stage_windows import Windows
 
 __all__ = ["Literal", "Terms", "Threshold", "Ticks", "TooLate", "negated", "weighted"]
 

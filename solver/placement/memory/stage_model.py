@@ -67,7 +67,7 @@ class StageModel:
 
     def _staying(self, c: Classes, first: int, last: int) -> list[tuple[int, cp_model.IntVar]]:
         """Bytes that stay at the beginnings of runs, and how many runs begin so: what the stage's quick answers count
-        for a given choice, in rows."""
+        for a given choice, as rows of the model."""
         terms: list[tuple[int, cp_model.IntVar]] = []
         for k in self.present:
             if not c.passing[k]:

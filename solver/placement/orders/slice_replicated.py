@@ -23,7 +23,7 @@ def slice_replicated(groups: Groups, order: Sequence[int]) -> Division | None:
 
     Raises ``ValueError`` where there are several kinds.
     """
-    return min(slices_by_stages(groups, order), key=lambda row: row.value, default=None)
+    return min(slices_by_stages(groups, order), key=lambda division: division.value, default=None)
 
 
 def slices_by_stages(groups: Groups, order: Sequence[int]) -> list[Division]:

@@ -22,7 +22,7 @@ from weft.models.spec.families import GptModel, T5Model
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.co_shard import CoSharded, Family, co_shard, part_peaks, segments_of
-from weft.models.tensor_parallel.groups import LayerChain, split_onto_groups
+from weft.models.tensor_parallel.group_split import LayerChain, split_onto_groups
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.roofline import Roofline, pass_seconds

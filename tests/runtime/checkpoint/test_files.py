@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from tests.runtime.checkpoint.test_checkpoint import a_plan, training
+from tests.support.checkpoints import a_plan, training
 from weft.runtime.checkpoint import state as checkpoint_state
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.checkpoint.files import Facts, checksums, fault_of, marker_of, share_of, write_marker

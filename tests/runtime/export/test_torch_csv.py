@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.strategies import in_order, pipelines
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
 from weft.runtime.export.torch_actions import Action, TorchVersion, parse_cell
 from weft.runtime.export.torch_check import check_communication

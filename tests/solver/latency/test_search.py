@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.oracles.brute import least_latency_on_grid
 from tests.support.builders import chain, loop, pipeline, v
 from tests.support.strategies import problems
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.latency.search import LatencySearch, critical_path, least_latency

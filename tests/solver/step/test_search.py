@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import chain, pipeline, v
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.solve import Budget
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

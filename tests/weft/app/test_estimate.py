@@ -11,7 +11,7 @@ import weft
 from tests.support.paths import SPECS
 from weft.cli.main import main
 from weft.models.spec.spec import demo_spec, parse_spec
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 
 GIB = 1024**3
 

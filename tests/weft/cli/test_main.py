@@ -16,7 +16,7 @@ from tests.support.builders import TINY_SPEC, chain, pipeline
 from tests.support.paths import ROOT
 from weft.cli.commands import commands
 from weft.cli.main import main
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.io.files import load_schedule, problem_to_json, save_problem, save_schedule
 from weft.solver.io.writing import write_atomically

@@ -37,7 +37,13 @@ def test_one_unit_serves_all_numbers_of_an_axis() -> None:
     assert Unit("ms", 1e-3).show(0.012345) == "12.35 ms" and Unit("", 1).show(2.0) == "2"
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (1234567.0, "1234567"), (0.00012346, "0.0001235"), (2.0, "2"),
-                                             (-1.5, "-1.5")])
-def test_figures_never_have_an_exponent(value: float, text: str) -> None:
+@pytest.mark.parametrize(("highest", "name"), [(0, "B"), (9, "B"), (700, "KiB"), (2**20, "MiB"), (2**27, "GiB")])
+def test_bytes_are_shown_in_a_unit_that_suits_them(highest: float, name: str) -> None:
+    assert memory_unit(pipeline(chain(2)), highest).name == name
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.44061, "0.4406"), (1552.0, "1552"), (12.30, "12.3"),
+                                             (123456.7, "123457"), (-2.5, "-2.5"), (100, "100"), (1234567.0, "1234567"),
+                                             (1.2346e-4, "0.0001235")])
+def test_numbers_are_short_and_without_exponents(value: float, text: str) -> None:
     assert figure(value) == text

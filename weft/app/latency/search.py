@@ -64,27 +64,27 @@ def serve_source(
              else None if throughput is None else 1 / parse_throughput(throughput, unit))
     budget = options.budget()
     count = case.micro_batches if micro_batches is not None or size is not None else None
-    hunt = _Hunt(case, size, count, floor, budget, on_progress)
+    search = _FrontSearch(case, size, count, floor, budget, on_progress)
     try:
         with budget.limited(), breakable():
-            hunt.start()
+            search.start()
             if floor is None:
-                hunt.trace(points)
+                search.trace(points)
             else:
-                hunt.meet(floor)
+                search.meet(floor)
     except KeyboardInterrupt:
         budget.interrupted = True
-    if not hunt.points:
-        hunt.settle()
-    if not hunt.points:
+    if not search.points:
+        search.settle()
+    if not search.points:
         if budget.interrupted:
             raise KeyboardInterrupt
         raise NoneFound(f"{case.name}: no steady state {'so fast ' if floor is not None else ''}was found within the "
                         "time limit, and it is not proven that there is none; give it more time")
-    return hunt.result()
+    return search.result()
 
 
-class _Hunt:
+class _FrontSearch:
     """The search for latencies over the placements of a case."""
 
     def __init__(self, case: Case, size: int | None, count: int | None, floor: Fraction | None, budget: Budget,

@@ -33,7 +33,7 @@ __all__ = ["profile_together"]
 
 WEEK = 7 * 24 * 3600.0  # seconds: no measuring takes longer
 MISTAKE = 2  # exit code of a rank that has said what its user did wrong
-TURNS = 4  # how often each rank measures all stages
+ROUNDS = 4  # how often each rank measures all stages
 LOOK = 0.02  # seconds between two looks at the others
 
 
@@ -102,8 +102,8 @@ def rank_main(stages: str, folder: Path, device: str, repeats: int) -> None:
     held = 2 * sum(p.numel() * p.element_size() for s in training.stages for p in training.stages[s].parameters())
     count = len(training.stages)
     found = []
-    for turn in range(TURNS):  # beside what the neighbour measures: another stage in every turn
-        begin = (count * rank // ranks + count * turn // TURNS) % count
+    for number in range(ROUNDS):  # beside what the neighbour measures: another stage in every round
+        begin = (count * rank // ranks + count * number // ROUNDS) % count
         costs = measure_stages(training, device=where, repeats=repeats, held=held // ranks, begin=begin)
         found.append(MeasuredStages(device_name(where), torch.__version__, tuple(costs), measured_ties(training)))
     save_stage_costs(_combined(found), folder / f"{rank}.json")

@@ -117,7 +117,7 @@ class _Run:
         self.cached = 0
         self.refusal: ValueError = Infeasible("")
         self._blank = blank
-        self._asked = len(variants)
+        self._requested = len(variants)
         self._cases: dict[int, Case] = {}
         self._solved: dict[int, Solved] = {}
         self._pending: dict[Future[Solved | str], _Task] = {}
@@ -233,7 +233,7 @@ class _Run:
 
     def _keep(self, index: int, solved: Solved, *, cached: bool) -> None:
         self._solved[index] = solved
-        self.rows[index] = row_of(self.variants[index], solved, added=index >= self._asked)
+        self.rows[index] = row_of(self.variants[index], solved, added=index >= self._requested)
         self._report(self.rows[index], cached)
 
     def _leave_out(self, index: int, error: ValueError) -> None:

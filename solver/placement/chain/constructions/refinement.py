@@ -20,7 +20,7 @@ from weft.solver.placement.encoding.least_load import least_bottleneck
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.placement import meets
-from weft.solver.placement.windows import Windows, work_around
+from weft.solver.placement.stage_windows import Windows, work_around
 
 __all__ = ["Refinement", "around", "near_cuts", "refine", "refine_within"]
 

@@ -12,7 +12,7 @@ from weft.solver.placement.groups import Groups
 from weft.solver.placement.reductions.cutoff import keep_dear_nets_whole, without_slow_kinds
 from weft.solver.placement.reductions.interchangeable import order_twins
 from weft.solver.placement.refusals import NoPlacement
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.stage_windows import windows_of
 
 __all__ = ["ThresholdSearch"]
 

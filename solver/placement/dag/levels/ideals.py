@@ -169,13 +169,13 @@ class Ideals:
         loads: list[float] = [0.0] * count
         least, work, in_a_row = self.least_before, self.work_before, self.in_a_row
 
-        def take(path: int, total: float, row: float) -> Iterator[tuple[Ideal, Ideal]]:
+        def take(path: int, total: float, together: float) -> Iterator[tuple[Ideal, Ideal]]:
             if path == count:
                 left = tuple(rest)
                 if left != ideal:
                     yield left, tuple(piece_of)
                 return
-            yield from take(path + 1, total, row)
+            yield from take(path + 1, total, together)
             if any(rest[other] for other in self.followers[path]):
                 return
             up_to = ideal[path]
@@ -192,11 +192,11 @@ class Ideals:
             for number in range(1, up_to + 1):
                 more = least[path][ideal[path]] - least[path][ideal[path] - number]
                 all_of_it = total + work[path][ideal[path]] - work[path][ideal[path] - number]
-                if load + more > most or all_of_it > room or (in_a_row and row + more > most):
+                if load + more > most or all_of_it > room or (in_a_row and together + more > most):
                     break
                 loads[root] = load + more
                 rest[path] = ideal[path] - number
-                yield from take(path + 1, all_of_it, row + more)
+                yield from take(path + 1, all_of_it, together + more)
             rest[path] = ideal[path]
             piece_of[:], loads[:] = before
 

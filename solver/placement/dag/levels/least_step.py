@@ -33,7 +33,7 @@ __all__ = ["LeastStep", "least_step"]
 @dataclass(frozen=True)
 class LeastStep:
     """``bound`` on the step of any schedule of any graph of stages; ``stages`` that were found on the way, the last of
-    which would allow about that, if their schedule lost no more time (none where all exceed what was asked for)."""
+    which would allow about that, if their schedule lost no more time (none where all exceed ``most``)."""
 
     bound: float
     stages: tuple[Division, ...]

@@ -46,8 +46,8 @@ class LevelGoal:
 @dataclass(frozen=True)
 class LevelSolved:
     """``stages`` from the first to the last, or ``None`` where no number of levels keeps to any limit; ``bound`` on the
-    largest load, ``least``, the least found, and ``depth``, the least within ``limit``. ``shallower``: for each slack
-    that was asked for, the shallowest stages within it. ``ideals`` and ``cuts``: how many there were; ``steps``: levels
+    largest load, ``least``, the least found, and ``depth``, the least within ``limit``. ``shallower``: for each further
+    slack of the goal, the shallowest stages within it. ``ideals`` and ``cuts``: how many there were; ``steps``: levels
     that were packed or looked up in all."""
 
     stages: Division | None

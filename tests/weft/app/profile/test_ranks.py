@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import weft
-from tests.support.stages import TRAINING
+from tests.support.stage_files import TRAINING
 from weft.app.profile.targets import ProfileFault
 from weft.cli.main import main
 from weft.runtime.interface.training import Training
@@ -26,7 +26,7 @@ def test_stages_are_measured_by_several_ranks_at_once(tmp_path: Path, capsys: py
     (tmp_path / "mine.py").write_text("def stages():\n    return 1\n")
     assert main([*stages, f"{tmp_path}/mine.py:stages"]) == 2
     assert capsys.readouterr().err == (f"weft: --stages {tmp_path}/mine.py:stages gave int, it must give a "
-                                       "weft.runtime.interface.training.Training with all stages\n")
+                                       "weft.runtime.Training with all stages\n")
     (tmp_path / "mine.py").write_text("import os\ndef stages():\n    if os.environ['RANK'] == '1': os._exit(3)\n"
                                       "    import time; time.sleep(60)\n")
     with pytest.raises(ProfileFault, match="rank 1 failed while measuring: it ended with code 3"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stages import TRAINING
+from tests.support.stage_files import TRAINING
 from weft.cli.main import main
 from weft.runtime.measure.stage_costs import load_stage_costs
 from weft.solver.io.files import load_problem

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stages import TRAINING
+from tests.support.stage_files import TRAINING
 from weft.app.profile.targets import ProfileFault, device_of, load_stages
 
 
@@ -17,7 +17,7 @@ def test_stages_come_from_a_file_or_a_module(tmp_path: Path) -> None:
             ("mine", r"--stages is 'mine', it must be FILE\.py:FUNCTION or MODULE:FUNCTION"),
             (f"{tmp_path}/none.py:f", r"there is no file .*none\.py"),
             (f"{tmp_path}/mine.py:ghost", "has no attribute 'ghost'"),
-            (f"{tmp_path}/mine.py:other", r"gave int, it must give a weft\.runtime\.interface\.training\.Training"),
+            (f"{tmp_path}/mine.py:other", r"gave int, it must give a weft\.runtime\.Training"),
             (f"{tmp_path}/mine.py:broken", "broken: KeyError: 'weights'")):
         with pytest.raises(ProfileFault, match=message):
             load_stages(stages)

@@ -15,7 +15,7 @@ from rich.table import Table
 from tests.support.builders import chain, pipeline
 from weft.cli.main import main
 from weft.figures import draw
-from weft.models.zoo.tessel import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.control.stopping import STOP
 from weft.solver.io.files import load_schedule, save_problem, save_schedule

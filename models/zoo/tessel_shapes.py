@@ -29,7 +29,7 @@ TESSEL_PROBLEMS: tuple[tuple[str, int, int | None], ...] = (
 
 
 class _Blocks:
-    """Blocks added one after another, each waiting for the one before unless told otherwise."""
+    """Blocks added one after another, each waiting for the one before unless others are given."""
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []

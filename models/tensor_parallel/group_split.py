@@ -116,7 +116,7 @@ class Cutter:
         return self.stages[way].stage(self.layers[i], self.layers[j - 1] + 1)
 
     def splits(self, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
-        """See :func:`split_onto_groups`."""
+        """As :func:`split_onto_groups`."""
         count = len(self.layers)
         end = np.full(count + 1, np.inf)
         end[count] = 0.0
