@@ -17,8 +17,8 @@ from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
-from weft.solver.latency.search import LatencySearch, least_latency, longest_chain, slowest_useful_period
-from weft.solver.period.bracket import Bracket, PROOF_TOLERANCE
+from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
+from weft.solver.period.bracket import PROOF_TOLERANCE, Bracket
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.search import find_period
