@@ -1,6 +1,6 @@
 """The experiments: how old their numbers are, and running those again that are stale.
 
-    python -m experiments                    # what there is, and how many commits have touched what it measures since
+    python -m experiments                    # what there is, and how many commits have changed what it measures since
     python -m experiments --rerun stale      # or NAME ...; told before: about how many minutes
     python -m experiments --docs             # docs/EXPERIMENTS.md from the files
 
@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from experiments.lib.catalogue import EXPERIMENTS, Experiment
 from experiments.lib.document import DOCUMENT, document
+from experiments.lib.history import Changes
 from experiments.lib.provenance import NOT_RECORDED, ROOT, git
 from weft.solver.io.writing import write_atomically
 
@@ -35,7 +37,8 @@ QUIET, PATIENCE = 0.5, 300
 
 @dataclass(frozen=True)
 class Age:
-    """``commits`` that have touched what an experiment measures since it ran; ``None`` where git cannot tell."""
+    """``commits`` that have changed what an experiment measures since it ran, renames and mended imports apart
+    (:mod:`experiments.lib.history`); ``None`` where git cannot tell."""
 
     commits: int | None
     changed: bool
@@ -62,11 +65,14 @@ def age_of(experiment: Experiment) -> Age:
     """How old the numbers of ``experiment`` are."""
     told = json.loads(experiment.file.read_text())["provenance"] if experiment.file.exists() else {}
     commit = told.get("commit", NOT_RECORDED)
-    count = None
-    if commit != NOT_RECORDED:
-        count = git("rev-list", "--count", f"{commit}..HEAD", "--", *experiment.measures)
-    return Age(None if count is None else int(count), bool(git("status", "--porcelain", "--", *experiment.measures)),
-               told)
+    count = None if commit == NOT_RECORDED else changes_since(commit).count(experiment.measures)
+    return Age(count, bool(git("status", "--porcelain", "--", *experiment.measures)), told)
+
+
+@cache
+def changes_since(commit: str) -> Changes:
+    """What has changed after ``commit``, read once."""
+    return Changes(ROOT, commit)
 
 
 def minutes_of(experiment: Experiment, age: Age) -> float:
@@ -77,7 +83,7 @@ def minutes_of(experiment: Experiment, age: Age) -> float:
 
 def listed(ages: dict[str, Age]) -> Table:
     """What there is, and how old it is."""
-    table = Table(title="Experiments, and the commits since that touched what they measure")
+    table = Table(title="Experiments, and the commits since that changed what they measure")
     for heading in ("file", "measured", "at", "age", "minutes", "machine"):
         table.add_column(heading, justify="right" if heading == "minutes" else "left")
     for name, age in ages.items():

@@ -1,11 +1,86 @@
-"""The thin executor: a schedule becomes a plan, one instruction list a rank, proven and then replayed.
+"""How does a schedule become a run on real devices, and what did the run take?
 
-Planning needs no torch; :mod:`weft.runtime.replay.replay` loads it when a plan runs.
+In: a schedule (:mod:`weft.solver`) and, for a real run, one rank's :class:`Training`: stage modules, data, loss and
+optimizer. Out: a :class:`Plan`, one proven list of instructions a rank; a run of it on all ranks, or on one rank by
+itself; the measured timeline; measured costs of stages; and schedules in the formats of other tools. The executor
+replays each rank's order and decides nothing.
+
+Rooms, lower ones first: ``plan`` (programs, their proof, buffers), ``ranks`` (processes, their clock and watchdog),
+``interface`` (what a user hands over), ``transports``, ``execute`` (one rank's instructions), ``train`` (stages,
+gradients), ``checkpoint``, ``measure``, ``replay`` (what ``weft replay`` does), and ``export``.
+
+The names here are those that a user's training module and a script need. Each is loaded when it is used first, so that
+planning needs no torch::
+
+    from weft.runtime import Boundary, Training
 """
 
 from __future__ import annotations
 
-from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
-from weft.runtime.plan.program import Program, ProgramError
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Plan", "Program", "ProgramError", "load_plan", "plan_of", "save_plan"]
+if TYPE_CHECKING:
+    from weft.runtime.interface.optim import AdamA
+    from weft.runtime.interface.precision import MasterWeights
+    from weft.runtime.interface.training import Boundary, Ports, Training
+    from weft.runtime.measure.measure_stages import measure_stages
+    from weft.runtime.measure.stage_costs import (
+        MeasuredStages,
+        StageCosts,
+        load_stage_costs,
+        measured_problem,
+        save_stage_costs,
+    )
+    from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
+    from weft.runtime.plan.program import Program, ProgramError
+    from weft.runtime.plan.stage_graph import StageGraph
+    from weft.runtime.plan.timeline import Timeline, load_timeline
+    from weft.runtime.ranks.session import Session, SessionError
+    from weft.runtime.replay.options import ReplayError, ReplayOptions
+    from weft.runtime.replay.result import Replay
+    from weft.runtime.train.parallel import (
+        ColumnLinear,
+        RowLinear,
+        VocabularyEmbedding,
+        parallel_cross_entropy,
+        sharded,
+    )
+    from weft.runtime.train.requests import Requests
+
+__all__ = ["AdamA", "Boundary", "ColumnLinear", "MasterWeights", "MeasuredStages", "Plan", "Ports", "Program",
+           "ProgramError", "Replay", "ReplayError", "ReplayOptions", "Requests", "RowLinear", "Session", "SessionError",
+           "StageCosts", "StageGraph", "Timeline", "Training", "VocabularyEmbedding", "load_plan", "load_stage_costs",
+           "load_timeline", "measure_stages", "measured_problem", "parallel_cross_entropy", "plan_of", "save_plan",
+           "save_stage_costs", "sharded"]
+
+#: Where each public name is defined.
+_MODULES = {
+    "interface.optim": ("AdamA",),
+    "interface.precision": ("MasterWeights",),
+    "interface.training": ("Boundary", "Ports", "Training"),
+    "measure.measure_stages": ("measure_stages",),
+    "measure.stage_costs": ("MeasuredStages", "StageCosts", "load_stage_costs", "measured_problem", "save_stage_costs"),
+    "plan.plan": ("Plan", "load_plan", "plan_of", "save_plan"),
+    "plan.program": ("Program", "ProgramError"),
+    "plan.stage_graph": ("StageGraph",),
+    "plan.timeline": ("Timeline", "load_timeline"),
+    "ranks.session": ("Session", "SessionError"),
+    "replay.options": ("ReplayError", "ReplayOptions"),
+    "replay.result": ("Replay",),
+    "train.parallel": ("ColumnLinear", "RowLinear", "VocabularyEmbedding", "parallel_cross_entropy", "sharded"),
+    "train.requests": ("Requests",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

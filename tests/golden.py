@@ -72,7 +72,7 @@ def _uniform(devices: list[int], split: bool, memory: int, micro_batches: int) -
 def _period(shape: str, devices: int, split: bool, cap: float) -> dict[str, Any]:
     instance = TickProblem.of(scale.problem(shape, devices, split, cap, 0))
     found = find_period(instance, one_at_a_time(instance), Budget(seconds=UNLIMITED, deterministic=1.0))
-    return {"period": str(found.best.period), "bound": str(found.bound),
+    return {"period": str(found.best.period), "bound": str(found.refuted),
             "starts": hashlib.sha256(repr(found.best.starts).encode()).hexdigest()[:16]}
 
 

@@ -7,18 +7,49 @@ The functions here are what the command line does, under the same names::
     print(weft.compare("gpt.yaml"))                       # beside 1F1B, interleaved, zero-bubble ...
     weft.draw(schedule, "schedule.html")
 
+    options = weft.SearchOptions(effort=20.0, seed=1)     # the same limits for several searches
+    weft.explain("gpt.yaml", options=options)
+
 Importing weft is cheap: what a function needs (OR-Tools, the chart library, torch) is loaded when it is called.
+
+The front door's rooms, each using only those after it: :mod:`weft.cli` (the command line), :mod:`weft.api` (these
+functions), :mod:`weft.app` (what a command does), :mod:`weft.figures` (pictures) and :mod:`weft.text` (tables, units,
+sentences). :mod:`weft.runtime`, :mod:`weft.models` and :mod:`weft.solver` stand below them.
 """
 
 from __future__ import annotations
 
-from weft.api.models import SCHEMAS, capture, estimate, profile, profile_stages, schema
-from weft.api.schedules import check, draw, export_schedule, fit, import_schedule, plan, replay, replay_alone, unroll
-from weft.api.searches import compare, demo, explain, latency, place, place_memory, solve, sweep
-from weft.api.sources import PathLike, Source
+from weft.api import (
+    SCHEMAS,
+    PathLike,
+    SearchOptions,
+    Source,
+    capture,
+    check,
+    compare,
+    demo,
+    draw,
+    estimate,
+    explain,
+    export_schedule,
+    fit,
+    import_schedule,
+    latency,
+    place,
+    place_memory,
+    plan,
+    profile,
+    profile_stages,
+    replay,
+    replay_alone,
+    schema,
+    solve,
+    sweep,
+    unroll,
+)
+from weft.text.version import VERSION as __version__
 
-__all__ = ["SCHEMAS", "PathLike", "Source", "__version__", "capture", "check", "compare", "demo", "draw", "estimate",
-           "explain", "export_schedule", "fit", "import_schedule", "latency", "place", "place_memory", "plan",
-           "profile", "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
-
-__version__ = "0.1.0"
+__all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "compare", "demo",
+           "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency", "place",
+           "place_memory", "plan", "profile", "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep",
+           "unroll"]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 from weft.models.graph.operators import OperatorGraph, Tensor
-from weft.models.zoo.blocks import cross_entropy, linear, pointwise
-from weft.models.zoo.builder import Builder
-from weft.models.zoo.convolutions import batch_norm, convolution, pool
+from weft.models.zoo.lib.blocks import cross_entropy, linear, pointwise
+from weft.models.zoo.lib.builder import Builder, Passes
+from weft.models.zoo.lib.convolutions import batch_norm, convolution, pool
 
 __all__ = ["amoebanet_like"]
 
@@ -80,5 +80,5 @@ def _convolved(b: Builder, x: Tensor, channels: int, kernel: int, name: str, *, 
 def _joined(b: Builder, parts: list[Tensor]) -> Tensor:
     first = parts[0]
     y = b.tensor("joined", (first.shape[0], sum(part.shape[1] for part in parts), *first.shape[2:]))
-    b.add("concat", "joined", parts, [y], flops=float(math.prod(y.shape)))
+    b.add("concat", "joined", parts, [y], work=Passes(float(math.prod(y.shape))))
     return y

@@ -1,7 +1,8 @@
 """Every experiment that keeps a file: what it runs, what it measures, and how to try it in small.
 
-``measures`` are the paths whose changes make the numbers old (as git's pathspecs); the problems an experiment draws
-itself count, the script that prints them does not. ``minutes`` is a guess until a run has recorded its own.
+``measures`` are the files and folders whose changes make the numbers old (``:(exclude)`` before one takes it out); the
+problems an experiment draws itself count, the script that prints them does not. ``minutes`` is a guess until a run has
+recorded its own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.house.imports import ROOMS
 from experiments.lib.provenance import RESULTS, ROOT
 
 __all__ = ["EXPERIMENTS", "HOME", "Experiment"]
@@ -46,6 +48,11 @@ class Experiment:
         return RESULTS / f"{self.name}.json"
 
     @property
+    def script(self) -> str:
+        """Its file, in this folder."""
+        return f"{self.module.replace('.', '/')}.py"
+
+    @property
     def command(self) -> str:
         """What makes the numbers."""
         return f"python -m experiments.{self.module} {shlex.join(self.arguments)}".strip()
@@ -53,7 +60,7 @@ class Experiment:
     @property
     def title(self) -> str:
         """The first sentence of its script."""
-        tree = ast.parse((HOME / f"{self.module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        tree = ast.parse((HOME / self.script).read_text(encoding="utf-8"))
         return (ast.get_docstring(tree) or "").partition("\n\n")[0].replace("\n", " ").rstrip(".")
 
 
@@ -81,6 +88,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--models", "mmt", "--devices", "2", "--replicate", "no", "--part", "table")),
     Experiment("heavy_head", "runtime.heavy_head", (*_EXECUTOR, *_PLANS), 15,
                ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, slow=True),
+    Experiment("house", "house.measures", (*ROOMS, "tests"), 0.5, ("--before", ".", "--after", ".")),
     Experiment("memory_plan", "placement.memory_plan", ("solver/placement", "models"), 40,
                ("--only", "GPT-1.3B", "--devices", "4", "--largest", "1", "--time-limit", "5")),
     Experiment("never_worse/suite", "step.never_worse",
@@ -107,7 +115,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), slow=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation", _PLANS, 20,
                ("--only", "24.24x1024|197, batch 1$", "--sizes", "8", "--effort", "0.02"), slow=True),
-    Experiment("tessel_search", "period.tessel_search", (*_SEARCH, "models/zoo/shapes.py"), 2,
+    Experiment("tessel_search", "period.tessel_search", (*_SEARCH, "models/zoo/tessel_shapes.py"), 2,
                ("--first", "2", "--effort", "0.02")),
     Experiment("time_limit", "step.time_limit", _PLANS, 5, ("--only", "everywhere", "--cpu"), quiet=True, slow=True),
     Experiment("transfers", "step.transfers", _SEARCH, 5,

@@ -11,11 +11,15 @@ __all__ = ["DOCUMENT", "document"]
 DOCUMENT = ROOT / "docs" / "EXPERIMENTS.md"
 _HEAD = """# Experiments
 
-Written by `python -m experiments --docs`; a test holds it against the files. `python -m experiments` says how old the
-numbers are and runs again what is stale. Each file's `provenance` names its commit, command and machine. A result is
-what the README says of a file, read from it.
+A folder a room, what they share in `experiments/lib`, what they wrote in `experiments/results`. A claim is a sentence
+of the README with its numbers, which are read from the file: where a file bears it out no more, this page cannot be
+written, and a test fails. "-" is claimed nowhere.
 
-| what is asked | file | command | result |
+Written by `python -m experiments --docs`; a test holds it against the files. `python -m experiments` says how old the
+numbers are (in commits that changed what is measured, under whatever name it had), `--rerun stale` runs again what is
+stale. Each file's `provenance` names its commit, command and machine.
+
+| script | what is asked | claim | result |
 |---|---|---|---|
 """
 
@@ -26,9 +30,10 @@ def document() -> str:
 
 
 def _row(experiment: Experiment) -> str:
-    results = "; ".join(claim.told() for claim in CLAIMS if claim.name == experiment.name) or "-"
-    file = f"[{experiment.name}.json](../experiments/results/{experiment.name}.json)"
-    return f"| {_cell(experiment.title)} | {file} | `{experiment.command}` | {_cell(results)} |\n"
+    claims = "; ".join(claim.told() for claim in CLAIMS if claim.name == experiment.name) or "-"
+    script = f"[{experiment.script}](../experiments/{experiment.script})<br>`{experiment.command}`"
+    result = f"[{experiment.name}.json](../experiments/results/{experiment.name}.json)"
+    return f"| {script} | {_cell(experiment.title)} | {_cell(claims)} | {result} |\n"
 
 
 def _cell(text: str) -> str:

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode, measure
-from weft.solver.placement.memory.search import NoMemoryPlan, plan_memory
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode, measure
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
 __all__ = ["balance_windows", "balanced", "between_layers", "keeping", "layer_starts", "whole_layers", "within_windows"]
 

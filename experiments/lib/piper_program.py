@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.dag.ideals import Ideals
+from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.groups import Groups
 
 __all__ = ["PiperSolved", "pairs_of_branches", "piper"]
@@ -64,7 +64,7 @@ class _Piper:
         self.closed = self._downsets()
 
     def _before(self, amounts: Array) -> list[Array]:
-        return [np.concatenate([[0.0], amounts[path].cumsum()]) for path in self.paths]
+        return [np.concatenate([[0.0], amounts[list(path)].cumsum()]) for path in self.paths]
 
     def _downsets(self) -> NDArray[np.bool_]:
         """Which numbers of groups of the paths are downsets: a path begins only where all before it are whole."""

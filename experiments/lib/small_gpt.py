@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan
+from weft.runtime import Boundary, Plan, Training
 
 __all__ = ["Config", "batch", "cut", "layer", "layers", "loss", "text", "training"]
 

@@ -1,7 +1,7 @@
 """A :class:`~experiments.lib.stage_graphs.Case` trained: a rank's part of it by a plan, and all of it in one process.
 
 :func:`training` hands a rank its part, with the stages on several ranks cut into shares
-(:mod:`weft.runtime.train.parallel`); :func:`alone` trains the same modules whole.
+(:mod:`weft.runtime.train.parallel`); :func:`single_process` trains the same modules whole.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ from torch import Tensor, nn
 
 from experiments.lib.stage_graphs import Case
 from experiments.lib.stage_modules import BATCH, LENGTH, WIDTH
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Ports, Training
-from weft.runtime.plan.plan import Plan
-from weft.runtime.ranks.session import Session
+from weft.runtime import Boundary, MasterWeights, Plan, Ports, Session, Training
 
-__all__ = ["Alone", "alone", "expected", "held_gradients", "training"]
+__all__ = ["SingleProcess", "expected", "held_gradients", "single_process", "training"]
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleProcess:
     """What one process found: per batch its loss and gradient norm, and by stage its gradients as a module's weights;
     the last weights too."""
 
@@ -40,7 +37,8 @@ def _optimizer(parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def alone(made: Case, dtype: torch.dtype, micro_batches: int, steps: int, clip_norm: float | None) -> Alone:
+def single_process(made: Case, dtype: torch.dtype, micro_batches: int, steps: int,
+                   clip_norm: float | None) -> SingleProcess:
     """Train ``made`` in this process, whole: tied parameters are one object, bf16 has fp32 masters."""
     modules = made.modules(dtype)
     for tie in made.numbered_ties():
@@ -52,7 +50,7 @@ def alone(made: Case, dtype: torch.dtype, micro_batches: int, steps: int, clip_n
     masters = MasterWeights(parameters) if dtype == torch.bfloat16 else None
     held = parameters if masters is None else masters.parameters()
     optimizer = _optimizer(held)
-    found = Alone([], [], [], modules)
+    found = SingleProcess([], [], [], modules)
     for step in range(steps):
         optimizer.zero_grad()
         total = 0.0

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.lib.stage_modules import BATCH, LENGTH, VOCABULARY, Both, Embed, EmbedTwice, Mix, Score
-from weft.models.zoo.shapes import shape
-from weft.runtime.plan.stage_graph import StageGraph
+from weft.models.zoo.tessel_shapes import shape
+from weft.runtime import StageGraph
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
@@ -123,7 +123,7 @@ def _forwards(problem: Problem) -> list[str]:
 
 
 def _v(ranks: int) -> Case:
-    problem = shape("v", ranks, 99)
+    problem = shape("chain", ranks, 99)
     return _line(problem, _forwards(problem), "V")
 
 

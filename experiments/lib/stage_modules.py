@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from weft.runtime.train.parallel import ColumnLinear, RowLinear, VocabularyEmbedding, parallel_cross_entropy
+from weft.runtime import ColumnLinear, RowLinear, VocabularyEmbedding, parallel_cross_entropy
 
 __all__ = ["BATCH", "LENGTH", "VOCABULARY", "WIDTH", "Both", "Embed", "EmbedTwice", "Mix", "Score"]
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
+from weft.app.lib.case import case_of
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import case_of, solve_case
+from weft.app.solve import solve_case
 from weft.models.spec.spec import parse_spec
 from weft.solver.step.search import Infeasible
 

@@ -27,7 +27,7 @@ import vl_convert
 
 from experiments.lib.provenance import RESULTS, Record
 from weft.models.candidates.build import layer_costs
-from weft.models.candidates.split import split_layers
+from weft.models.candidates.stage_split import split_layers
 from weft.models.candidates.stages import Stages, peak_bytes
 from weft.models.graph.operators import Operator, Work
 from weft.models.hardware.devices import DEVICES, KernelClass, Pass, Reach, kernel_class

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.lib.provenance import RESULTS, Record
-from weft.models.zoo.shapes import TESSEL_PROBLEMS, shape
+from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, metavar="N", help="only the first problems")
     options = parser.parse_args(arguments)
     record = Record(options.output)
-    solve(shape("v", 2, 2), 2)  # loads what is loaded on first use
+    solve(shape("chain", 2, 2), 2)  # loads what is loaded on first use
     rows = [_measure(shape(*entry), options.effort) for entry in TESSEL_PROBLEMS[:options.first]]
     table = Table(title="The Tessel evaluation's problems")
     for header in ("problem", "period", "bound", "proven", "CPU s", "makespan, N = 128", "bound", "gap"):
@@ -60,7 +60,7 @@ def _measure(problem: Problem, effort: float) -> dict[str, str | float | bool]:
     return {
         "problem": problem.name,
         "period": instance.time(search.best.period),
-        "period_bound": instance.bound(search.bound, 1),
+        "period_bound": instance.bound(search.refuted, 1),
         "proven": search.proven,
         "cpu_seconds": round(seconds, 4),
         "makespan": schedule.makespan,

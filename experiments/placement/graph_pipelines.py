@@ -2,7 +2,7 @@
 
     python -m experiments.placement.graph_pipelines [--devices 4,8,16,32] [--models mmt,dlrm,uno] [--replicate no,yes]
 
-prints tables and keeps their rows in ``graph_pipelines.json`` beside this file. For each model and number of devices,
+prints tables and keeps their rows in ``results/graph_pipelines.json``. For each model and number of devices,
 and for each formulation, the outer loop goes over micro-batch sizes (powers of two that divide the mini-batch), solves
 the placement to its proven optimum, runs 1F1B on its stages, has the judge check that schedule with its memory, and
 keeps the size whose step is shortest. Since a step is about (micro-batches + depth - 1) loads, it also takes shallower
@@ -11,8 +11,8 @@ stages, and of the graph also those that allow the shortest step, idle time incl
 alone, spread over all devices, takes longer than the best. All of it twice: stages on one device each, and *replicated*
 on 1, 2, 4 ... devices.
 
-* ``graph``: stages form a graph, memory by depth (:mod:`weft.solver.placement.dag.levels`); a stage waits for those
-  whose results it reads.
+* ``graph``: stages form a graph, memory by depth (:mod:`weft.solver.placement.dag.levels.level_search`); a stage waits
+  for those whose results it reads.
 * ``piper``: stages in a row over all orders of the graph, memory by position (Piper's formulation, without its tensor
   parallelism); the same program with one stage a level.
 * ``pipedream``: stages in a row cut from the order in which the model lists its operators (PipeDream's), by dynamic
@@ -27,7 +27,8 @@ and slacks together. On 8 devices Piper's own program (:mod:`experiments.lib.pip
 beside ours at the one size that the graph takes, each for the least largest load alone.
 
 ``ratio`` is the best sequential step over the graph's. ``ratio_at_most``: over the least that any graph of stages could
-take at the best of all sizes, in any schedule (:mod:`weft.solver.placement.dag.steps`; ``floor_ms``). Where it is below
+take at the best of all sizes, in any schedule (:mod:`weft.solver.placement.dag.levels.least_step`; ``floor_ms``). Where
+it is below
 1.6, that ratio cannot be reached with these costs.
 """
 
@@ -38,8 +39,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,128 +47,30 @@ from typing import Any
 import weft
 from experiments.lib.piper_program import pairs_of_branches, piper
 from experiments.lib.provenance import RESULTS, Record
-from weft.models.candidates.placing import Hardware, Replicas, placement_problem
-from weft.models.graph.operators import OperatorGraph
-from weft.models.hardware.devices import DEVICES
-from weft.models.layers.collectives import collective_time, point_to_point
-from weft.models.spec.families import DlrmModel, MmtModel, UnoModel
-from weft.models.spec.section import Section
-from weft.models.times.operator_times import OperatorTime
-from weft.models.times.roofline import Roofline
-from weft.models.zoo.graphs import model_graph
+from experiments.placement.graph_pipeline_cases import DEVICE, MODELS, Case, Found
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.dag.ideals import Ideals
-from weft.solver.placement.dag.levels import TooWide, first_row, levels
-from weft.solver.placement.dag.replicated_slicing import slices_by_stages
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.least_step import least_step
+from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels
 from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.dag.stage_dag import stages_by_depth
-from weft.solver.placement.dag.steps import least_step
-from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.division import Division
+from weft.solver.placement.groups import Groups
+from weft.solver.placement.orders.slice_replicated import slices_by_stages
 from weft.solver.placement.placement import Stage
-from weft.solver.placement.slicing import Slicing
 
-DEVICE = DEVICES["v100-16gb"]
-RESERVE = 1024**3
-MACHINE = 4
-#: Bytes of a parameter's gradient, in fp32.
-GRADIENT = 4
-#: Shallower stages may have loads so much above the least.
-SLACKS = (0.1, 0.4)
-#: Cuts of each model's ideals, as a graph and in a row.
-IDEALS: dict[tuple[str, str], Ideals] = {}
 #: For one placement; no run of the table comes near it.
 SECONDS = 300.0
-
-#: Sizes of appendix A.2; what it leaves open (what follows the concatenation of CANDLE-Uno, the optimizer) is ours.
-#: Then: activations' type, bytes of gradient and Adam state a parameter, samples of the mini-batch for each device.
-MODELS: dict[str, tuple[Section, str, int, int]] = {
-    "mmt": (MmtModel(family="mmt", branches=4, layers=8, hidden=1024, heads=16, feed_forward=4096, sequence=256),
-            "float32", 12, 16),
-    "dlrm": (DlrmModel(family="dlrm", tables=(1_000_000,) * 7, dimension=64, bag=100, dense=4096, dense_branches=7,
-                       bottom=(4096,) * 4, top=(4096,), interaction="concat"), "float32", 12, 128),
-    "uno": (UnoModel(family="uno", features=(4096,) * 7, tower=(4096,) * 4, joint=(1,)), "float32", 12, 128),
-}
-
-
-def parts_of(graph: OperatorGraph) -> dict[str, list[str]]:
-    """Transformer layers, and dense layers with their activation; the concatenation goes with what reads it, the
-    embedding tables (0.2 % of the work) are one part."""
-    found: dict[str, list[str]] = {}
-    for operator in graph.operators:
-        name = operator.layer
-        if operator.kind == "embedding_bag":
-            name = "tables"
-        elif operator.kind in ("linear", "relu") and not operator.layer.startswith("branch"):
-            name = f"{operator.layer}.{operator.name.rsplit('.', 1)[1].replace('relu', 'dense')}"
-        elif operator.kind == "concat" and operator.layer != "join":
-            name = {"joint": "joint.dense0", "interaction": "top.dense0"}[operator.layer]
-        found.setdefault(name, []).append(operator.name)
-    return found
-
-
-class Case:
-    """One model on so many devices: its placement problem by micro-batch size."""
-
-    def __init__(self, model: str, devices: int, batch: int, *, replicate: bool) -> None:
-        self.model, self.devices, self.batch, self.replicate = model, devices, batch, replicate
-        self._costs: dict[int, tuple[OperatorGraph, Mapping[str, OperatorTime]]] = {}
-        self._made: dict[int, Groups] = {}
-        self.found: dict[tuple[str, int], tuple[Found, float]] = {}
-        self.chosen: dict[str, tuple[int, Slicing]] = {}
-
-    def ideals(self, name: str) -> Ideals:
-        """The ideals and cuts, which are the same for all sizes and devices."""
-        if (self.model, name) not in IDEALS:
-            IDEALS[self.model, name] = Ideals(self.groups(self.batch), Budget(), limit=math.inf, devices=self.devices,
-                                        in_a_row=name == "piper", twins=True)
-        return IDEALS[self.model, name]
-
-    def sizes(self) -> list[int]:
-        return [2**i for i in range(int(math.log2(self.batch)) + 1) if self.batch % 2**i == 0]
-
-    def groups(self, size: int) -> Groups:
-        """What is placed, in micro-batches of so many samples."""
-        if size not in self._made:
-            graph, times = self._cost(size)
-            problem = placement_problem(
-                graph, [Hardware("gpu", self.devices, DEVICE.memory - RESERVE, times)],
-                lambda n: point_to_point(n, DEVICE).seconds, parts=parts_of(graph), micro_batches=self.batch // size,
-                state_per_parameter=MODELS[self.model][2], gradient_per_parameter=GRADIENT,
-                replicas=[self._replicas(graph, size, 2**k) for k in range(1, self.devices.bit_length())
-                          if size % 2**k == 0] if self.replicate else ())
-            self._made[size] = groups_of(problem)
-        return self._made[size]
-
-    def _cost(self, size: int) -> tuple[OperatorGraph, Mapping[str, OperatorTime]]:
-        if size not in self._costs:
-            section, dtype, _, _ = MODELS[self.model]
-            graph = model_graph(section, size, dtype=dtype)
-            self._costs[size] = graph, Roofline(DEVICE).times(graph)
-        return self._costs[size]
-
-    def _replicas(self, graph: OperatorGraph, size: int, devices: int) -> Replicas:
-        gradients = graph.parameter_count() * GRADIENT
-        added_up = collective_time("all_reduce", gradients, devices, DEVICE, machines=max(1, devices // MACHINE))
-        return Replicas(devices, [self._cost(size // devices)[1]], added_up.seconds / gradients)
-
-
-@dataclass(frozen=True)
-class Found:
-    """Stages, those of least load first; a bound on the largest load; and how much was looked at."""
-
-    stages: tuple[Slicing, ...]
-    bound: float
-    ideals: int = 0
-    cuts: int = 0
-    proven: bool = True
+#: Shallower stages may have loads so much above the least.
+SLACKS = (0.1, 0.4)
 
 
 def by_levels(groups: Groups, ideals: Ideals | None, most: float = math.inf, *, in_a_row: bool,
               slacks: Sequence[float] = SLACKS) -> Found:
-    found = levels(groups, Budget(seconds=SECONDS), least=simple_bound(groups), in_a_row=in_a_row, shallower=slacks,
-                   ideals=ideals, most=most)
+    found = levels(groups, Budget(seconds=SECONDS), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row, most=most,
+                                                                 shallower=tuple(slacks)), ideals=ideals)
     return Found((found.stages, *found.shallower) if found.stages else (), found.bound, found.ideals, found.cuts)
 
 
@@ -183,9 +85,9 @@ SOLVERS: dict[str, Callable[[Groups, Ideals | None, float], Found]] = {
     "pipedream": pipedream_solver}
 
 
-def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
+def run(groups: Groups, division: Division, *, in_a_row: bool) -> dict[str, Any]:
     """The step of 1F1B on these stages and what they hold."""
-    stages, works, after = staged(groups, slicing, in_a_row=in_a_row)
+    stages, works, after = staged(groups, division, in_a_row=in_a_row)
     problem = groups.problem
     schedule = one_f_one_b(stage_problem(problem.name, works, after), works, after, problem.micro_batches or 1)
     return {"step_ms": step_of(schedule, works) * 1e3, "load_ms": max(s.load for s in stages) * 1e3,
@@ -195,26 +97,26 @@ def run(groups: Groups, slicing: Slicing, *, in_a_row: bool) -> dict[str, Any]:
             "activations_gib": max(stage.activations for stage in stages) / 2**30}
 
 
-def staged(groups: Groups, slicing: Slicing, *, in_a_row: bool
+def staged(groups: Groups, division: Division, *, in_a_row: bool
            ) -> tuple[tuple[Stage, ...], list[StageWork], tuple[tuple[int, ...], ...]]:
     """The stages, checked; what each does; and which follow each."""
     problem = groups.problem
-    parts = [(kind, [node for group in inside for node in groups.members[group]]) for kind, inside in slicing.stages]
+    parts = [(kind, [node for group in inside for node in groups.members[group]]) for kind, inside in division.stages]
     stages: tuple[Stage, ...]
     if in_a_row:
-        stages = judge.stages_of(problem, parts, slicing.devices)
+        stages = judge.stages_of(problem, parts, division.devices)
         after: tuple[tuple[int, ...], ...] = tuple((s + 1,) if s + 1 < len(stages) else () for s in range(len(stages)))
     else:
-        stages, after, _ = stages_by_depth(problem, parts, slicing.devices)
+        stages, after, _ = stages_by_depth(problem, parts, division.devices)
     faults = judge.breaches(problem, stages)
     if faults:
         raise judge.InvalidPlacement("; ".join(faults))
     return stages, work_of(problem, stages), after
 
 
-def searched(groups: Groups, slicing: Slicing, seconds: float, *, in_a_row: bool) -> dict[str, float]:
+def searched(groups: Groups, division: Division, seconds: float, *, in_a_row: bool) -> dict[str, float]:
     """What weft's search finds for these stages, none replicated, in any order of their blocks."""
-    _, works, after = staged(groups, slicing, in_a_row=in_a_row)
+    _, works, after = staged(groups, division, in_a_row=in_a_row)
     if any(work.all_reduce for work in works):
         return {}
     found = weft.solve(stage_problem(groups.problem.name, works, after), time_limit=seconds,
@@ -230,7 +132,7 @@ def solved_at(case: Case, name: str, size: int, most: float) -> tuple[Found, flo
         try:
             found = SOLVERS[name](groups, case.ideals(name), most)
         except TooWide:
-            start = first_row(groups, Budget())
+            start = first_chain(groups, Budget())
             found = Found((start,) if start else (), simple_bound(groups), proven=False)
         case.found[name, size] = found, time.process_time() - began
     return case.found[name, size]

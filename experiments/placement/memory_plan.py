@@ -35,14 +35,15 @@ from rich.table import Table
 from experiments.lib.amoebanet import amoebanet_like
 from experiments.lib.memory_rivals import balance_windows, balanced, between_layers, keeping, whole_layers
 from experiments.lib.provenance import RESULTS, Record
-from weft.models.candidates.memory_chains import graph_chain, profile_chain, profile_rows, wider_gpt
+from experiments.placement.profile_chains import profile_chain, profile_rows, wider_gpt
+from weft.models.candidates.memory_chains import graph_chain
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel, T5Model
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Rules
-from weft.solver.placement.memory.search import NoMemoryPlan, plan_memory
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Rules
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan, plan_memory
 
 SLOWEST = 0.9
 _LIMIT = 20.0

@@ -22,7 +22,7 @@ from rich.table import Table
 
 import weft
 from experiments.lib.provenance import RESULTS, Record
-from weft.app.solve import case_of
+from weft.app.lib.case import case_of
 from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations

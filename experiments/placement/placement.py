@@ -25,12 +25,12 @@ from experiments.lib.placement_graphs import GRAPHS
 from experiments.lib.provenance import RESULTS, ROOT, Record
 from weft.models.graph.formats import load_profiled_graph
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.chain.search import place
-from weft.solver.placement.exact import Options, least_bottleneck
+from weft.solver.placement.chain.constructions.random_slicings import best_slicing
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.encoding.least_load import Options, least_bottleneck
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
-from weft.solver.placement.reduce import fold
-from weft.solver.placement.slicing import best_slicing
+from weft.solver.placement.reductions.fold import fold
 
 #: What the published dynamic program finds, to its printed digits (throughput, contiguous).
 PUBLISHED = {"bert24_training": 41.7458, "bert24_inference": 17.7899, "gnmt_training": 107.004,

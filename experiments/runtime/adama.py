@@ -26,14 +26,15 @@ import weft
 from experiments.lib.provenance import RESULTS, SPECS, Record
 from experiments.lib.small_gpt import Config, cut, layers, loss, text
 from weft.models.candidates.build import candidates
-from weft.models.candidates.split import SHAPES, NoSplit
+from weft.models.candidates.stage_split import NoSplit
+from weft.models.candidates.stages import SHAPES
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import load_spec
 from weft.runtime.interface.optim import AdamA
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
-from weft.runtime.replay.replay import run_training
-from weft.runtime.replay.single_rank import alone, measure_rank
+from weft.runtime.replay.run import run_training
+from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible
@@ -150,7 +151,7 @@ def trained(seed: int, optimizer: str, steps: int) -> dict[str, float]:
     training = part_of(config, optimizer, steps, MICRO_BATCHES)
     plan = plan_on_one_rank(2, MICRO_BATCHES)
     begun = time.perf_counter()
-    with alone(plan, 0, CPU) as session:
+    with single_rank(plan, 0, CPU) as session:
         result = run_training(plan, session, training)
     assert result is not None
     whole, total, count = nn.Sequential(*training.stages.values()), 0.0, 64
@@ -168,7 +169,7 @@ def memory(micro_batches: int) -> dict[str, int]:
     found = {"parameters": sum(parameters), "largest_layer": max(parameters)}
     plan = plan_on_one_rank(2, micro_batches)
     for optimizer in OPTIMIZERS:
-        with alone(plan, 0, CPU) as session:
+        with single_rank(plan, 0, CPU) as session:
             found[f"peak_{optimizer}"] = measure_rank(plan, session, part_of(config, optimizer, 1, micro_batches),
                                                       repeats=1).peak
     found["fallen_by"] = found["peak_adam"] - found["peak_adama"]

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 
 from experiments.lib.provenance import RESULTS, Record
-from experiments.lib.stage_graph_training import alone, expected, held_gradients, training
+from experiments.lib.stage_graph_training import expected, held_gradients, single_process, training
 from experiments.lib.stage_graphs import MODES, SHAPES, Case, case, varied
 from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.replay.replay import run_training
+from weft.runtime.replay.run import run_training
 from weft.solver.baselines import baseline
 from weft.solver.step.search import solve
 
@@ -82,7 +82,7 @@ def plan_for(row: Row) -> Plan:
 def compared(made: Case, plan: Plan, session: Session, row: Row) -> dict[str, Any] | None:
     """Run ``row`` on this rank; on rank 0, what it found."""
     dtype = DTYPES[row.dtype]
-    reference = alone(made, dtype, MICRO_BATCHES * row.replicas, STEPS, CLIP)
+    reference = single_process(made, dtype, MICRO_BATCHES * row.replicas, STEPS, CLIP)
     part = training(made, plan, session, dtype, STEPS, CLIP)
     assert plan.stage_groups is not None
     groups = plan.stage_groups

@@ -37,7 +37,7 @@ from weft.runtime.measure.stage_costs import StageCosts, measured_problem, stati
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.replay.prediction import Prediction
-from weft.runtime.replay.replay import replay_alone
+from weft.runtime.replay.replay import replay_single_rank
 from weft.solver.baselines import baseline
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, solve
@@ -128,7 +128,7 @@ def checked(name: str, schedule: Schedule, folder: Path, config: Config, repeats
     """All ranks of ``schedule`` alone: what they took against what was planned."""
     path = folder / f"{name}.plan.json"
     save_plan(plan_of(schedule), path)
-    found: Prediction = replay_alone(path, stages="experiments.runtime.gpu_plan:stages", repeats=repeats)
+    found: Prediction = replay_single_rank(path, stages="experiments.runtime.gpu_plan:stages", repeats=repeats)
     assert found.step is not None and found.planned is not None
     print(f"{name}: {found}", flush=True)
     tokens = schedule.micro_batches * config.sequences * config.length

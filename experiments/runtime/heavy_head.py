@@ -35,8 +35,8 @@ import yaml
 from torch import nn
 
 import weft
+from experiments.lib.rounds import RoundsExperiment, in_rounds, on_ranks, quartiles, ratio
 from experiments.lib.small_gpt import Config, batch, layers, loss
-from experiments.lib.turns import in_turns, on_ranks, quartiles, ratio, run
 from weft.runtime.execute.executor import Executor
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.fitting import fit
@@ -223,11 +223,11 @@ class _Runner:
 
 
 def rank_main(folder: Path, rounds: int) -> None:
-    """One rank: the plans take turns; rank 0 prints what ran when, and the losses, by plan."""
+    """One rank: the plans in rounds; rank 0 prints what ran when, and the losses, by plan."""
     cuts: dict[str, list[list[int]]] = json.loads((folder / "cuts.json").read_text())
     with join(120) as session:
         runners = {name: _Runner(folder / f"{i}.plan.json", cut, session) for i, (name, cut) in enumerate(cuts.items())}
-        found = in_turns({name: runner.step for name, runner in runners.items()}, rounds)
+        found = in_rounds({name: runner.step for name, runner in runners.items()}, rounds)
     print(json.dumps(found))
 
 
@@ -244,7 +244,7 @@ class Trained(NamedTuple):
 
 
 def train(planned: Mapping[str, Planned], rounds: int) -> dict[str, Trained]:
-    """Train by all plans in turns."""
+    """Train by all plans, in rounds."""
     files = {f"{i}.plan.json": json.dumps(plan_to_json(plan_of(one.schedule)))
              for i, one in enumerate(planned.values())}
     cuts = {name: [list(stage) for stage in one.cut] for name, one in planned.items()}
@@ -333,8 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument("--repeats", type=int, default=25, help="of each measurement of a layer")
         parser.add_argument("--seconds", type=float, default=20, help="of each search")
 
-    return run(__file__, __doc__, arguments, 40, compare, rank_main, lines,
-               lambda result: bool(result["losses_differ_by"] > 1e-3), add_options)
+    return RoundsExperiment("heavy_head", __doc__, 40, compare, rank_main, lines,
+                            lambda result: bool(result["losses_differ_by"] > 1e-3), add_options).main(arguments)
 
 
 if __name__ == "__main__":

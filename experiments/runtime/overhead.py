@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, schedules
 
-from experiments.lib.turns import in_turns, on_ranks, ratio, run
+from experiments.lib.rounds import RoundsExperiment, in_rounds, on_ranks, ratio
 from weft.runtime.execute.executor import Executor
 from weft.runtime.export.torch_csv import torch_csv
 from weft.runtime.interface.training import Boundary, Training
@@ -118,7 +118,7 @@ def without_messages(rank: int, x: Tensor, y: Tensor) -> Callable[[], None]:
 
 def burst(session: Session, step: Callable[[], None]) -> tuple[float, float]:
     """Seconds and CPU seconds a step."""
-    session.barrier("to take turns")
+    session.barrier("before a burst")
     begun, worked = time.perf_counter(), time.process_time()
     for _ in range(STEPS):
         step()
@@ -128,7 +128,7 @@ def burst(session: Session, step: Callable[[], None]) -> tuple[float, float]:
 
 
 def rank_main(folder: Path, rounds: int) -> None:
-    """One rank: all take turns; prints seconds a step and CPU seconds a step, by round."""
+    """One rank: all methods in rounds; prints seconds a step and CPU seconds a step, by round."""
     with join(120) as session:
         torch.manual_seed(9)
         x, y = (torch.randn(MICRO_BATCHES * ROWS, WIDTH) for _ in range(2))
@@ -136,7 +136,7 @@ def rank_main(folder: Path, rounds: int) -> None:
                  SHARED: by_executor(plan_of(one_f_one_b()), replace(session, transport="shared"), x, y),
                  THEIRS: by_pytorch(folder, session.rank, x, y),
                  WRITTEN_OUT: by_pytorch(None, session.rank, x, y), ALONE: without_messages(session.rank, x, y)}
-        found = in_turns({name: partial(burst, session, step) for name, step in steps.items()}, rounds)
+        found = in_rounds({name: partial(burst, session, step) for name, step in steps.items()}, rounds)
     print(json.dumps(found))
 
 
@@ -177,7 +177,7 @@ def is_slower(result: dict[str, Any]) -> bool:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print, write; 1 if the executor is slower."""
-    return run(__file__, __doc__, arguments, 15, compare, rank_main, lines, is_slower)
+    return RoundsExperiment("overhead", __doc__, 15, compare, rank_main, lines, is_slower).main(arguments)
 
 
 if __name__ == "__main__":

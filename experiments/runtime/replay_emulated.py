@@ -27,10 +27,10 @@ from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
 from experiments.lib.stage_graphs import case, varied
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.plan import load_plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
-from weft.runtime.replay.replay import run_emulated
+from weft.runtime.replay.run import run_emulated
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule

@@ -31,7 +31,7 @@ from weft.runtime.plan.plan import load_plan, plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import join
-from weft.runtime.replay.replay import run_training
+from weft.runtime.replay.run import run_training
 from weft.runtime.train.stage import StageRunner
 from weft.solver.baselines import baseline
 from weft.solver.io.files import save_schedule

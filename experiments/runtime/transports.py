@@ -39,8 +39,8 @@ from weft.runtime.plan.buffers import BufferTable, buffer_table
 from weft.runtime.plan.program import BlockWork, Instruction, Recv, Send, Work
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.transports import open_transport
-from weft.runtime.transports.memory import layout_of
+from weft.runtime.transports.buffer_tensors import layout_of
+from weft.runtime.transports.registry import open_transport
 
 SIZES = tuple(1024 * 4**i for i in range(9))  # 1 KiB to 64 MiB
 PLANNED = ("gloo", "shared")

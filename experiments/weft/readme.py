@@ -17,7 +17,7 @@ from pathlib import Path
 
 import weft
 from experiments.lib.provenance import RESULTS, ROOT, Record
-from weft.cli.progress import ProgressLine
+from weft.cli.lib.progress import ProgressLine
 from weft.solver.io.writing import write_atomically
 
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import weft
 from experiments.lib.provenance import RESULTS, SPECS, Record
-from weft.cli.progress import SweepLines
+from weft.cli.lib.progress import SweepLines
 
 SPEC = SPECS / "gpt-1.3b-v100x4.yaml"
 

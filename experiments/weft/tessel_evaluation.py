@@ -35,8 +35,9 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.lib.provenance import RESULTS, Record
+from weft.app.lib.case import Case, Placement, case_of, shape_placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, case_of, shape_placement, solve_case
+from weft.app.solve import solve_case
 from weft.models.candidates.family_costs import family_costs
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import parse_spec
@@ -153,9 +154,10 @@ def plan(model: Model, effort: float, sizes: Sequence[int]) -> dict[str, Any]:
     best = solve_case(case, SearchOptions(3600.0, effort))
     chosen = next(p for p in case.placements if p.title == best.solver["placement"])
     same_order = _in_known_order(chosen, case)
+    evenly = -(-space.graph.parameter_count() * space.bytes_per_parameter // space.gpus)  # each GPU's least share
     return {
         "gpus": model.gpus, "parameters": space.graph.parameter_count(), "batch": BATCH, "effort": effort,
-        "sizes": sorted(at), "fits_with_16_bytes": 2 * space.static_everywhere <= space.capacity,
+        "sizes": sorted(at), "fits_with_16_bytes": 2 * evenly <= space.capacity,
         "rivals": rivals,
         "weft": {"seconds": best.makespan, "placement": best.solver["placement"], "micro_batch_size": size,
                  "period": _period(best),

@@ -1,0 +1,8 @@
+"""On which GPU is each layer? A spec in; placements on single GPUs as block problems out, and what they need.
+
+:mod:`weft.models.candidates.build` makes chains, Vs and loops of whole layers, cut by
+:mod:`weft.models.candidates.stage_split`; :mod:`weft.models.candidates.memory_candidates` chains whose cuts and memory
+are decided operator by operator. :mod:`weft.models.candidates.family_costs` finds the costs of a spec's model,
+:mod:`weft.models.candidates.estimate` says what stages hold before any schedule is searched, and
+:mod:`weft.models.candidates.placement_sources` makes placement problems of operator graphs.
+"""

@@ -15,16 +15,17 @@ from itertools import pairwise
 from typing import Literal
 
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
-from weft.models.candidates.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
-from weft.models.candidates.stages import Backward, StageCost, static_bytes
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, stage_device, static_bytes
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
-from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
+from weft.models.layers.measured_gpt import gpt_layers
+from weft.models.spec.model_sections import ExplicitModel, GraphModel
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
-from weft.models.zoo.gpt import gpt_layers
 from weft.solver.control.clock import OutOfTime
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
-from weft.solver.placement.memory.problem import MemoryPlan
+from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "bytes_per_parameter", "candidates", "layer_costs",
@@ -126,8 +127,9 @@ def candidates(spec: Spec) -> list[Candidate]:
     on a single GPU and with fewer layers than stages; a split backward where it is not known.
 
     Where time is over before all are made, those that are there are given. Raises :class:`TooLate` if there is none
-    then, :class:`~weft.models.candidates.split.NoSplit` if nothing fits, :class:`~weft.models.spec.spec.SpecError` if
-    there are fewer layers than GPUs or no shape is left, and what :func:`layer_costs` raises.
+    then, :class:`~weft.models.candidates.stage_split.NoSplit` if nothing fits,
+    :class:`~weft.models.spec.spec.SpecError` if there are fewer layers than GPUs or no shape is left, and what
+    :func:`layer_costs` raises.
     """
     layers, notes = _costed(spec)
     cluster = model_cluster(spec.cluster)
@@ -191,12 +193,12 @@ def _modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
 
 
 def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost],
-            cluster: ClusterModel) -> Iterator[tuple[InFlight, Split]]:
+            cluster: ClusterModel) -> Iterator[tuple[InFlight, StageSplit]]:
     count = len(stage_device(shape, len(cluster.memory)))
+    rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
 
-    def split(in_flight: list[int], least_load: float = 0.0) -> Split:
-        return split_layers(shape, layers, cluster.memory, in_flight, backward=backward, least_load=least_load,
-                            bytes_per_parameter=bytes_per_parameter(spec), reserve=cluster.reserve)
+    def split(in_flight: list[int], least_load: float = 0.0) -> StageSplit:
+        return split_layers(shape, layers, cluster.memory, in_flight, rule, least_load=least_load)
 
     least = split([1] * count)
     yield "least", least
@@ -210,7 +212,7 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost
         yield "1f1b", roomy
 
 
-def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
+def _candidate(spec: Spec, split: StageSplit, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
                cluster: ClusterModel) -> Candidate:
     per_parameter = bytes_per_parameter(spec)
     static = tuple(static_bytes([stage for stage, device in zip(split.stages, split.devices, strict=True)
@@ -229,23 +231,23 @@ def _candidate(spec: Spec, split: Split, backward: Backward, in_flight: InFlight
                      freed=_freed(spec, split))
 
 
-def _model(spec: Spec, split: Split, layers: list[LayerCost]) -> ModelFacts:
+def _model(spec: Spec, split: StageSplit, layers: list[LayerCost]) -> ModelFacts:
     """What the stages are made of, for the modules that will run to be held against.
 
     A captured graph is the very model; one of a family is like many, down to which layers have biases. Of listed layers
-    the names are known, their sizes are somebody's estimates.
+    the names are known, their sizes are estimates.
     """
-    stages, ties = [], {}
+    stages, tied = [], {}
     is_known = not isinstance(spec.model, ExplicitModel)
     for s, (stage, (first, last)) in enumerate(zip(split.stages, pairwise(split.cuts), strict=True)):
         own = layers[first:last]
         stages.append(StageFacts(f"F{s}", tuple(layer.name for layer in own), stage.parameters if is_known else None,
                                  output_bytes=stage.output if is_known and s < len(split.stages) - 1 else None))
-        ties[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
-    return ModelFacts(tuple(stages), ties_between(ties), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
+        tied[f"F{s}"] = [name for layer in own for name, _ in (*layer.shared_parameters, *layer.copied_parameters)]
+    return ModelFacts(tuple(stages), ties_between(tied), 0.0 if isinstance(spec.model, GraphModel) else LIKENESS)
 
 
-def _freed(spec: Spec, split: Split) -> tuple[int, ...]:
+def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:
     """Per GPU, the bytes of gradients that Adam holds through the step and the spec's optimizer does not."""
     run = spec.run
     if not isinstance(run, Training) or run.optimizer == "adam":
@@ -262,7 +264,7 @@ def _title(shape: Shape, backward: Backward) -> str:
 # -- blocks ------------------------------------------------------------------------------------------------------
 
 
-def _blocks(split: Split, backward: Backward, network: Network) -> Iterator[Block]:
+def _blocks(split: StageSplit, backward: Backward, network: Network) -> Iterator[Block]:
     """All forwards, first stage to last, then all backwards, last stage to first, each with its weight gradient."""
     stages, devices = split.stages, split.devices
     lags = [network.seconds(stage.output, (device,), (following,))
@@ -290,7 +292,7 @@ def _gradients(s: int, stage: StageCost, device: int, backward: Backward, after:
     if backward == "full" or not stage.weight_grad:
         yield Block(f"B{s}", BlockKind.BACKWARD, where, _seconds(stage.backward), (-kept,),
                     (stage.workspace_backward,), (after,))
-    elif not stage.input_grad:  # such as the embedding alone: stage 0 owes nobody an input gradient
+    elif not stage.input_grad:  # such as the embedding alone: stage 0 has no input gradient to send
         kind = BlockKind.WEIGHT_GRAD if s == 0 else BlockKind.BACKWARD
         yield Block(f"{kind.letter}{s}", kind, where, _seconds(stage.weight_grad), (-kept,),
                     (stage.workspace_after_forward,), (after,))

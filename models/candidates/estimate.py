@@ -1,8 +1,9 @@
 """What each stage of a model holds, sends and costs, before any schedule is searched: memory by what it is for.
 
-The stages are those of one shape, cut as :mod:`weft.models.candidates.split` cuts them for as many micro-batches in
-flight as 1F1B holds (S - s on stage s of S); where that does not fit, for one in flight; where not even that fits, as
-if memory had no end, so that the estimate says what is missing where. What an allocator loses to fragmentation is the
+The stages are those of one shape, cut as :mod:`weft.models.candidates.stage_split` cuts them for as many micro-batches
+in flight as 1F1B holds (S - s on stage s of S); where that does not fit, for one in flight; where not even that fits,
+as if memory had no end, so that the estimate says what is missing where. What an allocator loses to fragmentation is
+the
 ``reserve`` of the cluster.
 """
 
@@ -14,12 +15,13 @@ from itertools import pairwise
 
 from weft.models.candidates.build import bytes_per_parameter, layer_costs, under_optimizer
 from weft.models.candidates.family_costs import FamilyCosts, family_costs, uses_measured_gpt
-from weft.models.candidates.split import SHAPES, NoSplit, Shape, Split, split_layers, stage_device
-from weft.models.candidates.stages import Backward, StageCost, peak_bytes
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, peak_bytes, stage_device
 from weft.models.layers.cluster import ClusterModel, model_cluster
 from weft.models.layers.costs import LayerCost
+from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import ExplicitModel, Spec, Training
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.models.times.operator_times import Origin
 
@@ -147,13 +149,13 @@ def _transfer_origin(spec: Spec) -> str:
 
 
 def _split(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[LayerCost], cluster: ClusterModel,
-           wanted: list[int]) -> tuple[Split, list[int]]:
+           wanted: list[int]) -> tuple[StageSplit, list[int]]:
     one = [1] * len(wanted)
+    rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
     endless = tuple(_NO_END for _ in cluster.memory)
     for memory, in_flight in ((cluster.memory, wanted), (cluster.memory, one), (endless, one)):
         try:
-            return split_layers(shape, layers, memory, in_flight, backward=backward, reserve=cluster.reserve,
-                                bytes_per_parameter=bytes_per_parameter(spec)), in_flight
+            return split_layers(shape, layers, memory, in_flight, rule), in_flight
         except NoSplit:
             continue
     raise AssertionError("memory without end holds every split")
@@ -167,7 +169,7 @@ def _per_parameter(spec: Spec) -> tuple[int, int, int]:
     return run.parameter_bytes, 0, 0
 
 
-def _stages(spec: Spec, split: Split, in_flight: Sequence[int], layers: Sequence[LayerCost],
+def _stages(spec: Spec, split: StageSplit, in_flight: Sequence[int], layers: Sequence[LayerCost],
             family: FamilyCosts | None, cluster: ClusterModel) -> list[StageEstimate]:
     weights, gradients, optimizer = _per_parameter(spec)
     training = isinstance(spec.run, Training)
@@ -200,7 +202,7 @@ def _time_origin(spec: Spec, layers: Sequence[LayerCost], family: FamilyCosts | 
     return {origin: round(seconds / total, 4) for origin, seconds in sorted(spent.items())} if total else {}
 
 
-def _devices(spec: Spec, split: Split, in_flight: Sequence[int], backward: Backward,
+def _devices(spec: Spec, split: StageSplit, in_flight: Sequence[int], backward: Backward,
              cluster: ClusterModel) -> list[DeviceEstimate]:
     weights, gradients, optimizer = _per_parameter(spec)
     rows = []
@@ -217,7 +219,7 @@ def _devices(spec: Spec, split: Split, in_flight: Sequence[int], backward: Backw
     return rows
 
 
-def _adama_note(run: Training, split: Split) -> str:
+def _adama_note(run: Training, split: StageSplit) -> str:
     whole = sum(stage.parameters * run.gradient_bytes for stage in split.stages)
     held = sum(stage.held_gradients for stage in split.stages)
     return (f"AdamA folds gradients into the moments layer by layer: {format_bytes(whole - held)} less in all than "

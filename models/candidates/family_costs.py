@@ -1,10 +1,10 @@
-"""The layers of a family or of an operator graph with their costs: which source of times a spec asks for, and what it
+"""The layers of a family or of an operator graph with their costs: which source of times a spec names, and what it
 covers.
 
 ``costs`` in a spec names a device to model, ``roofline`` for the cluster's device, a shipped profile or a profile file
 (Aceso's CSV, or measured operators in ``weft.operator-times/1``). A profile gives the operators of its own sizes; the
 rest is modelled for the profile's device, or filled in from what was measured, and named in the notes.
-GPT-1.3B in the sizes of its profile has costs of its own (:mod:`weft.models.zoo.gpt`), measured throughout.
+GPT-1.3B in the sizes of its profile has costs of its own (:mod:`weft.models.layers.measured_gpt`), measured throughout.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from weft.models.graph.operators import OperatorError, OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.costs import LayerCost, require_possible
 from weft.models.layers.layering import in_order, is_chain, layers_of
+from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel
 from weft.models.spec.huggingface import read_config
+from weft.models.spec.model_sections import ConfigModel, ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.section import Section
-from weft.models.spec.sections import ConfigModel, ExplicitModel, GraphModel, Spec, Training
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError, named_file, path_in
 from weft.models.times.measured_times import load_times
 from weft.models.times.operator_times import OperatorTime, OperatorTimes
@@ -81,7 +82,7 @@ def _graph(spec: Spec) -> OperatorGraph:
 
 def uses_measured_gpt(spec: Spec) -> bool:
     """Whether the model is a plain GPT whose costs, memory included, are a profile's
-    (:func:`weft.models.zoo.gpt.gpt_layers`).
+    (:func:`weft.models.layers.measured_gpt.gpt_layers`).
 
     Where a device is named, GPUs may compute together, and the memory of all placements is counted alike.
     """

@@ -5,8 +5,8 @@ They are further chains for the schedule search: a stage's forward takes what th
 second forwards too and has the recompute buffer as workspace; what is offloaded leaves and comes back beside the
 computation, as blocks and transfers (:mod:`weft.solver.offload`). So search and judge see all of it.
 
-A plan is made for a bottleneck, not for a schedule: how much room the copies and the messages that travel need so that
-nobody waits, only schedules tell. So there are several plans, with more or less room, with and without offloading.
+A plan is made for a bottleneck, not for a schedule: how much room copies and messages on their way need so that nothing
+waits, only schedules show. So there are several plans, with more or less room, with and without offloading.
 
 What a stage receives is never offloaded: it lies in its receive buffer until the stage is done with it.
 """
@@ -20,24 +20,24 @@ from itertools import pairwise
 from weft.models.candidates.build import Candidate, StageRow, bytes_per_parameter, candidates
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
 from weft.models.candidates.memory_chains import graph_chain
-from weft.models.candidates.split import NoSplit
+from weft.models.candidates.stage_split import NoSplit
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, explicit_layers, require_possible
-from weft.models.spec.sections import ExplicitModel, Spec, Training
+from weft.models.layers.measured_gpt import DEFAULT_PROFILE
+from weft.models.spec.model_sections import ExplicitModel
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
-from weft.models.zoo.gpt import DEFAULT_PROFILE
 from weft.solver.cpsat.solve import Budget
 from weft.solver.offload import Offload, with_offloads
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode
-from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
-from weft.solver.placement.shares import part_of
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode
+from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
 
-#: Seconds for the first plan, where nobody says, and the gap at which a plan is good enough to be scheduled.
+#: Seconds for the first plan, where none is given, and the gap at which a plan is good enough to be scheduled.
 _TIME, _GAP = 20.0, 2e-3
-#: For which room there are plans: micro-batches ahead, copies; with and without offloading. The first asks for least.
+#: The room that plans leave: micro-batches ahead, copy buffers; with and without offloading. The first needs least.
 _OFFLOADING, _RECOMPUTING = ((0, 2), (0, 3), (1, 3)), ((0, 2), (1, 2))
 #: Seconds that the blocks around a copy hold their GPU: the clock's tick.
 _MOMENT = 1e-9
@@ -72,7 +72,8 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
     them, or all where no other follows. Ctrl-C ends with those that were found.
 
     Raises :class:`~weft.models.spec.spec.SpecError` where the spec has no such placement, and
-    :class:`~weft.solver.placement.memory.search.NoMemoryPlan` where none fits or (then of its subclass) none was found.
+    :class:`~weft.solver.placement.memory.plan_memory.NoMemoryPlan` where none fits or (then of its subclass) none was
+    found.
     """
     whole = Budget(seconds=time_limit)
     made = _Chain(spec)
@@ -81,17 +82,17 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
         kinds.insert(0, (frozenset({"recompute", "offload"}), _OFFLOADING))
     found: list[MemoryPlan] = []
     refusals: list[NoMemoryPlan] = []
-    bound = 0  # of the first question, which asks for least
+    bound = 0  # of the first plan, which needs least room
     left = sum(len(rooms) if every else 1 for _, rooms in kinds)
     for modes, rooms in kinds:
-        for ahead, copies in rooms if every else rooms[:1]:
+        for ahead, copy_buffers in rooms if every else rooms[:1]:
             share = 1 / left if found or left == 1 else 0.5
             left -= 1
             if whole.spent and found:
                 break
             try:
-                with part_of(whole, share) as part:
-                    plan = plan_memory(made.problem(modes, ahead, copies), gap=_GAP, at_least=bound, budget=part)
+                with whole.part(share) as part:
+                    plan = plan_memory(made.problem(modes, ahead, copy_buffers), gap=_GAP, at_least=bound, budget=part)
             except NoMemoryPlan as error:
                 refusals.append(error)
                 break  # the others of this kind ask for more
@@ -118,7 +119,7 @@ def decided_least_period(spec: Spec) -> float:
 
 
 class _Chain:
-    """The spec's operators in a row, and the cluster that they are put on."""
+    """The spec's operators in their order, and the cluster that they are put on."""
 
     def __init__(self, spec: Spec) -> None:
         run = spec.run
@@ -141,8 +142,8 @@ class _Chain:
         # A stage's passes need what the neediest of its layers needs for a moment; here every stage is given the most.
         self.passing = max(max(layer.workspace_forward, layer.workspace_backward) for layer in layers)
 
-    def problem(self, modes: frozenset[Mode], ahead: int, copies: int) -> MemoryProblem:
-        """The question to the planner, with ``modes`` allowed beside keeping, and this room."""
+    def problem(self, modes: frozenset[Mode], ahead: int, copy_buffers: int) -> MemoryProblem:
+        """The planner's problem, with ``modes`` allowed beside keeping, and this room."""
         largest = max(op.output for op in self.operators) or 1
         network = self.cluster.network  # the planner knows one link: of the two the faster, so that its bound holds
         fastest = min(network.near.seconds(largest), network.far.seconds(largest))
@@ -150,7 +151,7 @@ class _Chain:
             self.operators, self.spec.cluster.gpus, max(0, self.cluster.available[0] - self.passing),
             copy_bandwidth=self.spec.cluster.host_bandwidth or 1.0,
             link_bandwidth=largest / max(1e-12, fastest), modes=modes,
-            micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copies, ahead=ahead)
+            micro_batches=self.spec.micro_batches, inputs_stay=True, copy_buffers=copy_buffers, ahead=ahead)
 
     def candidate(self, plan: MemoryPlan) -> Candidate:
         """The placement that ``plan`` is."""

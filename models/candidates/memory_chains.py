@@ -1,109 +1,26 @@
-"""Chains of operators whose memory can be decided: from a profile, and from an operator graph with times.
-
-Profiles give one row an operator of a layer; repeated, they are the whole model as the profiler ran it. Times of
-micro-batches beyond the largest measured lie on the line through the two largest.
-"""
+"""Chains of operators whose memory can be decided, from an operator graph with times."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 from weft.models.graph.operators import OperatorGraph
 from weft.models.times.operator_times import OperatorTime
-from weft.models.times.profiles import PROFILES, Operator, shipped_profile
-from weft.solver.placement.memory.problem import ChainOperator
+from weft.solver.placement.memory.plan import ChainOperator
 
-__all__ = ["graph_chain", "profile_chain", "profile_rows", "wider_gpt"]
+__all__ = ["STATE", "graph_chain"]
 
 #: Bytes of weight, gradient and Adam's state (a master copy and two moments in fp32) for each byte of an fp16 weight.
 STATE = 8
-_LAYERS = {"gpt-1.3b-v100": (24, 0), "t5-770m-v100": (24, 24)}
-
-
-def profile_chain(name: str, micro_batch_size: int, *, layers: tuple[int, int] | None = None,
-                  rows: Mapping[str, Operator] | None = None, state: int = STATE) -> list[ChainOperator]:
-    """The chain of a shipped profile (a name in ``PROFILES``): its ``layers`` of encoder and decoder, default the
-    model's own. ``rows`` replaces the profile's (:func:`wider_gpt`)."""
-    rows = rows or profile_rows(name, micro_batch_size)
-    encoder, decoder = layers or _LAYERS[name]
-    order = list(rows)
-    chain: list[ChainOperator] = []
-
-    def add(names: Iterable[str], layer: str) -> None:
-        chain.extend(_operator(rows[row], layer, state) for row in names)
-
-    def block(prefix: str) -> list[str]:
-        return [row for row in order if row.startswith(prefix) and not row.endswith("final-layernorm")]
-
-    add(["encoder-embedding"], "embedding")
-    for i in range(encoder):
-        add(block("enc-"), f"encoder{i}")
-    if decoder:
-        add(["enc-final-layernorm", "decoder-embedding"], "bridge")
-        for i in range(decoder):
-            add(block("dec-"), f"decoder{i}")
-    add([row for row in order if row in ("final-layernorm", "dec-final-layernorm") or row.endswith("post-process")],
-        "head")
-    return chain
-
-
-def profile_rows(name: str, micro_batch_size: int) -> Mapping[str, Operator]:
-    """The rows of a shipped profile at any micro-batch size: measured ones; else times on the line through the two
-    sizes measured next to it, and sizes in proportion."""
-    sizes = sorted(PROFILES[name])
-    if micro_batch_size in sizes:
-        return shipped_profile(name, micro_batch_size)
-    above = next((i for i, size in enumerate(sizes) if size > micro_batch_size), len(sizes) - 1)
-    low, high = sizes[max(1, above) - 1], sizes[max(1, above)]
-    share, factor = (micro_batch_size - low) / (high - low), micro_batch_size / high
-    before, behind = shipped_profile(name, low), shipped_profile(name, high)
-
-    def time(row: str, field: str) -> float:
-        first, second = getattr(before[row], field), getattr(behind[row], field)
-        return float(max(first, first + share * (second - first)))
-
-    return {row: replace(op, forward=time(row, "forward"), backward=time(row, "backward"),
-                         input_bytes=round(op.input_bytes * factor), output_bytes=round(op.output_bytes * factor),
-                         activation_bytes=round(op.activation_bytes * factor)) for row, op in behind.items()}
-
-
-def wider_gpt(rows: Mapping[str, Operator], factor: float) -> dict[str, Operator]:
-    """The rows of a GPT whose hidden size is ``factor`` times that of ``rows``, with as many heads, by arithmetic.
-
-    Matrix products grow with the square in time and weights, what works on scores (as many as before) does not grow,
-    the rest is in proportion. Nothing of it is measured.
-    """
-    grown: dict[str, Operator] = {}
-    for name, op in rows.items():
-        scores = any(word in name for word in ("softmax", "attention-dropout")) and "post" not in name
-        square = any(word in name for word in ("qkv", "dense", "GEMM"))
-        time = 1.0 if scores else factor**2 if square else factor
-        held = 1.0 if scores or "score" in name or "post-process" in name else factor
-        grown[name] = replace(op, forward=op.forward * time, backward=op.backward * time,
-                              weights_bytes=round(op.weights_bytes * (factor**2 if square else factor)),
-                              activation_bytes=round(op.activation_bytes * held),
-                              output_bytes=round(op.output_bytes * held))
-    return grown
-
-
-def _operator(row: Operator, layer: str, state: int) -> ChainOperator:
-    # A dropout keeps a mask of one byte beside every two of its output; an embedding ends with one.
-    masked = "dropout" in row.name or "embedding" in row.name
-    own = row.activation_bytes * 2 // 3 if masked else row.activation_bytes
-    return ChainOperator(
-        f"{layer}.{row.name}", round(row.forward * 1e9), round(row.backward * 1e9), row.activation_bytes,
-        row.output_bytes, max(0, row.output_bytes - own), row.weights_bytes, state * row.weights_bytes,
-        kind=row.name, layer=layer)
 
 
 def graph_chain(graph: OperatorGraph, times: Mapping[str, OperatorTime], *,
                 state: float = STATE) -> list[ChainOperator]:
     """The operators of ``graph`` in a row, in its order; ``state``: bytes held for each byte of parameters.
 
-    A tensor that anybody keeps is kept by who makes it (a tensor from outside, by who reads it first). What an operator
-    passes on is every tensor that a later one reads. A parameter that several hold is counted with each.
+    A tensor that any operator keeps is kept by its producer (a tensor from outside: by its first reader). What an
+    operator passes on is every tensor that a later one reads. A parameter that several hold is counted with each.
     """
     order = [graph.by_name[name] for name in graph.order]
     position = {op.name: k for k, op in enumerate(order)}

@@ -14,14 +14,15 @@ from dataclasses import replace
 
 from weft.models.candidates.build import bytes_per_parameter
 from weft.models.candidates.family_costs import device_of, family_costs
-from weft.models.candidates.placing import Hardware, Replicas, by_layer, by_operator, placement_problem
+from weft.models.candidates.placing import Hardware, Replicas, TrainingState, by_layer, by_operator, placement_problem
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
 from weft.models.layers.collectives import collective_time, point_to_point
 from weft.models.layers.layering import in_order
+from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
-from weft.models.spec.sections import ExplicitModel, GraphModel, Spec, Training
+from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.models.times.roofline import Roofline
 from weft.solver.placement.problem import PlacementError, PlacementProblem
@@ -50,13 +51,12 @@ def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = Fal
     kinds = Counter(zip(cluster.memory, cluster.available, strict=True))
     hardware = [Hardware("gpu" if len(kinds) == 1 else f"gpu {format_bytes(memory)}", count, available, costs.times)
                 for (memory, available), count in kinds.items()]
-    training = isinstance(spec.run, Training)
     gradient = spec.run.gradient_bytes if isinstance(spec.run, Training) else 0
+    state = TrainingState(bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient)
     return replace(placement_problem(
         costs.graph, hardware, lambda size: max(network.near.seconds(size), network.far.seconds(size)),
         parts=by_layer(costs.graph) if whole_layers else by_operator(costs.graph),
-        state_per_parameter=bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient_per_parameter=gradient,
-        micro_batches=spec.micro_batches, training=training,
+        training=state if isinstance(spec.run, Training) else None, micro_batches=spec.micro_batches,
         replicas=_replicas(spec, costs.graph.parameter_count() * gradient, len(kinds)) if replicate else ()),
         name=spec.name + (", every transfer as between machines" if spec.cluster.machines > 1 else ""))
 
@@ -114,7 +114,8 @@ def graph_problem(graph: OperatorGraph, devices: Mapping[str, tuple[int, float |
         limit = device.memory - _RESERVE if memory is None else int(memory)
         hardware.append(Hardware(name, count, limit, Roofline(device).times(graph), first.link / device.link))
     stored = round(graph.parameter_bytes() / max(1, graph.parameter_count()))
+    trains = any(operator.input_grad or operator.weight_grad for operator in graph.operators)
     return placement_problem(
         graph, hardware, lambda size: point_to_point(size, first).seconds,
-        parts=by_layer(graph) if whole_layers else by_operator(graph), state_per_parameter=stored + _OPTIMIZER,
-        training=any(operator.input_grad or operator.weight_grad for operator in graph.operators))
+        parts=by_layer(graph) if whole_layers else by_operator(graph),
+        training=TrainingState(stored + _OPTIMIZER) if trains else None)

@@ -23,7 +23,7 @@ from weft.models.graph.operators import OperatorGraph
 from weft.models.times.operator_times import OperatorTime
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 
-__all__ = ["Hardware", "Replicas", "by_layer", "by_operator", "placement_problem"]
+__all__ = ["Hardware", "Replicas", "TrainingState", "by_layer", "by_operator", "placement_problem"]
 
 #: Parts by name: the names of their operators.
 Parts = Mapping[str, Sequence[str]]
@@ -50,6 +50,18 @@ class Replicas:
     all_reduce: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingState:
+    """Bytes that training holds for one parameter beside the parameter itself: gradient and optimizer state (``held``),
+    and of these the ``gradient``, which replicas of a stage add up."""
+
+    held: int = 0
+    gradient: int = 0
+
+
+_NO_STATE = TrainingState()
+
+
 def by_operator(graph: OperatorGraph) -> dict[str, tuple[str, ...]]:
     """Every operator by itself."""
     return {operator.name: (operator.name,) for operator in graph.operators}
@@ -64,14 +76,12 @@ def by_layer(graph: OperatorGraph) -> dict[str, tuple[str, ...]]:
 
 
 def placement_problem(graph: OperatorGraph, hardware: Sequence[Hardware], seconds: Callable[[int], float], *,
-                      parts: Parts | None = None, state_per_parameter: int = 0, gradient_per_parameter: int = 0,
-                      micro_batches: int | None = None, training: bool = True, replicas: Sequence[Replicas] = ()
-                      ) -> PlacementProblem:
+                      parts: Parts | None = None, training: TrainingState | None = _NO_STATE,
+                      micro_batches: int | None = None, replicas: Sequence[Replicas] = ()) -> PlacementProblem:
     """The placement problem of one micro-batch of ``graph``; times in seconds, memory in bytes.
 
     ``seconds(n)``: how long n bytes travel between two devices. ``parts`` (default: by operator) hold every operator
-    once. ``state_per_parameter``: bytes of gradient and optimizer state of one parameter beside its own;
-    ``gradient_per_parameter``: of the gradient alone, which ``replicas`` of a stage add up.
+    once. ``training``: what it holds (``None``: inference, which keeps nothing).
 
     Raises :class:`~weft.solver.placement.problem.PlacementError` for parts that leave an operator out or name it twice,
     for parts that wait for each other in a circle, an operator without a time, or one that no kind of device runs.
@@ -88,12 +98,12 @@ def placement_problem(graph: OperatorGraph, hardware: Sequence[Hardware], second
             raise PlacementError(f"part {name!r} has operators of several colocation classes "
                                  f"({', '.join(sorted(map(str, classes)))}); make them one, or cut the part")
         resident = (graph.parameter_bytes(operators) + graph.constant_bytes(operators)
-                    + graph.parameter_count(operators) * (state_per_parameter if training else 0))
+                    + graph.parameter_count(operators) * (0 if training is None else training.held))
         nodes.append(Node(
             name, tuple(_time(graph, operators, hard) for hard in hardware), resident,
-            graph.saved_bytes(operators) if training else 0, next(iter(classes), None),
-            gradient=graph.parameter_count(operators) * gradient_per_parameter if training else 0,
-            forward=_forward(operators, hardware[0].times, training),
+            0 if training is None else graph.saved_bytes(operators), next(iter(classes), None),
+            gradient=0 if training is None else graph.parameter_count(operators) * training.gradient,
+            forward=1.0 if training is None else _forward(operators, hardware[0].times),
             parameters=tuple({parameter.name: parameter.count for operator in operators
                               for parameter in graph.by_name[operator].parameters}.items())))
     degrees = tuple(Degree(some.devices, tuple(
@@ -136,10 +146,8 @@ def _time(graph: OperatorGraph, operators: Sequence[str], hard: Hardware) -> flo
     return total
 
 
-def _forward(operators: Sequence[str], times: Mapping[str, OperatorTime], training: bool) -> float:
+def _forward(operators: Sequence[str], times: Mapping[str, OperatorTime]) -> float:
     """The forward's share of a part's time; where it takes none, as if its backward were two forwards."""
-    if not training:
-        return 1.0
     ahead = sum(times[name].forward for name in operators)
     total = ahead + sum(times[name].input_grad + times[name].weight_grad for name in operators)
     return ahead / total if total else 1 / 3

@@ -8,14 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from weft.models.layers.costs import LayerCost
 
-__all__ = ["Backward", "StageCost", "Stages", "peak_bytes", "static_bytes"]
+__all__ = ["SHAPES", "Backward", "MemoryRule", "Shape", "StageCost", "Stages", "peak_bytes", "stage_device",
+           "static_bytes"]
 
+Shape: TypeAlias = Literal["chain", "v", "loop"]
+#: In which every stage runs on one GPU.
+SHAPES: tuple[Shape, ...] = get_args(Shape)
 #: ``full``: one backward block. ``split``: input gradient and weight gradient apart. ``none``: inference.
 Backward: TypeAlias = Literal["full", "split", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRule:
+    """What stages need of a GPU's memory, beside what their layers say.
+
+    ``bytes_per_parameter``: parameter, gradient and optimizer state. ``reserve``: bytes of every GPU kept free.
+    """
+
+    backward: Backward = "full"
+    bytes_per_parameter: int = 16
+    reserve: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +73,14 @@ class StageCost:
         return max(0, max(0, more) + self.workspace_backward, more + self.workspace_weight_grad)
 
 
+def stage_device(shape: Shape, gpus: int) -> tuple[int, ...]:
+    """The GPU of each stage. chain: s. v: s, or 2p - 1 - s on the way back. loop: s modulo p."""
+    down = tuple(range(gpus))
+    return {"chain": down, "v": down + down[::-1], "loop": down + down}[shape]
+
+
 class Stages:
-    """All stages that ``layers`` can be cut into, made as they are asked for."""
+    """All stages that ``layers`` can be cut into, each made on first use."""
 
     def __init__(self, layers: Sequence[LayerCost]) -> None:
         self.layers = tuple(layers)

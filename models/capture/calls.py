@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from weft.models.capture.exported import Exported, Meta, Named, Ref, Step
-from weft.models.times.operator_costs import mutated, storage
+from weft.models.capture.operator_costs import mutated, storage
 
 __all__ = ["Call", "Run", "follow"]
 

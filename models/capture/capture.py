@@ -2,11 +2,10 @@
 
 Each call of the exported program becomes one operator, named as in the program (``print(exported_program)``); what a
 call reads, keeps and gives is seen in a run on fake tensors (:mod:`weft.models.capture.calls`), what it costs is
-counted by :mod:`weft.models.times.operator_costs`. A view of a parameter is the parameter. An operator that reads a
+counted by :mod:`weft.models.capture.operator_costs`. A view of a parameter is the parameter. An operator that reads a
 tensor after it was changed in place also reads what changed it. Only linear layers of ``torch.nn`` say what their
-weight gradient needs
-later: they are what the executor defers. Saved tensors are those of a CPU: other devices choose other kernels, mostly
-for attention and dropout, and a note says so. Recomputation that the model's own code asks for
+weight gradient needs later: they are what the executor defers. Saved tensors are those of a CPU: other devices choose
+other kernels, mostly for attention and dropout, and a note says so. Recomputation that the model's own code does
 (``torch.utils.checkpoint``) is not followed: export writes its operators like any others, and what to recompute is for
 the placement to decide.
 """
@@ -25,8 +24,8 @@ import torch
 from weft.models.capture.calls import Call, Run, follow
 from weft.models.capture.exported import Exported, ExportError
 from weft.models.capture.exported_file import read_exported
+from weft.models.capture.operator_costs import CallCost, call_cost, mutated, storage
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
-from weft.models.times.operator_costs import CallCost, call_cost, mutated, storage
 
 __all__ = ["capture_file", "capture_module", "operator_graph", "save_exported", "signature"]
 

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from weft.models.capture.calls import Call, Run
 from weft.models.capture.capture import signature
-from weft.models.times.operator_costs import mutated
+from weft.models.capture.operator_costs import mutated
 
 __all__ = ["Trial", "distinct_calls", "shapes_text"]
 

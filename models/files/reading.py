@@ -46,7 +46,7 @@ def read_bytes(path: str | os.PathLike[str], most: int, what: str, refuse: Calla
             data = stream.read(most + 1)
     except OSError as error:
         raise refuse(f"{where}: cannot be read: {error.strerror or error}") from None
-    if len(data) > most:  # it grew, or its size is not told (/proc)
+    if len(data) > most:  # it grew, or has no size (/proc)
         raise refuse(f"{where}: is larger than {most // 1024**2} MiB, which {what} is not")
     return data
 

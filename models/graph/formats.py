@@ -1,4 +1,4 @@
-"""Operator graphs in other people's JSON, read as placement problems.
+"""Operator graphs in the JSON of other tools, read as placement problems.
 
 Two formats, told apart by their fields: that of msr-fiddle/dnn-partitioning (Tarnawski et al., NeurIPS 2020: one
 latency on an accelerator and one on a CPU for each node) and that of msr-fiddle/piper (Tarnawski et al., NeurIPS 2021:

@@ -135,7 +135,7 @@ def _with_bases(graph: OperatorGraph, made: Mapping[str, Tensor], names: Iterabl
 
 
 def _passing(graph: OperatorGraph, part: Operator, kept: set[str]) -> int:
-    """What is there only while ``part`` runs: its workspace, and what it reads and gives if nobody keeps it."""
+    """What is there only while ``part`` runs: its workspace, and what it reads and gives unless that is kept."""
     here = {key: graph.tensors[key] for key in (*part.inputs, *(tensor.name for tensor in part.outputs))}
     return part.workspace + sum(tensor.bytes for key, tensor in here.items() if tensor.base is None and key not in kept)
 

@@ -32,7 +32,7 @@ class OperatorError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one pass of an operator asks of a device: floating-point operations, and bytes of memory traffic."""
+    """What one pass of an operator takes of a device: floating-point operations, and bytes of memory traffic."""
 
     flops: float = 0
     bytes_read: int = 0
@@ -106,7 +106,7 @@ class Operator:
     ``deferred``: of those, the names that its weight gradient needs when it runs after the input gradient, beside the
     gradients of its outputs; ``None`` where the weight gradient is computed in the input-gradient pass.
     ``workspace``: bytes needed only while a pass of it runs, beside all tensors named here.
-    ``constants``: what it holds beside its parameters and nobody trains (running statistics, frozen weights).
+    ``constants``: what it holds beside its parameters and is not trained (running statistics, frozen weights).
     ``layer``: the layer it belongs to, for reports and for cuts that respect layers. ``colocate``: operators with the
     same word share a device. ``devices``: kinds of device it can run on; ``None`` is all kinds.
     """

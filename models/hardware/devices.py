@@ -73,8 +73,9 @@ class DeviceType:
     origin: str
 
 
-#: Fitted by experiments/models/roofline.py on T5-770M, micro-batches of 1, 2, 4 and 8 (roofline.json beside it), but
-#: for fused attention and convolutions, which the profiles do not have: those are assumed.
+#: Fitted by experiments/models/roofline.py on T5-770M, micro-batches of 1, 2, 4 and 8
+#: (experiments/results/roofline.json), but for fused attention and convolutions, which the profiles do not have: those
+#: are assumed.
 _V100_REACH: Mapping[tuple[KernelClass, Pass], Reach] = {
     ("gemm", "forward"): Reach(0.6824, 0.2104), ("gemm", "backward"): Reach(0.7983, 0.3503),
     ("bmm", "forward"): Reach(0.2662, 0.7676), ("bmm", "backward"): Reach(0.2995, 1.0),

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weft.models.files.limits import MAX_MODEL_BYTES
+from weft.models.spec.model_sections import ExplicitModel, LayerSpec
 from weft.models.spec.quantities import LONGEST
-from weft.models.spec.sections import ExplicitModel, LayerSpec
 from weft.models.spec.spec import SpecError
 
 __all__ = ["LayerCost", "accumulated", "explicit_layers", "recomputed", "require_possible"]
@@ -33,7 +33,7 @@ class LayerCost:
     forward: float
     #: The whole backward; 0 in inference.
     backward: float
-    #: The two parts of the backward, ``None`` where nobody says what they are; to 1 ns they add up to it.
+    #: The two parts of the backward, ``None`` where they are not known; to 1 ns they add up to it.
     input_grad: float | None
     weight_grad: float | None
     parameters: int

@@ -5,7 +5,7 @@ Operators of one ``layer`` stay together, in the order in which the graph lists 
 in between (:func:`is_chain` says whether none does). That is what a pipeline of a chain of stages does; stages
 that run beside each other are for a placement of the graph itself.
 
-Memory is counted by storage. What several layers keep (an encoder's output) or hold (a tied table) is told apart in
+Memory is counted by storage. What several layers keep (an encoder's output) or hold (a tied table) is listed in
 ``LayerCost.shared_activations`` and ``shared_parameters``, so that a stage with several of them counts it once.
 """
 
@@ -105,14 +105,14 @@ def layers_of(graph: OperatorGraph, times: Mapping[str, OperatorTime], *, traini
 def _signature(graph: OperatorGraph, operators: Sequence[Operator], times: Mapping[str, OperatorTime],
                keepers: Mapping[str, int], holders: Mapping[str, int]) -> object:
     """Equal for layers that cost the same because they differ in names only; but for the names of what they keep or
-    hold with others, which their costs tell."""
+    hold with others, which their costs say."""
     number: dict[str, int] = {}
     weights: dict[str, int] = {}
     facts: list[object] = []
     inside = {operator.name for operator in operators}
 
-    def told(name: str) -> int:
-        """The number of a tensor, told of on its first occurrence."""
+    def mark(name: str) -> int:
+        """The number of a tensor; its facts are listed on its first occurrence."""
         if name in number:
             return number[name]
         number[name] = place = len(number)
@@ -121,13 +121,13 @@ def _signature(graph: OperatorGraph, operators: Sequence[Operator], times: Mappi
         source = None if producer is None else graph.by_name[producer]
         facts.append((place, tensor.bytes, tensor.dtype, producer in inside, name in graph.outputs,
                       source is not None and bool(source.input_grad or source.weight_grad),
-                      inside.issuperset(graph.readers[name]), told(graph.storage(name)) if tensor.base else place))
+                      inside.issuperset(graph.readers[name]), mark(graph.storage(name)) if tensor.base else place))
         return place
 
     for operator in operators:
-        facts.append((tuple(map(told, operator.inputs)), tuple(told(tensor.name) for tensor in operator.outputs),
-                      tuple(told(tensor.name) for tensor in operator.internal), tuple(map(told, operator.keeps)),
-                      None if operator.deferred is None else tuple(map(told, operator.deferred)), operator.workspace,
+        facts.append((tuple(map(mark, operator.inputs)), tuple(mark(tensor.name) for tensor in operator.outputs),
+                      tuple(mark(tensor.name) for tensor in operator.internal), tuple(map(mark, operator.keeps)),
+                      None if operator.deferred is None else tuple(map(mark, operator.deferred)), operator.workspace,
                       tuple((p.count, p.bytes, weights.setdefault(p.name, len(weights)),
                              p.name if holders[p.name] > 1 else "") for p in operator.parameters),
                       operator.input_grad is None, operator.weight_grad is None, times[operator.name]))

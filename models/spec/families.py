@@ -6,12 +6,12 @@ the field's own; published sizes are in :mod:`weft.models.zoo.published`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import Discriminator, Field, model_validator
 
 from weft.models.files.limits import MAX_LAYERS, MAX_PIXELS, MAX_ROWS, MAX_SEQUENCE, MAX_VOCABULARY, MAX_WIDTH
-from weft.models.spec.section import Section, refuse
+from weft.models.spec.base import Section, refuse
 
 __all__ = ["FAMILIES", "DlrmModel", "EvoformerModel", "FamilyModel", "FlavaModel", "GptModel", "MmtModel", "MoeModel",
            "ResNetModel", "SwinModel", "T5Model", "UnoModel"]
@@ -289,5 +289,4 @@ FamilyModel: TypeAlias = Annotated[
 
 #: The families by the name a spec gives them.
 FAMILIES: dict[str, type[Section]] = {
-    "gpt": GptModel, "moe": MoeModel, "t5": T5Model, "flava": FlavaModel, "mmt": MmtModel, "swin": SwinModel,
-    "evoformer": EvoformerModel, "dlrm": DlrmModel, "uno": UnoModel, "resnet": ResNetModel}
+    get_args(model.model_fields["family"].annotation)[0]: model for model in get_args(get_args(FamilyModel)[0])}

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from weft.models.files.limits import MAX_CONFIG_BYTES, MAX_WIDTH
 from weft.models.files.reading import read_text
+from weft.models.spec.base import Section
 from weft.models.spec.families import FlavaModel, GptModel, MoeModel, ResNetModel, SwinModel, T5Model
-from weft.models.spec.section import Section
 from weft.solver.io.entries import show
 
 __all__ = ["ConfigError", "known_types", "model_of_config", "read_config"]
@@ -71,7 +71,7 @@ def model_of_config(config: object, *, sequence: int | None = None, where: str =
 
 
 class _Config:
-    """The keys of a config, asked for by name and kind."""
+    """The keys of a config, read by name and kind."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
         self.values, self.where = values, where
@@ -124,12 +124,12 @@ class _Config:
 
 
 def _gpt2(c: _Config, sequence: int | None) -> Section:
-    hidden, places = c.number("n_embd", default=768), c.number("n_positions", "n_ctx", default=1024)
+    hidden, positions = c.number("n_embd", default=768), c.number("n_positions", "n_ctx", default=1024)
     return GptModel(
         family="gpt", layers=c.number("n_layer", default=12), hidden=hidden, heads=c.number("n_head", default=12),
-        vocabulary=c.number("vocab_size", default=50257), sequence=_at_most(c, sequence, places), max_positions=places,
-        feed_forward=c.number("n_inner", default=4 * hidden), tied=c.flag("tie_word_embeddings", True),
-        activation=c.activation("activation_function", "gelu_new"))
+        vocabulary=c.number("vocab_size", default=50257), sequence=_at_most(c, sequence, positions),
+        max_positions=positions, feed_forward=c.number("n_inner", default=4 * hidden),
+        tied=c.flag("tie_word_embeddings", True), activation=c.activation("activation_function", "gelu_new"))
 
 
 def _gpt_neox(c: _Config, sequence: int | None) -> Section:
@@ -142,7 +142,7 @@ def _gpt_neox(c: _Config, sequence: int | None) -> Section:
         activation=c.activation("hidden_act", "gelu"), dropout=False)
 
 
-def _llama_fields(c: _Config, sequence: int | None, places: int, kv_heads: int | None) -> dict[str, Any]:
+def _llama_fields(c: _Config, sequence: int | None, positions: int, kv_heads: int | None) -> dict[str, Any]:
     heads = c.number("num_attention_heads", default=32)
     gated = {"silu": "swiglu", "swish": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu"}
     head_size = c.values.get("head_dim")
@@ -152,7 +152,7 @@ def _llama_fields(c: _Config, sequence: int | None, places: int, kv_heads: int |
         "layers": c.number("num_hidden_layers", default=32), "hidden": c.number("hidden_size", default=4096),
         "heads": heads, "kv_heads": c.number("num_key_value_heads", default=kv_heads or heads),
         "vocabulary": c.number("vocab_size", default=32000),
-        "sequence": sequence or c.number("max_position_embeddings", default=places),
+        "sequence": sequence or c.number("max_position_embeddings", default=positions),
         "feed_forward": c.number("intermediate_size", default=11008), "positions": "rotary", "norm": "rms_norm",
         "activation": c.activation("hidden_act", "silu", gated), "bias": False,
         "head_size": None if head_size is None else c.number("head_dim"),
@@ -215,15 +215,15 @@ def _flava(c: _Config, sequence: int | None) -> Section:
     if len(widths) > 1:
         raise ConfigError(f"{c.where}: hidden_size is {', '.join(map(str, sorted(widths)))} in text_config, "
                           "image_config and multimodal_config, towers of one width are known")
-    places = text.number("max_position_embeddings", default=512)
+    positions = text.number("max_position_embeddings", default=512)
     return FlavaModel(
         family="flava", text_layers=text.number("num_hidden_layers", default=12),
         image_layers=image.number("num_hidden_layers", default=12),
         fusion_layers=fusion.number("num_hidden_layers", default=6), hidden=widths.pop(),
         heads=text.number("num_attention_heads", default=12),
         feed_forward=text.number("intermediate_size", default=3072),
-        vocabulary=text.number("vocab_size", default=30522), max_positions=places,
-        sequence=_at_most(c, sequence, places) if sequence else 77, image=image.number("image_size", default=224),
+        vocabulary=text.number("vocab_size", default=30522), max_positions=positions,
+        sequence=_at_most(c, sequence, positions) if sequence else 77, image=image.number("image_size", default=224),
         patch=image.number("patch_size", default=16))
 
 
@@ -248,10 +248,10 @@ def _classes(c: _Config, default: int) -> int:
     return len(labels) if isinstance(labels, dict) and labels else c.number("num_labels", default=default)
 
 
-def _at_most(c: _Config, sequence: int | None, places: int) -> int:
-    if sequence is not None and sequence > places:
-        raise ConfigError(f"{c.where}: has {places} positions, but the sequence is {sequence}")
-    return sequence or places
+def _at_most(c: _Config, sequence: int | None, positions: int) -> int:
+    if sequence is not None and sequence > positions:
+        raise ConfigError(f"{c.where}: has {positions} positions, but the sequence is {sequence}")
+    return sequence or positions
 
 
 def _no_sequence(c: _Config, sequence: int | None) -> None:

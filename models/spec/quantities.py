@@ -54,8 +54,8 @@ class _Unit(NamedTuple):
 
     def _some(self, finest: int) -> str:
         """Looks ahead for a digit that is not 0 where it is worth one of the smallest unit or more."""
-        places = finest - self.digits
-        return r"(?=[0_]*[1-9]" + (rf"|[0_]*\.0{{0,{places - 1}}}[1-9]" if places else "") + ")"
+        behind = finest - self.digits
+        return r"(?=[0_]*[1-9]" + (rf"|[0_]*\.0{{0,{behind - 1}}}[1-9]" if behind else "") + ")"
 
 
 def _digits(most: int) -> str:

@@ -1,6 +1,6 @@
 """Reading the file a user writes: YAML to a checked :class:`Spec`, with errors that name file, line and field.
 
-What a spec may hold is in :mod:`weft.models.spec.sections`.
+What a spec may hold is in :mod:`weft.models.spec.sections` and :mod:`weft.models.spec.model_sections`.
 """
 
 from __future__ import annotations
@@ -14,32 +14,24 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from weft.models.files.limits import MAX_MICRO_BATCHES, MAX_SPEC_BYTES
+from weft.models.files.limits import MAX_SPEC_BYTES
 from weft.models.files.reading import read_text
-from weft.models.spec.families import FAMILIES
-from weft.models.spec.sections import (
+from weft.models.spec.families import FAMILIES, GptModel
+from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
     FAMILY,
     GRAPH,
-    Cluster,
     ConfigModel,
     ExplicitModel,
-    GptModel,
     GraphModel,
-    Inference,
     LayerSpec,
-    Placement,
-    Spec,
-    Training,
     kind_of_model,
 )
-from weft.models.spec.yaml_lines import PlacedYaml, YamlError, show_path
+from weft.models.spec.sections import Cluster, Inference, Placement, Spec, Training
+from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
 
-__all__ = [
-    "MAX_MICRO_BATCHES", "Cluster", "ExplicitModel", "GptModel", "Inference", "LayerSpec", "Placement", "Spec",
-    "SpecError", "Training", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema",
-]
+__all__ = ["Spec", "SpecError", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema"]
 
 _TYPES = {
     "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
@@ -65,13 +57,13 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
     if not text.strip():
         raise SpecError(f"{where}: is empty")
     try:
-        placed = PlacedYaml(text)
+        source = LinedYaml(text)
     except YamlError as error:
         raise SpecError(f"{where}: {f'line {error.line}: ' if error.line else ''}{error}") from None
     try:
-        spec = Spec.model_validate(placed.value)
+        spec = Spec.model_validate(source.value)
     except ValidationError as error:
-        raise SpecError(_sentence(error, placed, where)) from None
+        raise SpecError(_sentence(error, source, where)) from None
     except RecursionError:
         raise SpecError(f"{where}: is nested too deeply") from None
     spec._where, spec._folder = where, folder
@@ -98,8 +90,8 @@ def named_file(spec: Spec, entry: str, name: str) -> Path:
 
 def demo_spec() -> Spec:
     """The spec of ``weft demo``, shipped with the package."""
-    source = resources.files("weft.models") / "data" / "demo.yaml"
-    return parse_spec(source.read_text(encoding="utf-8"), "demo.yaml")
+    shipped = resources.files("weft.models") / "data" / "demo.yaml"
+    return parse_spec(shipped.read_text(encoding="utf-8"), "demo.yaml")
 
 
 def spec_schema() -> dict[str, Any]:
@@ -110,19 +102,19 @@ def spec_schema() -> dict[str, Any]:
 # -- from pydantic's findings to one sentence --------------------------------------------------------------------
 
 
-def _sentence(error: ValidationError, placed: PlacedYaml, where: str) -> str:
+def _sentence(error: ValidationError, source: LinedYaml, where: str) -> str:
     """One sentence for the finding that stands first in the file; unknown keys go before what they may cause."""
-    findings = [(_rank(entry["type"]), placed.line(_place(entry)), entry) for entry in error.errors()]
+    findings = [(_rank(entry["type"]), source.line(_entry_path(entry)), entry) for entry in error.errors()]
     _, line, entry = min(findings, key=lambda finding: finding[:2])
-    path = _place(entry)
-    return f"{where}: line {line}: {_finding(entry, path, placed)}"
+    path = _entry_path(entry)
+    return f"{where}: line {line}: {_finding(entry, path, source)}"
 
 
 def _rank(kind: str) -> int:
     return {"extra_forbidden": 0, "missing": 2, "too_short": 3}.get(kind, 1)
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[str | int, ...]:
+def _entry_path(entry: Mapping[str, Any]) -> tuple[str | int, ...]:
     path = _path(entry["loc"])
     return (*path, "family") if entry["type"].startswith("union_tag") else path
 
@@ -135,20 +127,20 @@ def _path(location: tuple[int | str, ...]) -> tuple[str | int, ...]:
     return tuple(step for step in steps if step not in (EXPLICIT, CONFIG, GRAPH))
 
 
-def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], placed: PlacedYaml) -> str:
+def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], source: LinedYaml) -> str:
     kind, field, context = entry["type"], show_path(path), entry.get("ctx", {})
     if kind == "extra_forbidden":
-        return _unknown_key(path, placed)
+        return _unknown_key(path, source)
     if kind == "missing":
-        meaning = _allowed_keys(path[:-1], placed).get(str(path[-1]), "").rstrip(".")
+        meaning = _allowed_keys(path[:-1], source).get(str(path[-1]), "").rstrip(".")
         return f"{field} is missing" + (f": {meaning[0].lower()}{meaning[1:]}" if meaning else "")
     if kind.startswith("union_tag"):
-        found = "missing" if kind == "union_tag_not_found" else placed.text(path)
+        found = "missing" if kind == "union_tag_not_found" else source.text(path)
         return (f"{field} is {found}, it must be {_either(list(FAMILIES))}"
                 f"{_near(str(context.get('tag', '')), list(FAMILIES))}")
     if kind == "section":
         return (f"{field}: " if field else "") + str(context["message"])
-    found = f"{field} is {placed.text(path)}"
+    found = f"{field} is {source.text(path)}"
     if kind == "value_error":
         return f"{found}, {context['error']}"
     if kind == "literal_error":
@@ -167,21 +159,21 @@ def _finding(entry: Mapping[str, Any], path: tuple[str | int, ...], placed: Plac
     return f"{found}, it must be {_TYPES[kind]}" if kind in _TYPES else f"{found}: {entry['msg']}"
 
 
-def _unknown_key(path: tuple[str | int, ...], placed: PlacedYaml) -> str:
-    allowed, section = list(_allowed_keys(path[:-1], placed)), show_path(path[:-1])
+def _unknown_key(path: tuple[str | int, ...], source: LinedYaml) -> str:
+    allowed, section = list(_allowed_keys(path[:-1], source)), show_path(path[:-1])
     name = str(path[-1])
     return (f"{f'{section}: ' if section else ''}unknown key {name!r}{_near(name, allowed)}"
             f"; the keys are {', '.join(allowed)}")
 
 
-def _allowed_keys(path: tuple[str | int, ...], placed: PlacedYaml) -> dict[str, str]:
+def _allowed_keys(path: tuple[str | int, ...], source: LinedYaml) -> dict[str, str]:
     """The keys of the section at ``path`` and what they mean."""
     sections: dict[tuple[str, ...], type[BaseModel]] = {
         (): Spec, ("cluster",): Cluster, ("training",): Training, ("inference",): Inference,
         ("placement",): Placement, ("model", "layers"): LayerSpec}
     names = tuple(step for step in path if isinstance(step, str))
     if names == ("model",):
-        model = placed.value["model"]
+        model = source.value["model"]
         kinds: dict[str, type[BaseModel]] = {EXPLICIT: ExplicitModel, CONFIG: ConfigModel, GRAPH: GraphModel}
         section = kinds.get(kind_of_model(model)) or FAMILIES.get(str(model.get("family")), GptModel)
     else:

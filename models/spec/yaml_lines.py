@@ -12,7 +12,7 @@ import yaml
 
 from weft.models.files.limits import MAX_DEPTH, MAX_ENTRIES
 
-__all__ = ["Path", "PlacedYaml", "YamlError", "show_path"]
+__all__ = ["Path", "LinedYaml", "YamlError", "show_path"]
 
 #: Keys and indices from the top of the file to an entry.
 Path: TypeAlias = Sequence[str | int]
@@ -26,7 +26,7 @@ class YamlError(ValueError):
         self.line = line
 
 
-class PlacedYaml:
+class LinedYaml:
     """One YAML document whose top is a mapping. Raises :class:`YamlError`."""
 
     def __init__(self, text: str) -> None:
@@ -53,8 +53,8 @@ class PlacedYaml:
 
     def line(self, path: Path) -> int:
         """The line of the entry at ``path``, or of the closest one above it that is written in the file."""
-        found = self._walk(path)[1]
-        return int(found.start_mark.line) + 1
+        _, at, _ = self._descend(path)
+        return int(at.start_mark.line) + 1
 
     def text(self, path: Path) -> str | None:
         """What is written at ``path``, if it is a plain value, cut to a readable length; else its kind."""
@@ -66,25 +66,21 @@ class PlacedYaml:
             return repr(written) if node.tag == "tag:yaml.org,2002:str" else (written or "empty")
         return _kind(node)
 
-    def _walk(self, path: Path) -> tuple[int, yaml.Node]:
-        depth, place, _ = self._descend(path)
-        return depth, place
-
     def _descend(self, path: Path) -> tuple[int, yaml.Node, yaml.Node]:
-        """How much of ``path`` exists, the node that marks its place (a key, for mappings) and the node there."""
-        place: yaml.Node = self._node
+        """How much of ``path`` exists, the node whose line is its own (a key, for mappings) and the node there."""
+        at: yaml.Node = self._node
         node: yaml.Node = self._node
         for depth, step in enumerate(path):
             if isinstance(node, yaml.MappingNode):
                 pair = next(((key, item) for key, item in node.value if key.value == step), None)
                 if pair is None:
-                    return depth, place, node
-                place, node = pair
+                    return depth, at, node
+                at, node = pair
             elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
-                place = node = node.value[step]
+                at = node = node.value[step]
             else:
-                return depth, place, node
-        return len(path), place, node
+                return depth, at, node
+        return len(path), at, node
 
 
 def show_path(path: Path) -> str:

@@ -1,9 +1,9 @@
-"""Two chunks of a row of layers on each group of GPUs, down the groups and back up (V) or twice down (loop).
+"""Two chunks of a chain of layers on each group of GPUs, down the groups and back up (V) or twice down (loop).
 
-As :mod:`weft.models.candidates.split` cuts a chain of layers onto single GPUs, it cuts here what not all GPUs compute
-together onto groups of equal size: exactly, under each GPU's memory, once with room for as many micro-batches as 1F1B
-would hold and once for one. Of the sizes of groups the one is taken whose step is shortest if the row could be divided
-at will.
+As :mod:`weft.models.candidates.stage_split` cuts a chain of layers onto single GPUs, it cuts here what not all GPUs
+compute together onto groups of equal size: exactly, under each GPU's memory, once with room for as many micro-batches
+as 1F1B would hold and once for one. Of the sizes of groups the one is taken whose step is shortest if the row could be
+divided at will.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Literal, TypeAlias, get_args
 
-from weft.models.candidates.split import NoSplit, Split, split_layers, stage_device
-from weft.models.candidates.stages import Backward
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stages import Backward, MemoryRule, stage_device
 from weft.models.tensor_parallel.parts import Part, stage_cost
 from weft.models.tensor_parallel.space import Space
 
@@ -27,18 +27,18 @@ CHUNKS: tuple[Chunks, ...] = get_args(Chunks)
 def chunked(space: Space, layers: Sequence[int], chunks: Chunks, backward: Backward, room: int) -> Iterator[
         tuple[Part, ...]]:
     """The parts of ``layers`` (by index) in two chunks a group of GPUs, for every split that differs; none where
-    nothing fits into ``room`` bytes of each GPU. Parts are named by their place in the row."""
+    nothing fits into ``room`` bytes of each GPU. Parts are named by their place in the chain."""
     degree = _best_degree(space, layers)
     if degree is None or room <= 0:
         return
     groups = space.gpus // degree
     costs = [space.costs[degree][i] for i in layers]
-    found: list[Split] = []
+    found: list[StageSplit] = []
     for roomy in (False, True) if backward != "none" else (False,):
         held = [min(2 * groups - s, space.micro_batches) if roomy else 1 for s in range(2 * groups)]
         try:
-            found.append(split_layers(chunks, costs, [room] * groups, held, backward=backward,
-                                      bytes_per_parameter=space.bytes_per_parameter, borders=_gaps(layers),
+            found.append(split_layers(chunks, costs, [room] * groups, held,
+                                      MemoryRule(backward, space.bytes_per_parameter), borders=_gaps(layers),
                                       least_load=max(found[0].loads) if found else 0.0))
         except NoSplit:
             break

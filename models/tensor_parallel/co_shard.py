@@ -129,53 +129,74 @@ def _opens(operator: Operator, split: Split) -> bool:
 def _grown(graph: OperatorGraph, layer: str, operators: Sequence[Operator], first: Operator,
            split: Split) -> Segment | None:
     """The segment that ``first`` opens with ``split``; ``None`` where what it cuts is needed whole somewhere."""
-    choices = {first.name: split}
-    gives: str | None = None
-    cut = {tensor.name: layout_of(split, tensor.name, "outputs") for tensor in first.outputs}
-    left = list(cut)
-    while left:
-        tensor = left.pop()
-        if tensor in graph.outputs:
-            return None
-        for name in graph.readers[tensor]:
-            reader = graph.by_name[name]
-            if name in choices:
-                if layout_of(choices[name], tensor, "inputs") != cut[tensor]:
-                    return None
-                continue
-            option = _continuing(reader, cut) if reader.layer == layer else None
-            if option is None:
-                return None
-            choices[name] = option
-            for other in reader.inputs:  # a second projection that it reads, such as keys and values
-                wanted = layout_of(option, other, "inputs")
-                producer = graph.by_name.get(graph.producer.get(other, ""))
-                if (isinstance(wanted, int) and other not in cut and producer is not None and producer.layer == layer
-                        and all(graph.by_name[user].layer == layer for user in graph.readers[other])):
-                    opening = next((s for s in producer.splits if _opens(producer, s)
-                                    and layout_of(s, other, "outputs") == wanted), None)
-                    if opening is not None:
-                        choices[producer.name] = opening
-                        cut[other] = wanted
-                        left.append(other)
-            for made in reader.outputs:
-                layout = layout_of(option, made.name, "outputs")
-                if isinstance(layout, int):
-                    cut[made.name] = layout
-                    left.append(made.name)
-                elif gives is None:
-                    gives = made.name
-                else:
-                    return None
+    growth = _Growth(graph, layer, first, split)
+    if not growth.closes():
+        return None
+    choices, gives = growth.choices, growth.gives
     if gives is None or any(name in choices for name in graph.readers[gives]):
         return None
     ordered = {operator.name: choices[operator.name] for operator in operators if operator.name in choices}
     if next(reversed(ordered)) != graph.producer[gives]:
         return None
     reads = tuple(dict.fromkeys(name for operator in ordered for name in graph.by_name[operator].inputs
-                                if name not in cut))
+                                if name not in growth.cut))
     heads = any(option.dimension == "heads" for option in ordered.values())
     return Segment("attention" if heads else "feed forward", layer, ordered, reads, gives)
+
+
+class _Growth:
+    """A segment in the making: the splits chosen so far, the axis of each tensor that is cut, the sum it gives."""
+
+    def __init__(self, graph: OperatorGraph, layer: str, first: Operator, split: Split) -> None:
+        self.graph, self.layer = graph, layer
+        self.choices = {first.name: split}
+        self.cut = {tensor.name: layout_of(split, tensor.name, "outputs") for tensor in first.outputs}
+        self.gives: str | None = None
+        self._left = list(self.cut)
+
+    def closes(self) -> bool:
+        """Whether all readers of what is cut take it so, or make terms of one sum of it."""
+        while self._left:
+            tensor = self._left.pop()
+            if tensor in self.graph.outputs or not all(
+                    self._takes(self.graph.by_name[name], tensor) for name in self.graph.readers[tensor]):
+                return False
+        return True
+
+    def _takes(self, reader: Operator, tensor: str) -> bool:
+        """Whether ``reader`` takes ``tensor`` as it is cut; then it belongs to the segment."""
+        if reader.name in self.choices:
+            return layout_of(self.choices[reader.name], tensor, "inputs") == self.cut[tensor]
+        option = _continuing(reader, self.cut) if reader.layer == self.layer else None
+        if option is None:
+            return False
+        self.choices[reader.name] = option
+        for other in reader.inputs:
+            self._open_beside(option, other)
+        for made in reader.outputs:
+            layout = layout_of(option, made.name, "outputs")
+            if isinstance(layout, int):
+                self.cut[made.name] = layout
+                self._left.append(made.name)
+            elif self.gives is None:
+                self.gives = made.name
+            else:
+                return False
+        return True
+
+    def _open_beside(self, option: Split, tensor: str) -> None:
+        """A second projection whose output is read beside the first one's, such as keys and values."""
+        wanted = layout_of(option, tensor, "inputs")
+        producer = self.graph.by_name.get(self.graph.producer.get(tensor, ""))
+        if (not isinstance(wanted, int) or tensor in self.cut or producer is None or producer.layer != self.layer
+                or any(self.graph.by_name[user].layer != self.layer for user in self.graph.readers[tensor])):
+            return
+        opening = next((split for split in producer.splits if _opens(producer, split)
+                        and layout_of(split, tensor, "outputs") == wanted), None)
+        if opening is not None:
+            self.choices[producer.name] = opening
+            self.cut[tensor] = wanted
+            self._left.append(tensor)
 
 
 def _continuing(reader: Operator, cut: Mapping[str, object]) -> Split | None:

@@ -10,8 +10,8 @@ HPCA 2024, names most of them):
 * ``k``: towers on groups of their own beside each other, and what joins them on all GPUs;
 * ``x``: two replicas of the model, one down the groups and one up, each with every other micro-batch.
 
-For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.rows` for every number of
-stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
+For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.group_chains` for every number
+of stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
 GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`).
 """
 
@@ -23,24 +23,25 @@ from dataclasses import dataclass, replace
 
 from weft.models.candidates.family_costs import device_of, family_costs, uses_measured_gpt
 from weft.models.candidates.stages import Backward
-from weft.models.spec.sections import ExplicitModel, Spec
+from weft.models.spec.model_sections import ExplicitModel
+from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
 from weft.models.tensor_parallel.chunks import CHUNKS, Chunks, chunked
 from weft.models.tensor_parallel.co_shard import segments_of
-from weft.models.tensor_parallel.groups import GroupStage, split_row
-from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
-from weft.models.tensor_parallel.rows import (
+from weft.models.tensor_parallel.group_chains import (
     TOGETHER,
     NoShape,
     TogetherShape,
-    best_rows,
+    best_chains,
+    chains_of,
+    layer_chain,
     layers_together,
     room_beside,
-    row_of,
-    rows_of,
     runs_of,
-    tower_rows,
+    tower_chains,
 )
+from weft.models.tensor_parallel.group_split import GroupStage, split_onto_groups
+from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.control.clock import OutOfTime
 from weft.solver.problem import Problem
@@ -131,7 +132,7 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
 
     That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
     equal memory. Raises what finding costs raises, and :class:`~weft.models.spec.spec.SpecError` for a co-shard that
-    they cannot be asked for.
+    is not possible.
     """
     wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
     if not wanted:
@@ -168,15 +169,15 @@ def _of_shape(space: Space, shape: TogetherShape, backward: Backward) -> list[Sh
     together = layers_together(space, shape)
     if shape == "x":
         return _both_ways(space, backward)
-    arrangements = list([list(tower_rows(space, together, backward))] if shape == "k" else
-                        rows_of(space, together, backward))
+    arrangements = list([list(tower_chains(space, together, backward))] if shape == "k" else
+                        chains_of(space, together, backward))
     if shape == "groups":
-        arrangements = [[row for row in rows if len(row) > 1 and any(
-            stage.degree > 1 or stage.co_shard for stage in row)] for rows in arrangements]
+        arrangements = [[chain for chain in chains if len(chain) > 1 and any(
+            stage.degree > 1 or stage.co_shard for stage in chain)] for chains in arrangements]
         if not any(arrangements):
             raise NoShape("no split into stages fits of which one is on several GPUs")
-    best = dict.fromkeys(row for rows in arrangements for row in best_rows(space, together, rows))
-    made = [_candidate(space, shape, backward, together, row) for row in best]
+    best = dict.fromkeys(chain for chains in arrangements for chain in best_chains(space, together, chains))
+    made = [_candidate(space, shape, backward, together, chain) for chain in best]
     return [candidate for candidate in made if candidate is not None]
 
 
@@ -188,8 +189,8 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
     everyone = tuple(range(space.gpus))
     spread = [Part("", run, everyone, stage_cost(space.costs[space.gpus], run)) for run in runs_of(together)]
     for how in chunks:
-        for row in chunked(space, rest, how, backward, room_beside(space, together, backward)):
-            parts = sorted((*spread, *row), key=lambda part: part.layers[0])
+        for chain in chunked(space, rest, how, backward, room_beside(space, together, backward)):
+            parts = sorted((*spread, *chain), key=lambda part: part.layers[0])
             made = _made(space, shape, backward, tuple(replace(part, name=str(number))
                                                        for number, part in enumerate(parts)), chunks=how)
             if made is not None:
@@ -197,12 +198,12 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
 
 
 def _candidate(space: Space, shape: TogetherShape, backward: Backward, together: Sequence[int],
-               row: Sequence[GroupStage]) -> ShapeCandidate | None:
+               chain: Sequence[GroupStage]) -> ShapeCandidate | None:
     everyone = tuple(range(space.gpus))
-    members = _members(row, space.gpus)
+    members = _members(chain, space.gpus)
     pieces = [(run, everyone, "") for run in runs_of(together)]
     pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus, stage.co_shard)
-               for stage, gpus in zip(row, members, strict=True)]
+               for stage, gpus in zip(chain, members, strict=True)]
     pieces.sort(key=lambda piece: piece[0][0])
     return _made(space, shape, backward, tuple(
         Part(str(number), layers, gpus,
@@ -223,15 +224,15 @@ def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[P
                           tuple(tuple(space.layers[i] for i in part.layers) for part in parts), replicas, chunks)
 
 
-def _members(row: Sequence[GroupStage], gpus: int) -> list[tuple[int, ...]]:
+def _members(chain: Sequence[GroupStage], gpus: int) -> list[tuple[int, ...]]:
     """The GPUs of each stage: larger groups first, so that none of a power of two straddles machines without need."""
-    order = sorted(range(len(row)), key=lambda i: -row[i].degree)
-    members: list[tuple[int, ...]] = [()] * len(row)
+    order = sorted(range(len(chain)), key=lambda i: -chain[i].degree)
+    members: list[tuple[int, ...]] = [()] * len(chain)
     at = 0
     for i in order:
-        members[i] = tuple(range(at, at + row[i].degree))
-        at += row[i].degree
-    assert at == gpus or not row
+        members[i] = tuple(range(at, at + chain[i].degree))
+        at += chain[i].degree
+    assert at == gpus or not chain
     return members
 
 
@@ -248,8 +249,8 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
     for degree in degrees:
         stages = space.gpus // degree
         layers = list(range(len(space.layers)))
-        row = replace(row_of(space, layers, space.capacity, backward), costs={degree: space.costs[degree]})
-        best = next((row for row in split_row(row, space.gpus, "least") if len(row) == stages), None)
+        whole = replace(layer_chain(space, layers, space.capacity, backward), costs={degree: space.costs[degree]})
+        best = next((chain for chain in split_onto_groups(whole, space.gpus, "least") if len(chain) == stages), None)
         if best is None:
             continue
         members = _members(best, space.gpus)

@@ -174,11 +174,6 @@ class Space:
             total += min(spent, default=math.inf)
         return total / self.gpus
 
-    @property
-    def static_everywhere(self) -> int:
-        """Bytes of all parameters with gradients and optimizer state, divided evenly: no placement needs less."""
-        return -(-self.graph.parameter_count() * self.bytes_per_parameter // self.gpus)
-
     def modes(self, wanted: Sequence[str]) -> list[Backward]:
         """The backward modes of ``wanted`` that exist."""
         if not self.training:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from weft.models.graph.operators import Operator, OperatorGraph
 from weft.models.times.operator_times import OperatorTime, OperatorTimes, Origin
-from weft.models.times.profiles import Operator as Row
+from weft.models.times.profiles import ProfileRow
 
 __all__ = ["MeasuredRow", "ProfileTimes", "rows_of", "sizes_agree"]
 
@@ -78,7 +78,7 @@ def rows_of(graph: OperatorGraph) -> dict[str, str]:
     return {name: row for name, row in found.items() if name in graph.by_name}
 
 
-def sizes_agree(operators: list[Operator], row: Row) -> bool:
+def sizes_agree(operators: list[Operator], row: ProfileRow) -> bool:
     """Whether ``row`` was measured for operators of this kind and size: weight matrices and memory left allocated, to
     1 %."""
     weights = sum(p.bytes for operator in operators for p in operator.parameters if len(p.shape) > 1)
@@ -101,11 +101,11 @@ class ProfileTimes:
     many they are.
     """
 
-    tables: Mapping[int, Mapping[str, Row]]
+    tables: Mapping[int, Mapping[str, ProfileRow]]
     batch: int
     fill: OperatorTimes
     where: str
-    together: Mapping[int, Mapping[int, Mapping[str, Row]]] = field(default_factory=dict)
+    together: Mapping[int, Mapping[int, Mapping[str, ProfileRow]]] = field(default_factory=dict)
 
     def times(self, graph: OperatorGraph) -> dict[str, OperatorTime]:
         """The time of every operator of ``graph``."""
@@ -116,12 +116,12 @@ class ProfileTimes:
         """Which operators have no row of their size in the profile, and how their times were filled in."""
         modelled = self.fill.times(graph)
         missing = sorted(set(modelled) - set(self._measured(graph, modelled)))
-        told = [f"times are from {self.where}; a backward's division into two gradients is modelled"]
+        notes = [f"times are from {self.where}; a backward's division into two gradients is modelled"]
         if not missing:
-            return told
+            return notes
         kinds = sorted({graph.by_name[name].kind for name in missing})
         named = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        return [*told, f"{self.where} lacks {len(missing)} of {len(modelled)} operators ({named}; kinds: "
+        return [*notes, f"{self.where} lacks {len(missing)} of {len(modelled)} operators ({named}; kinds: "
                        f"{', '.join(kinds)}): their times are modelled", *self.fill.notes(graph)]
 
     def covers(self, graph: OperatorGraph) -> bool:
@@ -164,13 +164,13 @@ class ProfileTimes:
                 agreeing.add(key)
         # Scores of twice the heads at half the width leave as much memory: only beside projections of its size does an
         # operator without weights belong to its row.
-        strange = {_part(operators) for key, operators in groups.items()
+        unmatched = {_part(operators) for key, operators in groups.items()
                    if key not in agreeing and any(operator.kind == "linear" for operator in operators)}
         return {key: operators for key, operators in groups.items()
-                if key in agreeing and (operators[0].parameters or _part(operators) not in strange)}
+                if key in agreeing and (operators[0].parameters or _part(operators) not in unmatched)}
 
 
-def _at(tables: Mapping[int, Mapping[str, Row]], batch: int, name: str) -> tuple[Row, Origin] | None:
+def _at(tables: Mapping[int, Mapping[str, ProfileRow]], batch: int, name: str) -> tuple[ProfileRow, Origin] | None:
     """Row ``name`` at a micro-batch size, measured or between two sizes that are."""
     if batch in tables:
         row = tables[batch].get(name)
@@ -187,8 +187,9 @@ def _at(tables: Mapping[int, Mapping[str, Row]], batch: int, name: str) -> tuple
     def between(a: float, b: float) -> float:
         return a + share * (b - a)
 
-    return Row(name, between(low.forward, high.forward), between(low.backward, high.backward), 0, 0, low.weights_bytes,
-               round(between(low.activation_bytes, high.activation_bytes)), 0, 0), Origin.INTERPOLATED
+    row = ProfileRow(name, between(low.forward, high.forward), between(low.backward, high.backward), 0, 0,
+                     low.weights_bytes, round(between(low.activation_bytes, high.activation_bytes)), 0, 0)
+    return row, Origin.INTERPOLATED
 
 
 def _part(operators: list[Operator]) -> str:

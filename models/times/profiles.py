@@ -21,7 +21,7 @@ from weft.models.files.limits import MAX_PROFILE_BYTES
 from weft.models.files.reading import read_text
 from weft.models.spec.quantities import LARGEST, LONGEST
 
-__all__ = ["DEGREES", "PROFILES", "Operator", "ProfileError", "load_p2p_curve", "load_profile",
+__all__ = ["DEGREES", "PROFILES", "ProfileRow", "ProfileError", "load_p2p_curve", "load_profile",
            "profiles_beside", "shipped_profile"]
 
 MIB = 1024**2
@@ -43,7 +43,7 @@ class ProfileError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Operator:
+class ProfileRow:
     """One row of a profile: times in seconds (multiples of 1 ns), sizes in bytes; see ``data/aceso/README.md``."""
 
     name: str
@@ -58,7 +58,7 @@ class Operator:
 
 
 @cache
-def shipped_profile(name: str, micro_batch_size: int, degree: int = 1) -> Mapping[str, Operator]:
+def shipped_profile(name: str, micro_batch_size: int, degree: int = 1) -> Mapping[str, ProfileRow]:
     """The operators of a shipped profile, by name; of ``degree`` devices that compute together, what one of them does.
 
     Raises ``KeyError`` for a name or size not in ``PROFILES``.
@@ -80,7 +80,7 @@ def profiles_beside(path: Path) -> dict[int, Path]:
     return found
 
 
-def load_profile(path: Path, where: str) -> Mapping[str, Operator]:
+def load_profile(path: Path, where: str) -> Mapping[str, ProfileRow]:
     """The operators of a profile CSV, by name; ``where`` leads the messages. Raises :class:`ProfileError`."""
     return _read(path, where)
 
@@ -96,7 +96,7 @@ def _shipped(file: str) -> Traversable:
     return resources.files("weft.models") / "data" / "aceso" / file
 
 
-def _read(source: Path | Traversable, where: str) -> Mapping[str, Operator]:
+def _read(source: Path | Traversable, where: str) -> Mapping[str, ProfileRow]:
     if isinstance(source, Path):
         text = read_text(source, MAX_PROFILE_BYTES, "a profile", ProfileError)
     else:
@@ -107,13 +107,13 @@ def _read(source: Path | Traversable, where: str) -> Mapping[str, Operator]:
         raise ProfileError(f"{where}: is not CSV ({error})") from None
 
 
-def _operators(text: str, where: str) -> Mapping[str, Operator]:
+def _operators(text: str, where: str) -> Mapping[str, ProfileRow]:
     rows = csv.reader(io.StringIO(text))
     header = tuple(cell.strip() for cell in next(rows, []))
     if header != _COLUMNS:
         raise ProfileError(f"{where}: line 1: the columns are {', '.join(header) or 'missing'}, they must be "
                            f"{', '.join(_COLUMNS)}")
-    operators: dict[str, Operator] = {}
+    operators: dict[str, ProfileRow] = {}
     for row in rows:
         if not row:
             continue
@@ -126,7 +126,7 @@ def _operators(text: str, where: str) -> Mapping[str, Operator]:
                              for cell, column in zip(row[1:3], _COLUMNS[1:3], strict=True))
         sizes = [_number(cell, f"{here}: {column}", LARGEST / MIB)
                  for cell, column in zip(row[3:], _COLUMNS[3:], strict=True)]
-        operators[row[0]] = Operator(row[0], round(forward * 1e-6, 9), round(backward * 1e-6, 9),
+        operators[row[0]] = ProfileRow(row[0], round(forward * 1e-6, 9), round(backward * 1e-6, 9),
                                      *(round(size * MIB) for size in sizes))
     return operators
 

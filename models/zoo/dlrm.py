@@ -1,4 +1,4 @@
-"""Deep learning recommendation models (Naumov et al., 2019) and CANDLE-Uno (ECP-CANDLE Benchmarks, Pilot1/Uno)."""
+"""Deep learning recommendation models as operator graphs (Naumov et al., 2019)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import math
 from collections.abc import Sequence
 
 from weft.models.graph.operators import OperatorGraph, Split, Tensor, Work
-from weft.models.spec.families import DlrmModel, UnoModel
-from weft.models.zoo.blocks import activation, linear
-from weft.models.zoo.builder import Builder
-from weft.models.zoo.multimodal import concatenation
+from weft.models.spec.families import DlrmModel
+from weft.models.zoo.lib.blocks import concatenation, dense_layers
+from weft.models.zoo.lib.builder import Builder, Passes, Saved
 
-__all__ = ["dlrm_graph", "uno_graph"]
+__all__ = ["dlrm_graph"]
 
 
 def dlrm_graph(model: DlrmModel, batch: int = 1, *, dtype: str = "float32", training: bool = True) -> OperatorGraph:
@@ -21,37 +20,14 @@ def dlrm_graph(model: DlrmModel, batch: int = 1, *, dtype: str = "float32", trai
     for branch in range(model.dense_branches):
         x = b.input(f"features{branch}", (batch, model.dense))
         with b.layer(f"dense{branch}"):
-            vectors.append(_layers(b, x, model.bottom))
+            vectors.append(dense_layers(b, x, model.bottom))
     for i, rows in enumerate(model.tables):
         with b.layer(f"table{i}"):
             vectors.append(_bag(b, b.input(f"ids{i}", (batch, model.bag), "int64"), rows, model.dimension))
     with b.layer("interaction"):
         joined = _products(b, vectors) if model.interaction == "dot" else concatenation(b, vectors, 1, "joined")
     with b.layer("top"):
-        return b.graph(_layers(b, joined, model.top, last="none" if model.top[-1] == 1 else "relu"))
-
-
-def uno_graph(model: UnoModel, batch: int = 1, *, dtype: str = "float32", training: bool = True) -> OperatorGraph:
-    """One micro-batch of ``batch`` samples: layers ``tower0`` ..., ``joint``."""
-    b = Builder(model.family, dtype=dtype, training=training, dropout=False)
-    ends = []
-    for i, width in enumerate(model.features):
-        x = b.input(f"features{i}", (batch, width))
-        with b.layer(f"tower{i}"):
-            ends.append(_layers(b, x, model.tower))
-    if model.plain:
-        ends.append(b.input("plain", (batch, model.plain)))
-    with b.layer("joint"):
-        x = _layers(b, concatenation(b, ends, 1, "joined"), model.joint)
-        return b.graph(linear(b, x, 1, "response"))
-
-
-def _layers(b: Builder, x: Tensor, widths: Sequence[int], *, last: str = "relu") -> Tensor:
-    for i, width in enumerate(widths):
-        x = linear(b, x, width, f"dense{i}")
-        if i + 1 < len(widths) or last == "relu":
-            x = activation(b, x, "relu", f"relu{i}")
-    return x
+        return b.graph(dense_layers(b, joined, model.top, last="none" if model.top[-1] == 1 else "relu"))
 
 
 def _bag(b: Builder, ids: Tensor, rows: int, width: int) -> Tensor:
@@ -59,12 +35,13 @@ def _bag(b: Builder, ids: Tensor, rows: int, width: int) -> Tensor:
     y = b.tensor("bag", (ids.shape[0], width))
     table = b.parameter("weight", rows, width)
     touched = math.prod(ids.shape) * y.bytes // ids.shape[0]
-    b.add("embedding_bag", "bag", [ids], [y], parameters=[table], keeps=[ids], deferred=[ids],
+    b.add("embedding_bag", "bag", [ids], [y],
+          work=Passes(forward=Work(float(math.prod(ids.shape) * width), touched + ids.bytes, y.bytes),
+                      weight_grad=Work(float(math.prod(ids.shape) * width), y.bytes + ids.bytes, touched)),
+          parameters=[table], saved=Saved([ids], deferred=[ids]),
           splits=[b.along("batch", 0, [ids], [y]),
                   Split("vocabulary", rows, {}, {y.name: "partial"}, frozenset({table.name})),
-                  Split("hidden", width, {}, {y.name: 1}, frozenset({table.name}))],
-          forward=Work(float(math.prod(ids.shape) * width), touched + ids.bytes, y.bytes),
-          weight_grad=Work(float(math.prod(ids.shape) * width), y.bytes + ids.bytes, touched))
+                  Split("hidden", width, {}, {y.name: 1}, frozenset({table.name}))])
     return y
 
 
@@ -74,6 +51,6 @@ def _products(b: Builder, vectors: Sequence[Tensor]) -> Tensor:
     count = len(vectors)
     y = b.tensor("products", (batch, width + count * (count - 1) // 2))
     flops = 2.0 * batch * count * count * width
-    b.add("matmul", "products", vectors, [y], flops=flops, input_flops=2 * flops, keeps=vectors,
+    b.add("matmul", "products", vectors, [y], work=Passes(flops, input_flops=2 * flops), saved=Saved(vectors),
           splits=[b.along("batch", 0, vectors, [y])])
     return y

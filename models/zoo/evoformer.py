@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 from weft.models.graph.operators import OperatorGraph, Split, Tensor
 from weft.models.spec.families import EvoformerModel
-from weft.models.zoo.blocks import activation, attention, copy, linear, norm, pointwise
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.attention import AttentionSizes, attention
+from weft.models.zoo.lib.blocks import activation, copy, linear, norm, pointwise
+from weft.models.zoo.lib.builder import Builder, Passes, Saved
 
 __all__ = ["evoformer_graph"]
 
@@ -67,7 +68,8 @@ def _gated_attention(b: Builder, x: Tensor, heads: int, size: int, name: str, bi
     """Attention along the second last axis, its result gated by a sigmoid before the output projection."""
     gate = pointwise(b, "sigmoid", f"{name}.gate.sigmoid", [linear(b, x, heads * size, f"{name}.gate", units=heads)],
                      flops=4.0, keeps="output")
-    return attention(b, x, heads, name, head_size=size, bias=False, out_bias=True, score_bias=bias, gate=gate)
+    sizes = AttentionSizes(heads, size, bias=False, out_bias=True)
+    return attention(b, x, sizes, name, score_bias=bias, gate=gate)
 
 
 def _pair_bias(b: Builder, pair: Tensor, heads: int, name: str) -> Tensor:
@@ -96,7 +98,8 @@ def _outer_product_mean(b: Builder, msa: Tensor, model: EvoformerModel) -> Tenso
     left, right = (linear(b, inner, model.outer, f"outer.{side}") for side in ("left", "right"))
     y = b.tensor("outer.product", (batch, residues, residues, model.outer**2))
     flops = 2.0 * math.prod(y.shape) * sequences
-    b.add("matmul", "outer.product", [left, right], [y], flops=flops, input_flops=2 * flops, keeps=[left, right],
+    b.add("matmul", "outer.product", [left, right], [y], work=Passes(flops, input_flops=2 * flops),
+          saved=Saved([left, right]),
           splits=[b.along("batch", 0, [left, right], [y]),
                   Split("rows", residues, {left.name: 2}, {y.name: 1}),
                   Split("sequences", sequences, {left.name: 1, right.name: 1}, {y.name: "partial"})])
@@ -116,7 +119,7 @@ def _triangle_product(b: Builder, pair: Tensor, inner: int, name: str) -> Tensor
     flops = 2.0 * math.prod(y.shape) * pair.shape[2]
     left, right = sides
     row = 1 if name == "outgoing" else 2  # outgoing edges sum over the columns of both, incoming over the rows
-    b.add("matmul", f"{name}.product", sides, [y], flops=flops, input_flops=2 * flops, keeps=sides,
+    b.add("matmul", f"{name}.product", sides, [y], work=Passes(flops, input_flops=2 * flops), saved=Saved(sides),
           splits=[b.along("batch", 0, sides, [y]), b.along("channels", 3, sides, [y]),
                   Split("rows", y.shape[1], {left.name: row}, {y.name: 1}),
                   Split("columns", y.shape[2], {right.name: row}, {y.name: 2})])

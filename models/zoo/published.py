@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from weft.models.spec.base import Section
 from weft.models.spec.families import (
     DlrmModel,
     EvoformerModel,
@@ -16,7 +17,6 @@ from weft.models.spec.families import (
     T5Model,
     UnoModel,
 )
-from weft.models.spec.section import Section
 
 __all__ = ["CRITEO_TABLES", "EXACT", "PUBLISHED", "ROUNDED"]
 
@@ -87,7 +87,7 @@ PUBLISHED: Mapping[str, Section] = {
     "dlrm-mlperf": DlrmModel(family="dlrm", tables=CRITEO_TABLES, dimension=128, bottom=(512, 256, 128),
                              top=(1024, 1024, 512, 256, 1)),
     "uno-auc": UnoModel(family="uno", features=(942, 5270), joint=(1000,) * 5),
-    # The three models of the GraphPipe evaluation (appendix A.2); its width of raw dense features is not told.
+    # The three models of the GraphPipe evaluation (appendix A.2); its width of raw dense features is not published.
     "graphpipe-mmt": MmtModel(family="mmt"),
     "graphpipe-dlrm": DlrmModel(family="dlrm", tables=(1_000_000,) * 7, dimension=64, bag=100, dense=4096,
                                 dense_branches=7, bottom=(4096,) * 4, top=(4096,) * 4, interaction="concat"),

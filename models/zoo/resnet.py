@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from weft.models.graph.operators import OperatorGraph, Tensor
 from weft.models.spec.families import ResNetModel
-from weft.models.zoo.blocks import cross_entropy, linear, pointwise
-from weft.models.zoo.builder import Builder
-from weft.models.zoo.convolutions import batch_norm, convolution, pool
+from weft.models.zoo.lib.blocks import cross_entropy, linear, pointwise
+from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.convolutions import batch_norm, convolution, pool
 
 __all__ = ["resnet_graph"]
 

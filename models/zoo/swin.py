@@ -6,10 +6,11 @@ import math
 
 from weft.models.graph.operators import OperatorGraph, Tensor
 from weft.models.spec.families import SwinModel
-from weft.models.zoo.blocks import add, attention, copy, cross_entropy, feed_forward, linear, norm
-from weft.models.zoo.builder import Builder
-from weft.models.zoo.convolutions import patches
-from weft.models.zoo.t5 import relative_bias
+from weft.models.zoo.lib.attention import AttentionSizes, attention
+from weft.models.zoo.lib.blocks import add, copy, cross_entropy, feed_forward, linear, norm
+from weft.models.zoo.lib.builder import Builder, Passes
+from weft.models.zoo.lib.convolutions import patches
+from weft.models.zoo.lib.embeddings import relative_bias
 
 __all__ = ["swin_graph"]
 
@@ -31,7 +32,8 @@ def swin_graph(model: SwinModel, batch: int = 1, *, dtype: str = "float16", trai
     with b.layer("head"):
         x = norm(b, x, "norm")
         y = b.tensor("pooled", (batch, x.shape[2]))
-        b.add("mean_pool", "pooled", [x], [y], flops=float(math.prod(x.shape)), splits=[b.along("batch", 0, [x], [y])])
+        b.add("mean_pool", "pooled", [x], [y], work=Passes(float(math.prod(x.shape))),
+              splits=[b.along("batch", 0, [x], [y])])
         logits = linear(b, y, model.classes, "classes")
         return b.graph(cross_entropy(b, logits, labels) if training else logits)
 
@@ -42,7 +44,7 @@ def _layer(b: Builder, x: Tensor, model: SwinModel, heads: int) -> Tensor:
     area = model.window**2
     bias = relative_bias(b, heads, (area, area), (2 * model.window - 1) ** 2)
     inner = copy(b, norm(b, x, "norm1"), (batch * count // area, area, width), "windows")
-    inner = attention(b, inner, heads, score_bias=[bias])
+    inner = attention(b, inner, AttentionSizes(heads), score_bias=[bias])
     x = add(b, copy(b, inner, x.shape, "unwindowed"), x, "add1")
     return add(b, feed_forward(b, norm(b, x, "norm2"), model.mlp_ratio * width), x, "add2")
 

@@ -6,12 +6,14 @@ layers of that side, so it travels with the hidden state. The encoder's output i
 
 from __future__ import annotations
 
-from weft.models.graph.operators import OperatorGraph, Split, Tensor, Work
+from weft.models.graph.operators import OperatorGraph, Tensor
 from weft.models.spec.families import T5Model
-from weft.models.zoo.blocks import cross_entropy, embedding, linear, norm, transformer_layer
-from weft.models.zoo.builder import Builder
+from weft.models.zoo.lib.attention import AttentionSizes, LayerSizes, transformer_layer
+from weft.models.zoo.lib.blocks import cross_entropy, linear, norm
+from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.embeddings import embedding, relative_bias
 
-__all__ = ["relative_bias", "t5_graph"]
+__all__ = ["t5_graph"]
 
 
 def t5_graph(model: T5Model, batch: int = 1, *, dtype: str = "float16", training: bool = True) -> OperatorGraph:
@@ -25,12 +27,14 @@ def t5_graph(model: T5Model, batch: int = 1, *, dtype: str = "float16", training
     relative = model.positions == "relative"
     with b.layer("embedding"):
         table = b.parameter("tokens.weight", model.vocabulary, model.hidden)
-        places = None if relative else b.parameter("positions", max(model.sequence, target), model.hidden)
-        x = embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table, places=places, dropout=True)
+        positions = 0 if relative else b.parameter("positions", max(model.sequence, target), model.hidden)
+        x = embedding(b, tokens, model.vocabulary, model.hidden, "tokens", weight=table, positions=positions,
+                      dropout=True)
     encoded = _side(b, x, model, "encoder", model.encoder_layers, None)
     with b.layer("bridge"):
         encoded = norm(b, encoded, "norm", model.norm, bias=model.bias)
-        x = embedding(b, targets, model.vocabulary, model.hidden, "tokens", weight=table, places=places, dropout=True)
+        x = embedding(b, targets, model.vocabulary, model.hidden, "tokens", weight=table, positions=positions,
+                      dropout=True)
     x = _side(b, x, model, "decoder", model.decoder_layers, encoded)
     with b.layer("head"):
         x = norm(b, x, "norm", model.norm, bias=model.bias)
@@ -42,20 +46,11 @@ def t5_graph(model: T5Model, batch: int = 1, *, dtype: str = "float16", training
 
 def _side(b: Builder, x: Tensor, model: T5Model, side: str, layers: int, memory: Tensor | None) -> Tensor:
     bias: list[Tensor] = []
+    sizes = LayerSizes(AttentionSizes(model.heads, model.head_size, bias=model.bias), model.feed_forward,
+                       model.activation, model.norm, model.bias)
     for i in range(layers):
         with b.layer(f"{side}{i}"):
             if i == 0 and model.positions == "relative":
                 bias = [relative_bias(b, model.heads, (x.shape[1], x.shape[1]), model.buckets)]
-            x = transformer_layer(b, x, model.heads, model.feed_forward, kind=model.activation, norms=model.norm,
-                                  bias=model.bias, memory=memory, head_size=model.head_size, score_bias=bias)
+            x = transformer_layer(b, x, sizes, memory=memory, score_bias=bias)
     return x
-
-
-def relative_bias(b: Builder, heads: int, shape: tuple[int, int], entries: int) -> Tensor:
-    """A bias for every head and every pair of places, looked up in a learned table of ``entries``."""
-    y = b.tensor("relative_bias", (heads, *shape))
-    table = b.parameter("relative_bias.weight", entries, heads)
-    b.add("relative_bias", "relative_bias", [], [y], parameters=[table], deferred=[],
-          splits=[Split("heads", heads, {}, {y.name: 0}, frozenset({table.name}))],
-          forward=Work(0, table.bytes, y.bytes), weight_grad=Work(float(y.bytes), y.bytes, table.bytes))
-    return y

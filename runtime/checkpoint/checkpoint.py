@@ -7,7 +7,7 @@ killed, there are whole checkpoints and perhaps a ``.partial`` folder, which the
 is not what was written is never taken up (:mod:`weft.runtime.checkpoint.files`), nor is any code that lies in one.
 
 A rank's part is its modules' parameters and buffers, its optimizer's state (and master weights), and the state of the
-random number generators. Data is asked for by batch and micro-batch, so there is nothing to remember about it.
+random number generators. Data is fetched by batch and micro-batch, so there is nothing to remember about it.
 
 Replicas of a plan hold the same weights and optimizer state, and their own buffers and random numbers. What is equal,
 bit for bit, in all of them (they compare hashes) is saved once: it goes by one name, and the writing is divided among
@@ -165,7 +165,8 @@ def _require_whole(path: Path, marker: Marker, session: Session) -> None:
 
 
 def _reason(error: CheckpointException | OSError) -> str:
-    """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``: nobody else would catch it.)"""
+    """What was wrong, on which process. (A ``CheckpointException`` is no ``Exception``, so other handlers do not catch
+    it.)"""
     if isinstance(error, OSError):
         return error.strerror or type(error).__name__
     process, (first, _) = min(error.failures.items(), key=lambda item: item[0])
@@ -272,5 +273,5 @@ def _prefix(session: Session) -> str:
 
 
 def _own(session: Session) -> str:
-    """What the names begin with of what is this replica's alone."""
+    """What the names begin with of what belongs to this replica only."""
     return f"replica {session.replica}/"

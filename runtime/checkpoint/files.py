@@ -1,4 +1,4 @@
-"""The files of a checkpoint: how they are told to be whole, and read without running what somebody wrote there.
+"""The files of a checkpoint: how they are told to be whole, and read without running code that was written there.
 
 A checkpoint's marker, ``complete.json``, holds the size and the SHA-256 of every other file, and the SHA-256 of what it
 says itself. A bit that flipped on a disk, a file that was cut off, taken from another rank or added is named before

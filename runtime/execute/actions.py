@@ -1,7 +1,7 @@
-"""What the instructions of a row become before the first step: actions that have all they need at hand.
+"""What a rank's instructions become before the first step: actions that have all they need at hand.
 
-A row runs many times, and what it does is the same each time. So everything that can be known beforehand is: passes and
-transfers are bound calls, what the watchdog is told is written, and the row itself says which instruction is the first
+The instructions run many times, and do the same each time. So everything that can be known beforehand is: passes and
+transfers are bound calls, what the watchdog is told is written, and the order says which instruction is the first
 that needs a message, which the last that reads a result, and which SEND must be over before another one starts. An
 action that runs looks nothing up and decides nothing.
 """
@@ -19,7 +19,7 @@ from weft.runtime.plan.program import Reduce, Work
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.stopwatch import Stopwatch
 from weft.runtime.ranks.watch import Activity, Watch
-from weft.runtime.transports import Parcel, Transfer
+from weft.runtime.transports.interface import Parcel, Transfer
 
 __all__ = ["Action", "Batch", "Compute", "Drop", "Meet", "Post", "Send", "Settle", "Sum", "Take", "Task"]
 
@@ -28,7 +28,7 @@ Task: TypeAlias = "Callable[[Mapping[Work, Parcel]], Parcel]"
 
 
 class Batch:
-    """One run through a row: the results at hand, and the transfers under way."""
+    """One run through a rank's instructions: the results at hand, and the transfers under way."""
 
     __slots__ = ("arriving", "leaving", "results", "stopwatch")
 
@@ -40,7 +40,7 @@ class Batch:
 
 
 class Action(Protocol):
-    """Something a rank does at its place in the row."""
+    """Something a rank does at its place in the order."""
 
     def run(self, batch: Batch) -> None:
         """Do it."""
@@ -120,13 +120,14 @@ class Meet:
 
 @dataclass(slots=True)
 class Compute:
-    """Do ``work``; ``is_read``: somebody on this rank reads its result. ``places`` are the addresses of all slots."""
+    """Do ``work``; ``is_read``: another instruction of this rank reads its result. ``slot_addresses``: where the memory
+    of every slot begins."""
 
     work: Work
     prepare: Callable[[Mapping[Work, Parcel]], None] | None
     task: Task
     is_read: bool
-    places: Collection[int]
+    slot_addresses: Collection[int]
     watch: Watch
     activity: Activity
 
@@ -135,7 +136,8 @@ class Compute:
             self.prepare(batch.results)
         self.watch.at(self.activity)
         batch.stopwatch.start()
-        if getattr(profiler, "_is_profiler_enabled", True):  # a label that nobody reads costs as much as all else here
+        # Without a profiler, a label would cost as much as all else here.
+        if getattr(profiler, "_is_profiler_enabled", True):
             with profiler.record_function(f"weft:{self.work}"):
                 result = self.task(batch.results)
         else:
@@ -146,7 +148,7 @@ class Compute:
 
     def _own(self, tensor: Tensor) -> Tensor:
         """``tensor``, or a copy where a stage hands on what it was given: a slot is needed again."""
-        return tensor.clone() if tensor.untyped_storage().data_ptr() in self.places else tensor
+        return tensor.clone() if tensor.untyped_storage().data_ptr() in self.slot_addresses else tensor
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ class Sum:
 
 @dataclass(slots=True)
 class Drop:
-    """Let go of results that nobody reads any more."""
+    """Release results that no later instruction reads."""
 
     whats: tuple[Work, ...]
 

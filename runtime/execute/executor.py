@@ -1,7 +1,7 @@
-"""Runs one rank's row of a program. It never decides: the row is the order.
+"""Runs one rank's instructions of a program. It never decides: the program is the order.
 
-Before the first step the row is compiled into actions (:mod:`weft.runtime.execute.actions`), and a step runs them one
-after another.
+Before the first step the instructions are compiled into actions (:mod:`weft.runtime.execute.actions`), and a step runs
+them one after another.
 
 A SEND starts its transfer and goes on; receives are posted where the buffer table says
 (:mod:`weft.runtime.plan.buffers`), at their RECV or before; an instruction that computes first waits for what it needs.
@@ -26,7 +26,8 @@ from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.ranks.stopwatch import sleep_until, stopwatch
 from weft.runtime.ranks.watch import Activity
-from weft.runtime.transports import Parcel, Transport, TransportError, open_transport
+from weft.runtime.transports.interface import Parcel, Transport, TransportError
+from weft.runtime.transports.registry import open_transport
 
 __all__ = ["Executor", "Parcel", "Task", "Worker"]
 
@@ -41,11 +42,11 @@ class Worker(Protocol):
         """The instruction of this rank, ``work`` or a later one, up to which what ``work`` reads may be looked at."""
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
-        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor; asked on both
+        """What the result of ``what`` looks like on its way to rank ``target``: at least one tensor. Called on both
         ends, before the first step."""
 
     def message(self, what: Work, target: int) -> Callable[[Parcel], Parcel]:
-        """What makes of the result of ``what`` that which goes to rank ``target``, as :meth:`layout` has it; asked
+        """What makes of the result of ``what`` that which goes to rank ``target``, as :meth:`layout` has it; called
         before the first step, as :meth:`task` is."""
 
     def task(self, work: Work) -> Task:
@@ -79,7 +80,7 @@ class Executor:
                                  Sequence[BufferTable]] = agree_on_buffers,
                  reduce: Callable[[Reduce], None] | None = None) -> None:
         self.plan, self.session, self.worker = plan, session, worker
-        self.row = plan.program.ranks[session.rank]
+        self.instructions = plan.program.ranks[session.rank]
         session.add_groups(plan.groups)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         tables = agree(plan, session, worker, lambda work: {*self.wants[work].awaits, *self.wants[work].reads})
@@ -101,7 +102,7 @@ class Executor:
         self.transport.close()
 
     def run(self, *, together: bool = True) -> list[Measured]:
-        """Run the row once; returns when each block ran, on the clock of all ranks.
+        """Run all instructions once; returns when each block ran, on the clock of all ranks.
 
         ``together``: all ranks begin at one moment, as the first run must and a run whose times are held against the
         plan should. Otherwise a rank begins when it comes to it, and messages are all it waits for: that saves what
@@ -133,20 +134,23 @@ class Executor:
 
 
 class _Compiler:
-    """Walks through a row once, as a run would, and notes down what there is to do."""
+    """Walks through the instructions once, as a run would, and makes the actions of the run."""
 
     def __init__(self, executor: Executor, reduce: Callable[[Reduce], None] | None) -> None:
-        self.row, self.table, self.wants, self.slots = executor.row, executor.table, executor.wants, executor.slots
+        self.instructions, self.table = executor.instructions, executor.table
+        self.wants, self.slots = executor.wants, executor.slots
         self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
         self.watch, self.reduce = executor.session.watch, reduce
         self.messages = {message.step: message for message in self.table.sends}
-        self.places = {slot.untyped_storage().data_ptr() for parcel in self.slots.values() for slot in parcel.values()}
-        self.last_read = {what: step for step, instruction in enumerate(self.row) for what in self._reads(instruction)}
+        self.slot_addresses = {slot.untyped_storage().data_ptr()
+                               for parcel in self.slots.values() for slot in parcel.values()}
+        self.last_read = {what: step for step, instruction in enumerate(self.instructions)
+                          for what in self._reads(instruction)}
         self.arriving: dict[Work, Landing] = {}
         self.leaving: list[tuple[int, Send]] = []
 
     def actions(self) -> Iterator[Action]:
-        for step, instruction in enumerate(self.row):
+        for step, instruction in enumerate(self.instructions):
             for landing in self.table.postings.get(step, ()):
                 yield self._post(landing)
             if isinstance(instruction, Send):
@@ -188,7 +192,7 @@ class _Compiler:
             yield actions.Meet(wants.ranks, self.session,
                                self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
         yield actions.Compute(work, self.worker.prepare(work), self.worker.task(work), work in self.last_read,
-                              self.places, self.watch, self._activity(f"running {work}", work))
+                              self.slot_addresses, self.watch, self._activity(f"running {work}", work))
 
     def _take(self, what: Work, reader: Instruction, micro_batch: int) -> Iterator[Action]:
         """Wait for ``what``, if it is arriving; ``reader`` is the first that needs it."""

@@ -1,8 +1,8 @@
 """Micro-batches that arrive when a plan has them begin, and how long each then takes.
 
-A row is an order: run by that alone, every micro-batch is there from the start, and those that come before their time
-queue. Under a plan for inference they come one after another. Here no block that begins a micro-batch starts before
-the plan has the micro-batch begin; all others follow by order, which can only be sooner than planned.
+A program is an order: run only by that, every micro-batch is there from the start, and those that come before their
+time queue. Under a plan for inference they come one after another. Here no block that begins a micro-batch starts
+before the plan has the micro-batch begin; all others follow by order, which can only be sooner than planned.
 """
 
 from __future__ import annotations

@@ -1,1 +1,12 @@
-"""Schedules in the formats of other tools, and back. No room but ``weft`` looks in here."""
+"""How is a schedule written in the formats of other tools, and read back?
+
+In: a schedule, or another tool's file. Out: that file, or a schedule. What a format cannot express is refused in one
+sentence (:mod:`~weft.runtime.export.refusal`). Of the rooms, only ``weft`` uses this one. One file a format:
+
+- ``torch.distributed.pipelining``: its words (:mod:`~weft.runtime.export.torch_actions`), written
+  (:mod:`~weft.runtime.export.torch_csv`), read (:mod:`~weft.runtime.export.torch_import`) and checked
+  (:mod:`~weft.runtime.export.torch_check`);
+- Megatron-LM's and torchtitan's layouts (:mod:`~weft.runtime.export.layouts`), nnScaler
+  (:mod:`~weft.runtime.export.nnscaler`), Tessel (:mod:`~weft.runtime.export.tessel`);
+- Perfetto's and Chrome's traces (:mod:`~weft.runtime.export.perfetto`).
+"""

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 
-from weft.runtime.export.mirror import backward_of
-from weft.runtime.export.steps import ranked_steps
+from weft.runtime.export.backwards import backward_of
+from weft.runtime.export.whole_steps import ranked_steps
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind
 from weft.solver.schedule import Schedule

@@ -9,7 +9,7 @@ __all__ = ["ExportError", "pipeline_for"]
 
 
 class ExportError(ValueError):
-    """A schedule that the format asked for cannot express; the message says what in it, and why."""
+    """A schedule that a format cannot express; the message says what in it, and why."""
 
 
 def pipeline_for(schedule: Schedule, tool: str) -> Pipeline:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import networkx as nx
 
 from weft.runtime.export.refusal import ExportError
-from weft.runtime.export.steps import MAX_STEPS, ranked_steps, unit_of_time
+from weft.runtime.export.whole_steps import MAX_STEPS, ranked_steps, unit_of_time
 from weft.solver.io.entries import Entry, FormatError, read_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
@@ -41,9 +41,9 @@ def tessel_to_json(schedule: Schedule) -> dict[str, Any]:
     """The object of ``schedule``.
 
     A step is the greatest time that all durations and transfers are multiples of; with more than a million such steps
-    (Tessel lists each) they are ranks in time instead, see :func:`weft.runtime.export.steps.ranked_steps`. Both halves
-    of a split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is empty,
-    at the end, where no stretch of steps holds every block once and repeats as it is.
+    (Tessel lists each) they are ranks in time instead, see :func:`weft.runtime.export.whole_steps.ranked_steps`. Both
+    halves of a split backward are ``backward``; workspace and transfers leave no trace but the times. ``repetend`` is
+    empty, at the end, where no stretch of steps holds every block once and repeats as it is.
 
     Raises :class:`~weft.runtime.export.refusal.ExportError` for a block of another kind, and for one that takes
     different amounts of memory on its devices.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from weft.runtime.export.actions import COMPUTE, Action
+from weft.runtime.export.torch_actions import COMPUTE, Action
 from weft.runtime.export.torch_import import Table, unit_problem
 from weft.runtime.plan.check import check_program
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Send, StageWork

@@ -21,8 +21,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from weft.runtime.export.actions import Action, TorchVersion
 from weft.runtime.export.refusal import ExportError, pipeline_for
+from weft.runtime.export.torch_actions import Action, TorchVersion
 from weft.runtime.plan.lowering import lower
 from weft.runtime.plan.program import Instruction, Recv, Send, StageWork
 from weft.solver.io.writing import write_atomically
@@ -94,7 +94,7 @@ def _actions(row: Iterable[Instruction], rank: int, pipeline: Pipeline) -> list[
 
 
 def _compute(work: StageWork, pipeline: Pipeline) -> Action:
-    """A stage 0 without an input gradient has a weight gradient alone, which is all of its backward: PyTorch's B."""
+    """A stage 0 without an input gradient has only a weight gradient, which is all of its backward: PyTorch's B."""
     is_whole = work.letter == "W" and not pipeline.stages[work.stage].gradient
     return Action(work.stage, "B" if is_whole else work.letter, work.micro_batch)
 

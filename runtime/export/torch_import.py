@@ -1,8 +1,8 @@
 """A PyTorch pipelining CSV as a schedule, so that anyone's can be judged, timed, drawn and replayed.
 
-Both flavours are read; :func:`weft.runtime.export.actions.parse_cell` says what a cell may hold. Stages, ranks and
-micro-batches are found in the file. Durations come from a problem, or every forward and every half of a backward takes
-one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
+Both flavours are read; :func:`weft.runtime.export.torch_actions.parse_cell` says what a cell may hold. Stages, ranks
+and micro-batches are found in the file. Durations come from a problem, or every forward and every half of a backward
+takes one unit. Times are the earliest under the file's order (:mod:`weft.solver.timing`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from weft.runtime.export.actions import COMPUTE, Action, parse_cell
+from weft.runtime.export.torch_actions import COMPUTE, Action, parse_cell
 from weft.solver.io.entries import FormatError, read_text
 from weft.solver.pipeline import NotAPipeline, Pipeline, Stage
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

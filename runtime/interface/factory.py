@@ -1,6 +1,6 @@
 """The user's function that makes a training: found by its name, called, and what it gives looked at.
 
-It is somebody's own code, so anything may happen: modules that do not exist or raise, functions that take other
+It is the user's own code, so anything may happen: modules that do not exist or raise, functions that take other
 arguments, raise, end the process, or give something else. Each is one sentence.
 """
 
@@ -48,7 +48,7 @@ def load_factory(stages: str) -> Callable[..., Training]:
 
 
 def takes_session(function: Callable[..., Training]) -> bool:
-    """Whether ``function`` wants to be handed a session too."""
+    """Whether ``function`` has an argument named ``session``."""
     try:
         return "session" in inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -77,6 +77,9 @@ def _file(where: str, stages: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(f"stages of {Path(where).stem}", where)  # no module's own name
     if found is None or found.loader is None or not Path(where).is_file():
         raise FactoryError(f"--stages {stages}: there is no file {where}")
+    folder = str(Path(where).absolute().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # the file may import what stands beside it, as a script may
     module = importlib.util.module_from_spec(found)
     sys.modules[found.name] = module
     found.loader.exec_module(module)
@@ -102,7 +105,7 @@ def _require_takes(function: Callable[..., Any], name: str, arguments: Sequence[
 
 
 def _told(error: BaseException) -> str:
-    """Type, message and place of what somebody's code raised."""
+    """Type, message and place of what the user's code raised."""
     message = (str(error) or "no message").splitlines()[0]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
@@ -117,18 +120,18 @@ def _require_training(training: object, name: str, stages_of: str) -> None:
 
     if not isinstance(training, Training):
         raise FactoryError(f"{name} gave {type(training).__name__}, it must give a "
-                           f"weft.runtime.interface.training.Training with {stages_of}")
+                           f"weft.runtime.Training with {stages_of}")
     stages = training.stages
     if not isinstance(stages, Mapping) or not all(type(stage) is int for stage in stages):
         raise FactoryError(f"{name}: stages is {stages!r:.100}, it must hold modules by number of their stage")
-    if isinstance(stages, dict):  # other mappings may make a module when they are asked for it
+    if isinstance(stages, dict):  # other mappings may make a module at each lookup
         for stage, module in stages.items():
             if not isinstance(module, nn.Module):
                 raise FactoryError(f"{name}: stages[{stage}] is {type(module).__name__}, it must be a torch.nn.Module")
     boundaries = training.boundaries
     if isinstance(boundaries, str) or not isinstance(boundaries, Mapping | Sequence):
         raise FactoryError(f"{name}: boundaries is {type(boundaries).__name__}, it must be a list of "
-                           "weft.runtime.interface.training.Boundary, or with ports hold them by name")
+                           "weft.runtime.Boundary, or with ports hold them by name")
     for boundary in boundaries.values() if isinstance(boundaries, Mapping) else boundaries:
         _require_boundary(boundary, name)
     if type(training.steps) is not int or training.steps < 0:
@@ -152,6 +155,5 @@ def _require_boundary(boundary: object, name: str) -> None:
     good = (isinstance(boundary, tuple) and len(boundary) == 2 and isinstance(boundary[0], tuple)
             and all(type(size) is int and size >= 0 for size in boundary[0]) and isinstance(boundary[1], torch.dtype))
     if not good:
-        raise FactoryError(f"{name}: boundaries has {boundary!r:.100}, it must be a "
-                           "weft.runtime.interface.training.Boundary of a shape (a tuple of whole numbers) "
-                           "and a torch.dtype")
+        raise FactoryError(f"{name}: boundaries has {boundary!r:.100}, it must be a weft.runtime.Boundary "
+                           "of a shape (a tuple of whole numbers) and a torch.dtype")

@@ -12,7 +12,7 @@ AdamA decays the moments once a batch and then adds each g_i as soon as it is th
 
 m is the same up to rounding; v has the sum of squares in place of the square of the sum. For N = 1 both are Adam's.
 For N > 1 v is the smaller one where micro-batches agree (N times smaller if all g_i are equal) and as large on average
-where they differ by noise alone, so steps are up to sqrt(N) times as long: a gradient's sign still is a step's.
+where they differ only by noise, so steps are up to sqrt(N) times as long: a gradient's sign still is a step's.
 
 *Data parallel.* M replicas with N micro-batches each must end with what one has after M N. Let g_rn be the gradients of
 the mean over all M N, and let every replica begin from the same m, v with the decays b1 / M and b2 / M:
@@ -67,7 +67,7 @@ class AdamA(torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> NoReturn:
-        """What ``torch.amp.GradScaler.step`` asks for first."""
+        """What ``torch.amp.GradScaler.step`` reads first."""
         raise ValueError("AdamA cannot be used with a gradient scaler that adapts: by the time an overflow is seen, "
                          "earlier micro-batches' gradients are in the moments and cannot be taken out again; use bf16, "
                          "which needs no scale, or torch.optim.Adam")

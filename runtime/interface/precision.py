@@ -60,7 +60,7 @@ class MasterWeights:
                     parameter.copy_(master)
 
     def close(self) -> None:
-        """Leave the parameters' gradients alone from now on."""
+        """Do not touch the parameters' gradients from now on."""
         for hook in self._hooks:
             hook.remove()
 

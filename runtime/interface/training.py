@@ -39,7 +39,7 @@ class Training:
     """One rank's part of a training or inference run.
 
     ``stages``: this rank's modules by stage number. In a chain, each takes one tensor and gives one; ``boundaries``
-    holds, per stage but the last, what it hands on; ``inputs(step, micro_batch)`` is asked on the rank of stage 0,
+    holds, per stage but the last, what it hands on; ``inputs(step, micro_batch)`` is called on the rank of stage 0,
     ``targets(step, micro_batch)`` on that of the last stage, where ``loss(output, target)`` gives the *mean* loss of a
     micro-batch.
 
@@ -50,9 +50,9 @@ class Training:
 
     The executor divides losses by the number of micro-batches, so that gradients are those of the whole batch, provided
     all micro-batches are of one size. With R replicas of a plan for N micro-batches, a batch has R N of them: replica r
-    asks for r N to (r + 1) N - 1.
+    calls for r N to (r + 1) N - 1.
 
-    On a stage of several ranks, each rank's module is handed whole inputs, gives whole outputs (or what the next stage
+    On a stage of several ranks, each rank's module takes whole inputs, gives whole outputs (or what the next stage
     on the same ranks expects) and whole input gradients, through collectives of its own
     (:mod:`weft.runtime.train.parallel`). Parameters that are one rank's share of a larger one are marked with
     :func:`~weft.runtime.train.parallel.sharded`; all others are the same, with the same gradients, on all ranks of the
@@ -72,10 +72,10 @@ class Training:
     ``layers`` may name those of each stage, in order: where the plan's problem names its layers too, they are compared
     (parameters always are: :mod:`weft.runtime.train.agreement`).
 
-    In inference, and for values that nobody takes, ``collect(step, micro_batch, output)`` gets what comes out: the last
-    stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches may
-    end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests). Modules
-    and data are moved to the session's device.
+    In inference, and for values that no stage takes, ``collect(step, micro_batch, output)`` gets what comes out: the
+    last stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches
+    may end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests).
+    Modules and data are moved to the session's device.
     """
 
     stages: Mapping[int, nn.Module]

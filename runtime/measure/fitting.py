@@ -80,11 +80,6 @@ class Fit:
     blocks: tuple[BlockFit, ...]
     transfers: tuple[TransferFit, ...]
 
-    @property
-    def unsteady(self) -> tuple[str, ...]:
-        """The blocks with a large spread."""
-        return tuple(row.block for row in self.blocks if row.is_unsteady)
-
 
 def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
     """``problem`` with the durations and transfers that ``timelines``, runs of schedules of it, have measured.
@@ -98,47 +93,47 @@ def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
     seen: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     hidden: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     for timeline in timelines:
-        rows = _rows(problem, timeline)
-        for (block, _), entries in _instances(rows).items():
+        by_rank = _by_rank(problem, timeline)
+        for (block, _), entries in _instances(by_rank).items():
             durations[block].append(max(entry.end for entry in entries) - max(entry.start for entry in entries))
-        _observe_transfers(problem, rows, seen, hidden)
+        _observe_transfers(problem, by_rank, seen, hidden)
     blocks = tuple(_block_fit(block, durations[i]) for i, block in enumerate(problem.blocks))
     transfers = {(i, d): _transfer_fit(block, dependency, seen[i, d], hidden[i, d])
                  for i, block in enumerate(problem.blocks) for d, dependency in enumerate(block.after)
                  if _crosses(problem, block, dependency)}
-    fitted = tuple(_corrected(block, blocks[i].measured, {d: row.fitted for (j, d), row in transfers.items() if j == i})
+    fitted = tuple(_corrected(block, blocks[i].measured, {d: fit.fitted for (j, d), fit in transfers.items() if j == i})
                    for i, block in enumerate(problem.blocks))
     return Fit(replace(problem, blocks=fitted), blocks, tuple(transfers.values()))
 
 
-def _rows(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Measured]]]:
+def _by_rank(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Measured]]]:
     """Per rank what it ran, in order, as block indices; times in the problem's unit."""
-    rows: list[list[tuple[int, Measured]]] = [[] for _ in problem.devices]
+    by_rank: list[list[tuple[int, Measured]]] = [[] for _ in problem.devices]
     for entry in timeline.operations:
         block = problem.index.get(entry.block)
         if block is None or entry.rank not in problem.blocks[block].devices:
             raise ValueError(f"the timeline of {timeline.name!r} has block {entry.block!r} on rank {entry.rank}, which "
                              f"the problem {problem.name!r} does not have: it was measured on another one")
         unit = timeline.seconds_per_unit
-        rows[entry.rank].append((block, entry._replace(start=entry.start / unit, end=entry.end / unit)))
-    return [sorted(row, key=lambda item: item[1].start) for row in rows]
+        by_rank[entry.rank].append((block, entry._replace(start=entry.start / unit, end=entry.end / unit)))
+    return [sorted(own, key=lambda item: item[1].start) for own in by_rank]
 
 
-def _instances(rows: list[list[tuple[int, Measured]]]) -> dict[_Instance, list[Measured]]:
+def _instances(by_rank: list[list[tuple[int, Measured]]]) -> dict[_Instance, list[Measured]]:
     found: defaultdict[_Instance, list[Measured]] = defaultdict(list)
-    for row in rows:
-        for block, entry in row:
+    for own in by_rank:
+        for block, entry in own:
             found[block, entry.micro_batch].append(entry)
     return found
 
 
-def _observe_transfers(problem: Problem, rows: list[list[tuple[int, Measured]]],
+def _observe_transfers(problem: Problem, by_rank: list[list[tuple[int, Measured]]],
                        seen: Mapping[tuple[int, int], list[float]],
                        hidden: Mapping[tuple[int, int], list[float]]) -> None:
     """Add to ``seen`` and ``hidden``, per block and place in its ``after``, the times since the producers' ends."""
-    ends = {key: max(entry.end for entry in entries) for key, entries in _instances(rows).items()}
-    for rank, row in enumerate(rows):
-        for (_, before), (block, entry) in pairwise([(-1, Measured("", 0, rank, 0.0, 0.0)), *row]):
+    ends = {key: max(entry.end for entry in entries) for key, entries in _instances(by_rank).items()}
+    for rank, own in enumerate(by_rank):
+        for (_, before), (block, entry) in pairwise([(-1, Measured("", 0, rank, 0.0, 0.0)), *own]):
             producers = [(d, problem.index[dependency.block], entry.micro_batch - dependency.distance)
                          for d, dependency in enumerate(problem.blocks[block].after)]
             known = [(d, producer, ends[producer, m]) for d, producer, m in producers if (producer, m) in ends]

@@ -99,8 +99,8 @@ def available_bytes(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0]) + kept
     table = Path("/proc/meminfo")
     if table.exists():
-        rows = dict(line.split(":", 1) for line in table.read_text().splitlines())
-        return int(rows["MemAvailable"].split()[0]) * 1024
+        entries = dict(line.split(":", 1) for line in table.read_text().splitlines())
+        return int(entries["MemAvailable"].split()[0]) * 1024
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # no such table: half of what is built in
 
 

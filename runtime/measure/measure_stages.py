@@ -72,7 +72,7 @@ def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]
     """The parameters that stages of ``training``, which holds all, have together: of each its name in the first of its
     stages, and these."""
     tied = [(tie[min(tie)], tuple(sorted(tie))) for tie in training.ties]
-    if not isinstance(training.stages, dict):  # each module is made when it is asked for
+    if not isinstance(training.stages, dict):  # each module is made at its lookup
         return tuple(tied)
     named = [{training.stages[s].get_parameter(name) for s, name in tie.items()} for tie in training.ties]
     holders: dict[nn.Parameter, dict[int, str]] = {}

@@ -43,7 +43,7 @@ class Feed:
 
 
 class Feeds(Protocol):
-    """The feeds of all stages, asked for in the order of their numbers."""
+    """The feeds of all stages, made in the order of their numbers."""
 
     def feed(self, stage: int, module: nn.Module) -> Feed:
         """That of ``stage``, whose ``module`` is on the device."""
@@ -166,7 +166,7 @@ def _by_giver(values: Any) -> dict[int, int]:
 
 
 def _foresee(function: Callable[..., Any], inputs: Callable[[], list[Tensor]]) -> tuple[int, list[Boundary]]:
-    """Bytes that a forward will keep and a backward need beside them, from shapes alone, on the safe side; and what
+    """Bytes that a forward will keep and a backward need beside them, from shapes only, on the safe side; and what
     the forward gives."""
     kept: dict[int, int] = {}
 

@@ -1,6 +1,6 @@
 """Where every message of a rank lands: one table of buffers, computed before the launch.
 
-Each RECV of a rank's row gets a *slot*. A slot is in use from its RECV to the last instruction that may look at what
+Each RECV of a rank gets a *slot*. A slot is in use from its RECV to the last instruction that may look at what
 arrived, and is then used again, by messages of the same size. Intervals on a line are an interval graph, so handing
 each message, in the order of their RECVs, any slot that is free uses as many slots as ever overlap: no colouring uses
 fewer (Golumbic, Algorithmic Graph Theory and Perfect Graphs, 1980, chapter 8). Sizes are kept apart: packing
@@ -52,8 +52,8 @@ class Layout(NamedTuple):
 
 
 class Landing(NamedTuple):
-    """The RECV at ``step`` of a row: it is posted before the instruction at ``posted`` runs, and its ``slot`` is in use
-    up to the instruction at ``last``."""
+    """The RECV at ``step`` of a rank: it is posted before the instruction at ``posted`` runs, and its ``slot`` is in
+    use up to the instruction at ``last``."""
 
     what: Work
     peer: int
@@ -65,7 +65,7 @@ class Landing(NamedTuple):
 
 
 class Staging(NamedTuple):
-    """The SEND at ``step`` of a row: it is over when the instruction at ``last`` is done, or before."""
+    """The SEND at ``step`` of a rank: it is over when the instruction at ``last`` is done, or before."""
 
     what: Work
     peer: int
@@ -78,7 +78,7 @@ class Staging(NamedTuple):
 @dataclass(frozen=True)
 class BufferTable:
     """One rank's buffers. ``slots`` and ``staging_slots`` hold sizes in bytes; ``receives`` and ``sends`` are in the
-    order of the row."""
+    order of the rank's instructions."""
 
     slots: tuple[int, ...]
     receives: tuple[Landing, ...]
@@ -99,19 +99,19 @@ class BufferTable:
         return {step: tuple(landings) for step, landings in found.items()}
 
 
-def buffer_table(row: Sequence[Instruction], layouts: Mapping[Instruction, Layout],
+def buffer_table(instructions: Sequence[Instruction], layouts: Mapping[Instruction, Layout],
                  reads: Callable[[Work], Iterable[Work]], keeps: Callable[[Work], Work], *,
                  early: bool = True) -> BufferTable:
-    """The table of a rank that runs ``row``.
+    """The table of a rank that runs ``instructions``.
 
-    ``layouts`` has every SEND and RECV of it; ``reads(work)`` are those whose results ``work`` waits for or reads, and
-    ``keeps(work)`` is the instruction of the row up to which these may be looked at (``work`` itself, or a backward
+    ``layouts`` has every SEND and RECV of them; ``reads(work)`` are those whose results ``work`` waits for or reads,
+    and ``keeps(work)`` is the instruction of the rank up to which these may be read (``work`` itself, or a backward
     that still needs the forward's input). With ``early`` false a receive is posted where its RECV stands.
     """
-    step_of = {instruction: step for step, instruction in enumerate(row)}
+    step_of = {instruction: step for step, instruction in enumerate(instructions)}
     last_use: dict[Work, int] = {}
-    done = send_done(row)
-    for step, instruction in enumerate(row):
+    done = send_done(instructions)
+    for step, instruction in enumerate(instructions):
         if isinstance(instruction, Send):
             last_use[instruction.what] = max(last_use.get(instruction.what, 0), done[step])
         elif not isinstance(instruction, (Recv, Reduce)):
@@ -122,7 +122,7 @@ def buffer_table(row: Sequence[Instruction], layouts: Mapping[Instruction, Layou
     slots, staging = _Slots(), _Slots()
     receives, sends = [], []
     open_from: dict[int, int] = {}  # peer -> the first step before which its next message may start
-    for step, instruction in enumerate(row):
+    for step, instruction in enumerate(instructions):
         if isinstance(instruction, Recv):
             what, peer = instruction.what, instruction.peer
             last = max(step, last_use.get(what, step))
@@ -137,10 +137,10 @@ def buffer_table(row: Sequence[Instruction], layouts: Mapping[Instruction, Layou
     return BufferTable(tuple(slots.sizes), tuple(receives), tuple(staging.sizes), tuple(sends))
 
 
-def send_done(row: Sequence[Instruction]) -> dict[int, int]:
-    """Per SEND of ``row``, by step, the last step at which it may still be under way."""
-    steps = [step for step, instruction in enumerate(row) if isinstance(instruction, Send)]
-    ends = [*(step - 1 for step in steps[OPEN_SENDS:]), *[len(row) - 1] * OPEN_SENDS]
+def send_done(instructions: Sequence[Instruction]) -> dict[int, int]:
+    """Per SEND of ``instructions``, by step, the last step at which it may still be under way."""
+    steps = [step for step, instruction in enumerate(instructions) if isinstance(instruction, Send)]
+    ends = [*(step - 1 for step in steps[OPEN_SENDS:]), *[len(instructions) - 1] * OPEN_SENDS]
     return dict(zip(steps, ends, strict=False))
 
 

@@ -1,7 +1,7 @@
 """The proof before the launch: a program is complete and cannot deadlock.
 
 The channels it is proved for are the strictest there are: a SEND waits until its peer stands at the matching RECV, and
-the other way round; an instruction starts only when the one before it in its row is done. A program that runs through
+the other way round; an instruction starts only when the one before it on its rank is done. A program that runs through
 under these rules runs through, and pairs the same messages, on every weaker channel that keeps the order of the
 messages between two ranks: one NCCL stream per pair or per rank, gloo's buffers, transfers that overlap computing. (By
 induction along the strict run: what it would do next is never held up by anything but itself.) The executor's channels
@@ -11,13 +11,13 @@ although buffers would let it pass; lowering never makes one.
 Complete means: every block of every micro-batch runs once on each of its devices and nowhere else, so every gradient
 contribution is counted once; on its rank, everything it waits for ran before or was received before; the passes of a
 stage in their order (F, then I, then W); every SEND has its RECV with the same content; nothing is received twice, or
-for nobody. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
+without a reader. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
 collectives in one order, and ranks that do not are refused as waiting for each other.
 
 Every gradient is summed once: each group of parameters has one REDUCE on each of its ranks, after the last pass there
-that adds to it (so before the optimizer's step, which comes behind the row). A REDUCE starts, too, only when all its
-ranks stand at it. Over the replicas of a plan there is nothing more to prove: all run one program, so what is a strict
-run of one is a strict run of all of them in step, and a rank and its counterparts sum in one order.
+that adds to it (so before the optimizer's step, which comes after all instructions). A REDUCE starts, too, only when
+all its ranks stand at it. Over the replicas of a plan there is nothing more to prove: all run one program, so what is a
+strict run of one is a strict run of all of them in step, and a rank and its counterparts sum in one order.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def check_program(program: Program, problem: Problem, micro_batches: int,
 
 
 def grid(program: Program, steps: Sequence[int], fault: int) -> str:
-    """The rows of ``program`` around ``steps`` (one a rank, where each stands), with an arrow behind row ``fault``; of
-    many ranks, the nearest."""
+    """The instructions of ``program`` around ``steps`` (one a rank, where each is), with an arrow behind rank
+    ``fault``; of many ranks, the nearest."""
     first = max(0, min(fault - RANK_REACH, len(steps) - 2 * RANK_REACH - 1))
     shown = range(first, min(len(steps), first + 2 * RANK_REACH + 1))
     windows = {}
     for rank in shown:
-        row, step = program.ranks[rank], steps[rank]
-        cells = [str(row[i]) if 0 <= i < len(row) else "" for i in range(step - GRID_REACH, step + GRID_REACH + 1)]
+        own, step = program.ranks[rank], steps[rank]
+        cells = [str(own[i]) if 0 <= i < len(own) else "" for i in range(step - GRID_REACH, step + GRID_REACH + 1)]
         cells[GRID_REACH] = f"[{cells[GRID_REACH] or 'end'}]"
         windows[rank] = cells
     widths = [max(len(cells[i]) for cells in windows.values()) for i in range(2 * GRID_REACH + 1)]
@@ -95,8 +95,8 @@ class _StrictRun:
         self._require_complete()
 
     def _current(self, rank: int) -> Instruction | None:
-        row = self.program.ranks[rank]
-        return row[self.step[rank]] if self.step[rank] < len(row) else None
+        own = self.program.ranks[rank]
+        return own[self.step[rank]] if self.step[rank] < len(own) else None
 
     def _advance(self, rank: int) -> tuple[int, ...] | None:
         """Run what ``rank`` stands at, if it can run: the other ranks that moved with it, else ``None``."""
@@ -143,7 +143,7 @@ class _StrictRun:
         graph = self.vocabulary.graph
         if graph is None:
             return
-        for block in graph.stages[graph.places[key[0]][0]].order:
+        for block in graph.stages[graph.pass_of[key[0]][0]].order:
             if block == key[0]:
                 return
             if (block, key[1]) not in self.computed[rank]:

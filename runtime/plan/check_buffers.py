@@ -1,9 +1,9 @@
 """The proof of a buffer table: each buffer is written once before it is read, and not again before its last read.
 
 Transfers write while the rank computes, so only what holds at every speed counts. A slot may be written at any moment
-from its posting on, and is read up to the last instruction that looks at it: these stretches of the row must not
-overlap on one slot. Which message is written there is settled by order alone (messages carry no tag): the n-th posted
-receive from a peer gets that peer's n-th SEND, so both rows must name the same results, in the same layouts, and keep
+from its posting on, and is read up to the last instruction that looks at it: these stretches of instructions must not
+overlap on one slot. Which message is written there is settled by order only (messages carry no tag): the n-th posted
+receive from a peer gets that peer's n-th SEND, so both ranks must name the same results, in the same layouts, and keep
 the order of the program in both directions. With the proof of the program, what an instruction finds in its slot is
 then the result it names, of the micro-batch it names: a loss is that of its micro-batch.
 
@@ -49,12 +49,12 @@ class _Proof:
         self.keeps = keeps or self._last_of_stage
 
     def require_buffers(self, rank: int) -> None:
-        """Every message has its place, large enough, at a time when nobody else needs it."""
-        table, row = self.tables[rank], self.program.ranks[rank]
+        """Every message has a slot, large enough, at a time when no other message needs it."""
+        table, instructions = self.tables[rank], self.program.ranks[rank]
         receives, sends = {e.step: e for e in table.receives}, {e.step: e for e in table.sends}
         if len(receives) != len(table.receives) or len(sends) != len(table.sends):
             raise ProgramError(f"rank {rank}'s buffer table has two entries for one step")
-        for step, instruction in enumerate(row):
+        for step, instruction in enumerate(instructions):
             entry: Landing | Staging | None
             entry = receives.pop(step, None) if isinstance(instruction, Recv) else (
                 sends.pop(step, None) if isinstance(instruction, Send) else None)
@@ -66,13 +66,14 @@ class _Proof:
             raise ProgramError(f"rank {rank}'s buffer table has an entry for step {left[0].step}, which is no such "
                                "message")
         _, last = self.reads(rank)
-        done = send_done(row)
+        done = send_done(instructions)
         for landing in table.receives:
             if not 0 <= landing.posted <= landing.step:
                 self._refuse(rank, landing.step, f"the receive of {landing.what} is posted before step "
                              f"{landing.posted}, after its RECV")
             if last.get(landing.what, landing.step) > landing.last:
-                self._refuse(rank, last[landing.what], f"{row[last[landing.what]]} may still look at {landing.what}, "
+                step = last[landing.what]
+                self._refuse(rank, step, f"{instructions[step]} may still look at {landing.what}, "
                              f"whose buffer is given away after step {landing.last}")
         for send in table.sends:
             if send.last < done[send.step]:
@@ -119,13 +120,13 @@ class _Proof:
                                              f"rank {peer}")
 
     def reads(self, rank: int) -> tuple[dict[Work, int], dict[Work, int]]:
-        """Per result, the first and the last step of ``rank``'s row that may look at it."""
-        row, problem = self.program.ranks[rank], self.vocabulary.problem
-        step_of = {instruction: step for step, instruction in enumerate(row)}
+        """Per result, the first and the last step of ``rank`` that may read it."""
+        instructions, problem = self.program.ranks[rank], self.vocabulary.problem
+        step_of = {instruction: step for step, instruction in enumerate(instructions)}
         first: dict[Work, int] = {}
         last: dict[Work, int] = {}
-        done = send_done(row)
-        for step, instruction in enumerate(row):
+        done = send_done(instructions)
+        for step, instruction in enumerate(instructions):
             if isinstance(instruction, (Recv, Reduce)):
                 continue
             if isinstance(instruction, Send):
@@ -148,7 +149,7 @@ class _Proof:
         return self.vocabulary.work(graph.stages[work.stage].order[-1], work.micro_batch)
 
     def _refuse(self, rank: int, step: int, sentence: str) -> NoReturn:
-        steps = [step if r == rank else min(step, max(len(row) - 1, 0)) for r, row in enumerate(self.program.ranks)]
+        steps = [step if r == rank else min(step, max(len(own) - 1, 0)) for r, own in enumerate(self.program.ranks)]
         raise ProgramError(f"{sentence}\n{grid(self.program, steps, rank)}")
 
 
@@ -159,18 +160,18 @@ def check_memory(program: Program, problem: Problem, rank: int, table: BufferTab
     top and must fit in what is left of the device's capacity and in ``reserve`` (bytes that the problem leaves out).
     Problems whose memory is not in bytes say nothing about this.
     """
-    capacity, row = problem.devices[rank].memory, program.ranks[rank]
+    capacity, instructions = problem.devices[rank].memory, program.ranks[rank]
     if problem.memory_unit != "B" or capacity is None:
         return
     vocabulary = Vocabulary(problem)
     reads, _ = _Proof(program, problem, (), lambda work: work).reads(rank)
-    change = [0] * (len(row) + 1)  # bytes in slots that blocks count as theirs
+    change = [0] * (len(instructions) + 1)  # bytes in slots that blocks count as theirs
     for landing in table.receives:
         change[min(reads.get(landing.what, landing.last), landing.last)] += landing.layout.size
         change[landing.last + 1] -= landing.layout.size
     level: Number = 0
     counted = 0
-    for step, instruction in enumerate(row):
+    for step, instruction in enumerate(instructions):
         counted += change[step]
         if isinstance(instruction, (Send, Recv, Reduce)):
             continue

@@ -1,11 +1,11 @@
 """From a schedule to a program: every rank's order, with the messages that carry results between ranks.
 
-A rank's row is sorted by one key that is the same on all ranks. An instruction that computes has its solved end as
-key, a SEND and its RECV both have the end of the instruction whose result they carry, and on ties computing comes
-first. It follows that
+A rank's instructions are sorted by one key that is the same on all ranks. An instruction that computes has its solved
+end as key, a SEND and its RECV both have the end of the instruction whose result they carry, and of equal keys
+computing comes first. It follows that
 
-- all pairs of ranks see their messages in the same order, and rows are linear extensions of one global order, so a
-  program runs through even if a SEND and its RECV wait for each other and nothing is buffered;
+- all pairs of ranks see their messages in the same order, and each rank's order is a linear extension of one global
+  order, so a program runs through even if a SEND and its RECV wait for each other and nothing is buffered;
 - a RECV stands before the instruction that runs while the result becomes ready, so its transfer overlaps with that.
 
 A REDUCE (:func:`with_reductions`) is put in afterwards, behind the last pass that adds to its gradients, in a global
@@ -42,19 +42,19 @@ def lower(schedule: Schedule) -> Program:
     """
     problem, vocabulary = schedule.problem, Vocabulary(schedule.problem)
     waves, carried = _waves(schedule), routes(problem)
-    rows: list[list[tuple[tuple[int, ...], Instruction]]] = [[] for _ in problem.devices]
-    for (block, micro_batch), (wave, place) in waves.items():
+    keyed: list[list[tuple[tuple[int, ...], Instruction]]] = [[] for _ in problem.devices]
+    for (block, micro_batch), (wave, position) in waves.items():
         work = vocabulary.work(block, micro_batch)
         for device in problem.blocks[block].devices:
-            rows[device].append(((wave, 0, place), work))
+            keyed[device].append(((wave, 0, position), work))
         for source, target, distance in carried[block]:
             if micro_batch + distance >= schedule.micro_batches:
                 continue
-            key = (wave, 1, place, source, target)
-            rows[source].append((key, Send(work, target)))
-            rows[target].append((key, Recv(work, source)))
-    return Program(tuple(tuple(instruction for _, instruction in sorted(row, key=lambda item: item[0]))
-                         for row in rows))
+            key = (wave, 1, position, source, target)
+            keyed[source].append((key, Send(work, target)))
+            keyed[target].append((key, Recv(work, source)))
+    return Program(tuple(tuple(instruction for _, instruction in sorted(own, key=lambda item: item[0]))
+                         for own in keyed))
 
 
 def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequence[int]],
@@ -66,33 +66,33 @@ def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequen
     checked. A REDUCE comes behind the last pass, on any rank, that adds to its gradients, and behind the messages that
     carry that one's result.
     """
-    plain = Program(tuple(tuple(i for i in row if not isinstance(i, Reduce)) for row in program.ranks))
+    plain = Program(tuple(tuple(i for i in own if not isinstance(i, Reduce)) for own in program.ranks))
     groups, vocabulary = graph.parameter_groups(shared), Vocabulary(graph.problem)
     if not groups:
         return plain
-    places = _places(plain, vocabulary, ends)
-    latest: dict[int | None, int] = {}  # the last place at which a block, or a message with its result, stands
-    for row, places_of_row in zip(plain.ranks, places, strict=True):
-        for instruction, place in zip(row, places_of_row, strict=True):
+    positions = _positions(plain, vocabulary, ends)
+    latest: dict[int | None, int] = {}  # the last position of a block, or of a message with its result
+    for own, own_positions in zip(plain.ranks, positions, strict=True):
+        for instruction, position in zip(own, own_positions, strict=True):
             block = vocabulary.block(_named(instruction))
-            latest[block] = max(latest.get(block, 0), place)
+            latest[block] = max(latest.get(block, 0), position)
     found = ((max(latest[block] for block in graph.contributions(stages)), stages) for stages in groups)
-    rows = [list(row) for row in plain.ranks]
-    for place, stages in sorted(found, reverse=True):  # from the last: what is put in before it does not move it
+    ranks = [list(own) for own in plain.ranks]
+    for position, stages in sorted(found, reverse=True):  # from the last: what is put in before it does not move it
         for rank in groups[stages]:
-            rows[rank].insert(bisect_right(places[rank], place), Reduce(stages))
-    return Program(tuple(map(tuple, rows)))
+            ranks[rank].insert(bisect_right(positions[rank], position), Reduce(stages))
+    return Program(tuple(map(tuple, ranks)))
 
 
-def _places(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]) -> list[list[int]]:
-    """Per rank and step, its place in a strict run in which, of all that can go on, what ends first does. Both ends of
-    a message, and all ranks of a block, have one place. ``program`` must be free of deadlock."""
+def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]) -> list[list[int]]:
+    """Per rank and step, its position in a strict run in which, of all that can go on, what ends first does. Both ends
+    of a message, and all ranks of a block, have one position. ``program`` must be free of deadlock."""
     ranks, blocks = program.ranks, vocabulary.problem.blocks
-    places: list[list[int]] = [[] for _ in ranks]
+    positions: list[list[int]] = [[] for _ in ranks]
     ready: list[tuple[float, int, int, int]] = []
 
     def at(rank: int) -> Instruction | None:
-        return ranks[rank][len(places[rank])] if len(places[rank]) < len(ranks[rank]) else None
+        return ranks[rank][len(positions[rank])] if len(positions[rank]) < len(ranks[rank]) else None
 
     def together(rank: int, instruction: Instruction) -> Sequence[int]:
         if isinstance(instruction, (Send, Recv)):
@@ -109,23 +109,23 @@ def _places(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]
         work = _named(instruction)
         if all(at(other) == (instruction if sends is None or other == rank else sends(work, rank))
                for other in together(rank, instruction)):
-            heapq.heappush(ready, (ends[work], int(sends is not None), rank, len(places[rank])))
+            heapq.heappush(ready, (ends[work], int(sends is not None), rank, len(positions[rank])))
 
     for rank in range(len(ranks)):
         offer(rank)
-    place = 0
+    position = 0
     while ready:
         _, _, rank, step = heapq.heappop(ready)
-        if step < len(places[rank]):
+        if step < len(positions[rank]):
             continue  # another of its ranks has offered it too
         instruction = ranks[rank][step]
         members = together(rank, instruction)
         for member in members:
-            places[member].append(place)
+            positions[member].append(position)
         for member in members:
             offer(member)
-        place += 1
-    return places
+        position += 1
+    return positions
 
 
 def _named(instruction: Instruction) -> Work:
@@ -150,13 +150,13 @@ def routes(problem: Problem) -> tuple[tuple[tuple[int, int, int], ...], ...]:
             source = link.source if link is not None and link.target == target else held[0]
             first_source, distance = found[block].get(target, (source, dependency.distance))
             found[block][target] = first_source, min(distance, dependency.distance)
-    return tuple(tuple((source, target, distance) for target, (source, distance) in sorted(row.items()))
-                 for row in found)
+    return tuple(tuple((source, target, distance) for target, (source, distance) in sorted(by_target.items()))
+                 for by_target in found)
 
 
 def _waves(schedule: Schedule) -> dict[tuple[int, int], tuple[int, int]]:
-    """Per operation, its ``(wave, place)``: places count a global order by end that respects all waits; a wave holds
-    neighbours in that order that end at the same time and do not wait for each other."""
+    """Per operation, its ``(wave, position)``: positions count a global order by end that respects all waits; a wave
+    holds neighbours in that order that end at the same time and do not wait for each other."""
     waits, followers = _waits(schedule)
     ends = {(o.block, o.micro_batch): o.end for o in schedule.operations}
     ready = [(ends[key], key) for key, count in waits.items() if count == 0]
@@ -193,8 +193,8 @@ def _waits(schedule: Schedule) -> tuple[dict[tuple[int, int], int], dict[tuple[i
         raise LoweringError(f"the schedule must hold every block of micro-batches 0 to {schedule.micro_batches - 1} "
                             f"once: see block {problem.blocks[missing[0]].name!r} of micro-batch {missing[1]}")
     pairs: set[tuple[tuple[int, int], tuple[int, int]]] = set()
-    for row in schedule.device_orders:
-        pairs.update((_key(one), _key(next_one)) for one, next_one in pairwise(row))
+    for order in schedule.device_orders:
+        pairs.update((_key(one), _key(next_one)) for one, next_one in pairwise(order))
     for producer, consumer, dependency in problem.dependencies():
         pairs.update(((producer, m - dependency.distance), (consumer, m))
                      for m in range(dependency.distance, schedule.micro_batches))

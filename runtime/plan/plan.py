@@ -110,7 +110,7 @@ class Plan:
 
     def sharing(self, shared: Iterable[Sequence[int]]) -> Plan:
         """The plan where the stages of each set in ``shared`` hold parameters together, whose gradients are then summed
-        apart from those that a stage holds alone. Reductions are put in anew, and proven, unless they are there."""
+        apart from those that only one stage holds. Reductions are put in anew, and proven, unless they are there."""
         wanted = tuple(sorted({tuple(sorted(stages)) for stages in shared}))
         return self if wanted == self.shared else _reduced(replace(self, shared=wanted))
 
@@ -176,9 +176,9 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]:
     ranks = []
-    for device, row in zip(plan.problem.devices, plan.program.ranks, strict=True):
+    for device, own in zip(plan.problem.devices, plan.program.ranks, strict=True):
         instructions: list[dict[str, Any]] = []
-        for instruction in filter(shown, row):
+        for instruction in filter(shown, own):
             entry: dict[str, Any] = {"do": str(instruction)}
             if not isinstance(instruction, (Send, Recv, Reduce)):
                 entry["start"], entry["end"] = plan.times[instruction]
@@ -212,15 +212,15 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
     problem = problem_from_json(entry.get("problem"), f"{where}: problem")
     micro_batches = entry.count("micro_batches", minimum=1)
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
-    rows: list[tuple[Instruction, ...]] = []
+    ranks: list[tuple[Instruction, ...]] = []
     times: dict[Work, tuple[float, float]] = {}
     for item in entry.list("ranks"):
-        rows.append(_row(item, len(rows), problem, times))
+        ranks.append(_instructions(item, len(ranks), problem, times))
     signatures: dict[str, str] = {}
     if "signatures" in entry.value:
         hashes = entry.child("signatures")
         signatures = {stage: hashes.text(stage) for stage in hashes.value}
-    plan = Plan(problem, micro_batches, Program(tuple(rows)), times, solver, signatures)
+    plan = Plan(problem, micro_batches, Program(tuple(ranks)), times, solver, signatures)
     graph = plan.vocabulary.graph
     plan = replace(plan, shared=_shared(entry, 0 if graph is None else len(graph.stages)))
     try:
@@ -253,19 +253,20 @@ def _stages(plan: Plan) -> list[int | list[int]] | None:
     return None if groups is None else [ranks[0] if len(ranks) == 1 else list(ranks) for ranks in groups]
 
 
-def _row(entry: Entry, rank: int, problem: Problem, times: dict[Work, tuple[float, float]]) -> tuple[Instruction, ...]:
+def _instructions(entry: Entry, rank: int, problem: Problem,
+                  times: dict[Work, tuple[float, float]]) -> tuple[Instruction, ...]:
     entry.allow("device", "instructions")
     if rank < len(problem.devices) and entry.text("device") != problem.devices[rank].name:
         raise FormatError(f"{entry.where}: device is {entry.text('device')!r}, but rank {rank} runs the problem's "
                           f"device {problem.devices[rank].name!r}")
-    row = []
+    found = []
     for item in entry.list("instructions"):
         item.allow("do", "start", "end")
         try:
             instruction = parse_instruction(item.text("do"))
         except ProgramError as error:
             raise FormatError(f"{item.where}: do: {error}") from None
-        row.append(instruction)
+        found.append(instruction)
         if isinstance(instruction, (Send, Recv, Reduce)):
             item.allow("do")
             continue
@@ -273,4 +274,4 @@ def _row(entry: Entry, rank: int, problem: Problem, times: dict[Work, tuple[floa
         if times.setdefault(instruction, (start, end)) != (start, end) or not 0 <= start < end:
             raise FormatError(f"{item.where}: {instruction} is from {start} to {end}, it must end after it starts, not "
                               "start before 0, and have the same times on all its ranks")
-    return tuple(row)
+    return tuple(found)

@@ -8,7 +8,7 @@ text                      meaning, with what it does to memory and time
                           to the weight gradients, frees what F kept.
 ``2I0``                   input gradient only. Gives the gradient of the input and frees F's graph, but keeps, for each
                           linear layer, its input and its output's gradient; other parameters get theirs now.
-``2W0``                   weight gradients from what I kept, then frees that. On a stage without an I (it owes nobody
+``2W0``                   weight gradients from what I kept, then frees that. On a stage without an I (it owes no stage
                           an input gradient) it is a full backward.
 ``2R0``                   forward of stage 2 once more, from the inputs, which are then all that ``2F0`` kept; keeps
                           what a forward keeps.
@@ -21,17 +21,18 @@ text                      meaning, with what it does to memory and time
                           Starts the transfer and goes on; the tensor is kept until the transfer is done.
 ``RECV 2F0<0``            the other end of it, on rank 1. The transfer into the buffer that
                           :mod:`weft.runtime.plan.buffers` gives it has started here or before; the instruction that
-                          needs the result waits for it. Other messages get the buffer when nobody may look at this one
-                          any more.
-``REDUCE 2``              sum the gradients of the parameters that stage 2 alone holds, over the replicas of the plan.
+                          needs the result waits for it. Other messages get the buffer when no instruction may read this
+                          one any more.
+``REDUCE 2``              sum the gradients of the parameters that only stage 2 holds, over the replicas of the plan.
                           Stands behind the last pass of the stage that adds to them.
 ``REDUCE 0+3``            sum the gradients of the parameters that stages 0 and 3 hold together (tied, or one object),
                           over the ranks that hold them, then over the replicas. All these ranks run it.
 ========================  =============================================================================================
 
-A block on several devices stands in the row of each, and they start it together: all ranks of a group so enter its
+A block on several devices is an instruction of each, and they start it together: all ranks of a group so enter its
 collectives in one order, which :mod:`weft.runtime.plan.check` proves. So it is with a REDUCE. A message is named after
-the instruction whose result it carries, on both ends. Rows hold order, never time. The optimizer steps behind the row.
+the instruction whose result it carries, on both ends. A program holds order, never time. The optimizer steps after all
+instructions.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ __all__ = [
 
 
 class ProgramError(ValueError):
-    """A text that is no instruction, or a program that does not do what its problem asks for."""
+    """A text that is no instruction, or a program that does not do what its problem requires."""
 
 
 class StageWork(NamedTuple):
@@ -167,22 +168,22 @@ class Program:
     ranks: tuple[tuple[Instruction, ...], ...]
 
     @classmethod
-    def from_text(cls, rows: Iterable[Sequence[str]]) -> Program:
-        """The program of rows of instruction texts. Raises :class:`ProgramError` with the place of a bad one."""
-        ranks = []
-        for rank, row in enumerate(rows):
+    def from_text(cls, ranks: Iterable[Sequence[str]]) -> Program:
+        """The program of each rank's instruction texts. Raises :class:`ProgramError` with the place of a bad one."""
+        found = []
+        for rank, texts in enumerate(ranks):
             instructions = []
-            for step, text in enumerate(row):
+            for step, text in enumerate(texts):
                 try:
                     instructions.append(parse_instruction(text))
                 except ProgramError as error:
                     raise ProgramError(f"rank {rank}, step {step}: {error}") from None
-            ranks.append(tuple(instructions))
-        return cls(tuple(ranks))
+            found.append(tuple(instructions))
+        return cls(tuple(found))
 
     def to_text(self) -> tuple[tuple[str, ...], ...]:
-        """The rows as texts; :meth:`from_text` gives the same program back."""
-        return tuple(tuple(str(instruction) for instruction in row) for row in self.ranks)
+        """Each rank's instructions as texts; :meth:`from_text` gives the same program back."""
+        return tuple(tuple(str(instruction) for instruction in own) for own in self.ranks)
 
     def works(self, rank: int) -> Iterator[Work]:
         """What rank ``rank`` computes, in order, without its messages."""
@@ -217,7 +218,7 @@ class Vocabulary:
         """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch``."""
         if self.graph is None:
             return BlockWork(self.problem.blocks[block].name, micro_batch)
-        return StageWork(*self.graph.places[block], micro_batch)
+        return StageWork(*self.graph.pass_of[block], micro_batch)
 
     def block(self, work: Work) -> int | None:
         """The block that ``work`` names, as an index into ``problem.blocks``; ``None`` if there is none."""

@@ -7,8 +7,8 @@ kinds, devices and what waits for what, never in names:
 - the gradient of a stage (a full backward, or an input gradient) is on the same devices, after the stage's forward and
   after the gradients of all stages that wait for it. Where several blocks would do, the one that waits for the forward
   itself is taken, then the one that waits for exactly those gradients, then the first;
-- a weight gradient waits for the input gradient of its stage. A stage that nobody needs an input gradient from may have
-  a weight gradient alone; a stage without any is not trained;
+- a weight gradient waits for the input gradient of its stage. A stage whose input gradient no other stage needs may
+  have only a weight gradient; a stage without any is not trained;
 - a recompute block is waited for by the gradient of its stage: the forward then keeps its inputs only;
 - two blocks of kind ``other`` are offload and load, if the first waits for a forward and gives memory back, and the
   second waits for the first, takes memory, and is waited for by the recomputation or the gradient of that stage.
@@ -75,7 +75,7 @@ class StageGraph:
                                   for stage in pipeline.stages))
 
     @cached_property
-    def places(self) -> Mapping[int, tuple[int, str]]:
+    def pass_of(self) -> Mapping[int, tuple[int, str]]:
         """Per block, its stage and letter."""
         return {block: (s, letter) for s, stage in enumerate(self.stages) for letter, block in stage.blocks.items()}
 

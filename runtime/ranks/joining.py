@@ -33,7 +33,7 @@ class NotJoined(ValueError):
 
 
 class Found(NamedTuple):
-    """Two connections to the store that all ranks share (one for the watch alone), this rank, and how many there are.
+    """Two connections to the store that all ranks share (one for the watch only), this rank, and how many there are.
     """
 
     store: Store

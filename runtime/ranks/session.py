@@ -82,7 +82,7 @@ class Session:
         _meet()
 
     def common_start(self, delay: float = 0.005) -> float:
-        """A moment, ``delay`` seconds after the last rank asked, on the shared clock, at which all ranks begin."""
+        """A moment, ``delay`` seconds after the last rank called, on the shared clock, at which all ranks begin."""
         self.barrier("to begin")
         moment = torch.tensor([self.now() + delay], dtype=torch.float64)
         dist.broadcast(moment, 0)
@@ -137,7 +137,7 @@ class Session:
         return found
 
     def counterparts(self) -> dist.ProcessGroup:
-        """The process group of this rank in all replicas. All ranks of the session must ask, at the same point."""
+        """The process group of this rank in all replicas. All ranks of the session must call it, at the same point."""
         if self._counterparts is None:
             for rank in range(self.world):
                 made = dist.new_group([replica * self.world + rank for replica in range(self.replicas)])
@@ -164,7 +164,8 @@ class Session:
 @contextlib.contextmanager
 def join(timeout: float, device: torch.device | None = None, transport: str | None = None,
          reserve: int = RESERVE, replicas: int = 1) -> Iterator[Session]:
-    """Join the ranks that ``torchrun`` started (or whoever set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT).
+    """Join the ranks that ``torchrun`` started (or another launcher that set RANK, WORLD_SIZE, MASTER_ADDR and
+    MASTER_PORT).
 
     Tensors on a CPU travel by gloo, those on a GPU by NCCL, whose communicators are made as they are first used: made
     at once, they would share one stream. Where ranks share a GPU, which NCCL cannot, collectives are gloo's.
@@ -182,36 +183,42 @@ def join(timeout: float, device: torch.device | None = None, transport: str | No
         store, watched, rank, world = find_others(timeout)
     except NotJoined as error:
         raise SessionError(str(error)) from None
-    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch:
-        try:
-            watch.doing("joining the other ranks", range(world))
-            # The watch ends a wait before the group's own timeout does, so that there is a sentence.
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
-                                    store=PrefixStore("weft", store), rank=rank, world_size=world,
-                                    timeout=datetime.timedelta(seconds=2 * timeout + 30))
-            if world % replicas:
-                raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
-            size = world // replicas
-            offset = _offset(rank, world)
-            watch.joined()
-            yield Session(rank % size, size, device, watch, offset,
-                          transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
-            watch.doing("waiting for all ranks to finish", range(world))
-            _meet()
-            watch.finish()
-            dist.destroy_process_group()
-        except ConnectionError as error:
-            watch.give_up(f"{error} while {watch.text}")
-        except SessionError as error:
-            watch.give_up(str(error), code=2)
-        except RunError as error:
-            watch.give_up(str(error))
-        except (Exception, SystemExit) as error:
-            message = (str(error) or "no message").splitlines()[0]
-            if _is_of_the_network(error) and (lost := watch.lost()) is not None:
-                watch.give_up(f"{lost} while {watch.text}")
-            traceback.print_exc()
-            watch.give_up(f"{type(error).__name__} while {watch.text}: {message}")
+    with Watch(PrefixStore("weft watch", watched), rank, world, timeout) as watch, _told(watch):
+        watch.doing("joining the other ranks", range(world))
+        # The watch ends a wait before the group's own timeout does, so that there is a sentence.
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" and not _share_gpus() else "gloo",
+                                store=PrefixStore("weft", store), rank=rank, world_size=world,
+                                timeout=datetime.timedelta(seconds=2 * timeout + 30))
+        if world % replicas:
+            raise SessionError(f"{world} ranks cannot be {replicas} replicas of equal size")
+        size = world // replicas
+        offset = _offset(rank, world)
+        watch.joined()
+        yield Session(rank % size, size, device, watch, offset,
+                      transport or ("nccl" if device.type == "cuda" else "gloo"), reserve, rank // size, replicas)
+        watch.doing("waiting for all ranks to finish", range(world))
+        _meet()
+        watch.finish()
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _told(watch: Watch) -> Iterator[None]:
+    """End this process, and tell the other ranks why, on any error inside."""
+    try:
+        yield
+    except ConnectionError as error:
+        watch.give_up(f"{error} while {watch.text}")
+    except SessionError as error:
+        watch.give_up(str(error), code=2)
+    except RunError as error:
+        watch.give_up(str(error))
+    except (Exception, SystemExit) as error:
+        message = (str(error) or "no message").splitlines()[0]
+        if _is_of_the_network(error) and (lost := watch.lost()) is not None:
+            watch.give_up(f"{lost} while {watch.text}")
+        traceback.print_exc()
+        watch.give_up(f"{type(error).__name__} while {watch.text}: {message}")
 
 
 def _is_of_the_network(error: BaseException) -> bool:
@@ -234,8 +241,8 @@ def _meet(group: dist.ProcessGroup | None = None) -> None:
 def _offset(rank: int, world: int) -> float:
     """What to add to this rank's clock to get rank 0's, in seconds.
 
-    One host has one clock. Otherwise each rank in turn asks rank 0 for its time; of several answers, the one with the
-    shortest round trip counts, and rank 0's time is taken to be that of its middle (Cristian 1989).
+    One host has one clock. Otherwise the ranks, one after another, ask rank 0 for its time; of several answers, the one
+    with the shortest round trip counts, and rank 0's time is taken to be that of its middle (Cristian 1989).
     """
     hosts: list[object] = [None] * world
     dist.all_gather_object(hosts, _host())

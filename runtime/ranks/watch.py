@@ -1,13 +1,13 @@
 """The watchdog: when one rank dies or hangs, every rank stops within a set time and says what it was at.
 
 Each rank says what it is doing (:meth:`Watch.doing`); a thread beside it tells the others through the rendezvous store,
-reads there whether somebody gave up, and gives up itself when the rank has been at one thing for longer than the
+reads there whether another rank gave up, and gives up itself when the rank has been at one thing for longer than the
 timeout. Giving up is ``os._exit``: a rank that waits inside a communication library, or sleeps, cannot be stopped more
 gently. The sentence on standard error names the rank, the instruction and the micro-batch, and where the fault seems to
-lie: the rank that everybody waits for, directly or through others.
+lie: the rank that all others wait for, directly or through others.
 
-The store lives in rank 0's process. Where that is stopped, or its host cut off, asking the store never ends; so a
-second thread, which does not ask it, ends the rank when the first has not come back in time.
+The store lives in rank 0's process. Where that is stopped, or its host cut off, a call of the store never returns; so a
+second thread, which does not use it, ends the rank when the first has not come back in time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Activity(NamedTuple):
 class Watch:
     """Watches this rank's work, and the others', between ``with`` and its end.
 
-    ``store`` is a rendezvous store of this watch alone (its thread blocks on it). ``timeout`` is in seconds, for one
+    ``store`` is a rendezvous store of this watch only (its thread blocks on it). ``timeout`` is in seconds, for one
     instruction or one wait; until :meth:`joined` it is :data:`JOINING`, and from then until :meth:`begin` two minutes,
     if that is more.
     """
@@ -60,7 +60,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         # SIGTERM (from torchrun, when another rank died) and Ctrl-C are for the watching thread: the main thread may
-        # sit inside a library, where Python would never get to hear of them.
+        # sit inside a library, where Python handlers do not run.
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._thread.start()
         self._second.start()
@@ -152,7 +152,7 @@ class Watch:
                 self.give_up(f"stopped by {signal.Signals(received).name} while {now.text}", 128 + received)
 
     def _look_on(self) -> None:
-        """End this rank when a look has not come back from the store; nothing here may ask the store."""
+        """End this rank when a look has not come back from the store; nothing here may call the store."""
         while not self._done_looking.wait(BEAT):
             silent = time.monotonic() - self._looked
             if silent > self._limit + SILENCE:

@@ -1,24 +1,23 @@
-"""What a replay is asked for: its plan, its options and its stages, checked before the other ranks are waited for."""
+"""The options of a replay, its plan and its stages, checked before the other ranks are waited for."""
 
 from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.runtime.interface.factory import FactoryError, load_factory, takes_session
 from weft.runtime.plan.plan import Plan, load_plan
-from weft.runtime.transports import TransportError, parse_transport
+from weft.runtime.transports.interface import TransportError
+from weft.runtime.transports.registry import parse_transport
 
 if TYPE_CHECKING:
-    import torch
-
     from weft.runtime.interface.training import Training
     from weft.runtime.ranks.session import Session
 
-__all__ = ["ReplayError", "asked_plan", "device_for", "require_clock", "require_sense", "seconds_in_unit",
-           "training_of"]
+__all__ = ["ReplayError", "ReplayOptions", "checked_plan", "seconds_in_unit", "training_of"]
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 
@@ -27,22 +26,85 @@ class ReplayError(ValueError):
     """A replay that cannot begin, by a mistake of its user: one sentence."""
 
 
-def asked_plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, timeout: float,
-               timeline_path: str | os.PathLike[str] | None, time_scale: float, replicas: int) -> Plan:
-    """The plan, after everything that can be said against the call without the other ranks."""
-    name = os.fspath(path)
-    if emulate == (stages is not None):
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How a plan is replayed; the same on all ranks.
+
+    Either ``emulate``: blocks sleep for their predicted durations, and no model is run. Or ``stages``,
+    ``"module:function"`` or ``"file.py:function"``, where ``function(plan, rank)`` gives that rank's
+    :class:`~weft.runtime.interface.training.Training`, which runs on GPUs if this machine has one for each of its
+    ranks. A function with an argument named ``session`` is given the :class:`~weft.runtime.ranks.session.Session` too:
+    its :meth:`~weft.runtime.ranks.session.Session.group` is the process group of the layers of a stage on several
+    ranks. ``timeout`` is in seconds, for one instruction or one wait: past it every rank stops, says why, and exits
+    with 1. The measured timeline is written to ``timeline_path``. ``time_scale`` makes emulated time that many times as
+    long; a time unit that is not s, ms or us is emulated as a second. ``replicas`` copies of the plan train together,
+    each on its part of every batch. With ``paced``, no micro-batch begins before the plan has it begin
+    (:mod:`weft.runtime.execute.pacing`); otherwise all are there from the start.
+
+    ``transport`` carries the messages: see :mod:`weft.runtime.transports`; by default NCCL on GPUs, else gloo.
+    ``reserve`` is in bytes: what a device has beyond its capacity in the problem, for messages that arrive early
+    (default: 1 GiB). Training is saved to the folder ``checkpoint`` after every ``checkpoint_every`` batches and after
+    the last; with ``resume`` it goes on from the newest checkpoint there, which must be whole by its checksums; with
+    ``unchecked`` also from one of an earlier weft, which has none.
+
+    Stages that are not those of the plan are refused: unless ``allow_unsplit``, those of which the executor cannot
+    split the backward that the plan splits; unless ``allow_other_model``, those with other parameters, ties or values
+    between them than the plan's problem says (:mod:`weft.runtime.train.agreement`).
+    """
+
+    emulate: bool = False
+    stages: str | None = None
+    timeout: float = 60.0
+    timeline_path: str | os.PathLike[str] | None = None
+    time_scale: float = 1.0
+    transport: str | None = None
+    reserve: int | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_every: int = 0
+    resume: bool = False
+    unchecked: bool = False
+    replicas: int = 1
+    paced: bool = False
+    allow_unsplit: bool = False
+    allow_other_model: bool = False
+
+
+def checked_plan(path: str | os.PathLike[str], options: ReplayOptions) -> Plan:
+    """The plan in ``path``, after every check of the call that needs no other rank.
+
+    Raises :class:`ReplayError` and :class:`~weft.solver.io.entries.FormatError`.
+    """
+    _require_valid(os.fspath(path), options)
+    plan = load_plan(path)
+    _require_ranks(os.fspath(path), plan, options)
+    if options.timeline_path is not None and not os.access(Path(options.timeline_path).absolute().parent, os.W_OK):
+        raise ReplayError(f"{os.fspath(options.timeline_path)}: cannot be written, its folder is missing or not "
+                          "writable")
+    _require_consistent(options)
+    if options.paced and not options.emulate and seconds_in_unit(plan) is None:
+        raise ReplayError(f"--paced needs a plan in s, ms or us; {os.fspath(path)} is in {plan.problem.time_unit!r}, "
+                          "which says nothing of when a micro-batch arrives")
+    return plan
+
+
+def _require_valid(name: str, options: ReplayOptions) -> None:
+    """Refuse values that no plan can run with."""
+    if options.emulate == (options.stages is not None):
         raise ReplayError(f"{name}: say what to run: either --emulate, or --stages MODULE:FUNCTION")
-    for option, value in (("--timeout", timeout), ("--time-scale", time_scale)):
+    for option, value in (("--timeout", options.timeout), ("--time-scale", options.time_scale)):
         if not 0 < value < float("inf"):
             raise ReplayError(f"{option} is {value}, it must be a number greater than 0")
-    if replicas < 1:
-        raise ReplayError(f"--replicas is {replicas}, it must be at least 1")
-    plan = load_plan(path)
+    if options.replicas < 1:
+        raise ReplayError(f"--replicas is {options.replicas}, it must be at least 1")
+
+
+def _require_ranks(name: str, plan: Plan, options: ReplayOptions) -> None:
+    """Refuse a call outside ``torchrun``, and another number of processes than the plan's."""
+    replicas = options.replicas
     ranks = len(plan.program.ranks) * replicas
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         command = shlex.join(["torchrun", "--standalone", f"--nproc-per-node={ranks}", "-m", "weft", "replay", name,
-                              *(["--emulate"] if emulate else ["--stages", str(stages)]),
+                              *(["--emulate"] if options.emulate else ["--stages", str(options.stages)]),
                               *(["--replicas", str(replicas)] if replicas > 1 else [])])
         raise ReplayError(f"{name}: a plan runs under torchrun, one process a rank; use: {command}")
     if int(os.environ["WORLD_SIZE"]) != ranks:
@@ -50,49 +112,27 @@ def asked_plan(path: str | os.PathLike[str], emulate: bool, stages: str | None, 
         started = os.environ["WORLD_SIZE"]
         raise ReplayError(f"{name}: the plan is for {ranks} ranks{copies}, but {started} were started; use torchrun"
                           f" --nproc-per-node={ranks}")
-    if timeline_path is not None and not os.access(Path(timeline_path).absolute().parent, os.W_OK):
-        raise ReplayError(f"{os.fspath(timeline_path)}: cannot be written, its folder is missing or not writable")
-    return plan
 
 
-def require_sense(emulate: bool, transport: str | None, checkpoint: str | os.PathLike[str] | None,
-                  checkpoint_every: int, resume: bool, unchecked: bool) -> None:
+def _require_consistent(options: ReplayOptions) -> None:
     """Refuse options that mean nothing, or nothing together."""
-    if transport is not None:
+    if options.transport is not None:
         try:
-            parse_transport(transport)
+            parse_transport(options.transport)
         except TransportError as error:
             raise ReplayError(str(error)) from None
-    if checkpoint_every < 0:
-        raise ReplayError(f"--checkpoint-every is {checkpoint_every}, it must be a number of batches")
-    if checkpoint is None and (checkpoint_every or resume):
+    if options.checkpoint_every < 0:
+        raise ReplayError(f"--checkpoint-every is {options.checkpoint_every}, it must be a number of batches")
+    if options.checkpoint is None and (options.checkpoint_every or options.resume):
         raise ReplayError("--checkpoint-every and --resume need --checkpoint FOLDER")
-    if unchecked and not resume:
+    if options.unchecked and not options.resume:
         raise ReplayError("--unchecked is for a checkpoint to go on from: it needs --resume")
-    if checkpoint is not None and emulate:
+    if options.checkpoint is not None and options.emulate:
         raise ReplayError("--checkpoint is for training: an emulated run has nothing to save")
-    if checkpoint is not None and not (checkpoint_every or resume):
+    if options.checkpoint is not None and not (options.checkpoint_every or options.resume):
         raise ReplayError("--checkpoint needs --checkpoint-every N, or --resume")
-
-
-def require_clock(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Refuse to pace real stages by a plan whose times are no seconds."""
-    if seconds_in_unit(plan) is None:
-        raise ReplayError(f"--paced needs a plan in s, ms or us; {os.fspath(path)} is in {plan.problem.time_unit!r}, "
-                          "which says nothing of when a micro-batch arrives")
-
-
-def device_for(transport: str | None) -> torch.device:
-    """Where a rank's stages run: on a GPU of its own if each rank of this machine has one; over shared memory on any;
-    else on the CPU."""
-    import torch
-
-    if transport == "shared" and torch.cuda.is_available():  # ranks may share a GPU
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    if transport is not None and transport != "nccl":
-        return torch.device("cpu")
-    enough = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if enough else torch.device("cpu")
+    if options.emulate and (options.allow_unsplit or options.allow_other_model):
+        raise ReplayError("--allow-unsplit and --allow-other-model are about stages: they need --stages")
 
 
 def seconds_in_unit(plan: Plan) -> float | None:

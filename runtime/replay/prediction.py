@@ -1,8 +1,9 @@
-"""What ranks measured alone say about the step they would run together, held against the plan.
+"""The step that ranks measured by themselves would make together, compared with the plan.
 
-Each block takes what it took alone (on several ranks: what the slowest took), with its share of the executor's own time
-on its ranks; transfers take what the plan says; every rank keeps its order. The earliest times under these
-(:func:`weft.solver.timing.time_orders`) are the predicted step. Ranks that were not measured count as planned.
+Each block takes what it took when its rank ran by itself (on several ranks: what the slowest took), with its share of
+the executor's own time on its ranks; transfers take what the plan says; every rank keeps its order. The earliest times
+under these (:func:`weft.solver.timing.time_orders`) are the predicted step. Ranks that were not measured count as
+planned.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ __all__ = ["Prediction", "RankRow", "predict"]
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank, measured alone and planned: times in seconds, memory in bytes, ``None`` where the plan does not say.
+    """One rank, measured by itself and planned: times in seconds, memory in bytes, ``None`` where the plan does not
+    say.
 
     ``busy``: the sum over its blocks. ``own``: the executor's own time in its row. ``update``: from its last block to
     the end of the optimizer's step. ``held``, ``peak`` (of the row) and ``peak_update``: see
@@ -44,8 +46,8 @@ class RankRow:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Ranks alone, and together: ``step`` is the predicted time of all blocks in seconds, ``planned`` the plan's (both
-    ``None`` if its time unit is no unit of time)."""
+    """Ranks by themselves, and together: ``step`` is the predicted time of all blocks in seconds, ``planned`` the
+    plan's (both ``None`` if its time unit is no unit of time)."""
 
     device: str
     rows: tuple[RankRow, ...]

@@ -1,9 +1,9 @@
 """One rank of a plan on one device, without the others: real stages, real memory, messages made here.
 
-The rank's row runs as it does among its peers, through the same executor and with the same buffers, except that nothing
-is ever waited for: what a neighbour would have sent lies in its slot from the start, as random numbers of the right
-shape, and what is sent goes nowhere (but is kept as long as a transfer may take, so that memory is that of a run).
-Collectives of stages on several ranks, and sums of tied parameters, end at once and change nothing. So losses and
+The rank's instructions run as they do among its peers, through the same executor and with the same buffers, except that
+nothing is ever waited for: what a neighbour would have sent lies in its slot from the start, as random numbers of the
+right shape, and what is sent goes nowhere (but is kept as long as a transfer may take, so that memory is that of a
+run). Collectives of stages on several ranks, and sums of tied parameters, end at once and change nothing. So losses and
 weights mean nothing, times and memory do.
 
 A run is one step to warm up, ``repeats`` timed ones, and one whose memory is watched; each ends with the optimizer's
@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from weft.runtime.checkpoint.signature import SignatureError, require_signature
 from weft.runtime.execute.executor import Executor, Worker
 from weft.runtime.execute.transfers import rank_table
 from weft.runtime.interface.training import Training
@@ -33,13 +32,12 @@ from weft.runtime.plan.program import Work
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.ranks.watch import Activity, Watch
-from weft.runtime.train.agreement import Allowed, require_agreement
-from weft.runtime.train.reduction import Reduction
-from weft.runtime.train.worker import Stages
-from weft.runtime.transports import Parcel, Transfer
-from weft.runtime.transports.memory import allocate, view
+from weft.runtime.replay.run import Trainer
+from weft.runtime.train.agreement import Allowed
+from weft.runtime.transports.buffer_tensors import allocate, view
+from weft.runtime.transports.interface import Parcel, Transfer
 
-__all__ = ["RankCost", "alone", "measure_rank"]
+__all__ = ["RankCost", "measure_rank", "single_rank"]
 
 Value = TypeVar("Value")
 
@@ -49,10 +47,10 @@ class RankCost:
     """What one rank's part of a step costs on its device.
 
     ``durations``: per block, the median in seconds over all micro-batches of all timed steps. ``span``: the median time
-    from the start of the row's first block to the end of its last, with nothing to wait for; ``own``: what of it no
+    from the start of the first block to the end of the last, with nothing to wait for; ``own``: what of it no
     block accounts for, the executor's own. ``update``: seconds from the last block to the end of the optimizer's step.
     Bytes: ``held`` between steps (weights, gradients, optimizer state, buffers for messages), ``peak`` the most at once
-    in the row, with what is held; ``peak_update`` the same after it, until the end of the step.
+    while the instructions run, with what is held; ``peak_update`` the same after it, until the end of the step.
     """
 
     rank: int
@@ -67,7 +65,7 @@ class RankCost:
 
 
 class _Unwatched:
-    """There is nobody to wait for, so nobody needs to be told."""
+    """A watchdog that watches nothing: there is no other rank to wait for."""
 
     text = ""
 
@@ -81,8 +79,8 @@ class _Unwatched:
         pass
 
 
-class _Alone(Session):
-    """A rank whose peers agree to everything."""
+class _SingleRank(Session):
+    """A session in which all other ranks have this rank's values."""
 
     def _exchange(self, value: Value, text: str) -> list[Value]:
         return [value] * (self.world * self.replicas)
@@ -92,7 +90,7 @@ class _Alone(Session):
 
 
 @contextmanager
-def alone(plan: Plan, rank: int, device: torch.device) -> Iterator[Session]:
+def single_rank(plan: Plan, rank: int, device: torch.device) -> Iterator[Session]:
     """The session of ``rank`` as the only process. Its process groups exist, and their collectives do nothing."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -101,7 +99,7 @@ def alone(plan: Plan, rank: int, device: torch.device) -> Iterator[Session]:
         raise SessionError(f"the plan has the ranks 0 to {world - 1}, there is no rank {rank}")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     try:
-        session = _Alone(rank, world, device, cast(Watch, _Unwatched()), 0.0)
+        session = _SingleRank(rank, world, device, cast(Watch, _Unwatched()), 0.0)
         session.add_groups(plan.groups)
         with single_threaded():
             yield session
@@ -110,7 +108,7 @@ def alone(plan: Plan, rank: int, device: torch.device) -> Iterator[Session]:
 
 
 class _Over:
-    """A transfer that is over, but keeps what was sent until it is asked."""
+    """A transfer that is over, but keeps what was sent until it is waited for."""
 
     def __init__(self, parcel: Parcel | None = None) -> None:
         self._parcel = parcel
@@ -146,13 +144,13 @@ class _Neighbours:
 
 def _own_table(plan: Plan, session: Session, worker: Worker,
                reads: Callable[[Work], Iterable[Work]]) -> Sequence[BufferTable]:
-    """This rank's table in everyone's place: nobody looks at the others."""
+    """This rank's table in place of every rank's: the others' are not read."""
     return [rank_table(plan, session.rank, worker, reads)] * session.world
 
 
 def measure_rank(plan: Plan, session: Session, training: Training, repeats: int = 3,
                  allowed: Allowed | None = None) -> RankCost:
-    """Run the row of ``session.rank`` alone and measure it; ``session`` is that of :func:`alone`.
+    """Run the instructions of ``session.rank`` by itself and measure them; ``session`` is that of :func:`single_rank`.
 
     Raises :class:`~weft.runtime.ranks.session.SessionError` if ``training`` does not fit the plan, and that is not
     ``allowed``, or the device is too small.
@@ -166,48 +164,42 @@ def measure_rank(plan: Plan, session: Session, training: Training, repeats: int 
 
 class _Run:
     def __init__(self, plan: Plan, session: Session, training: Training, allowed: Allowed) -> None:
-        try:
-            require_signature(plan, training)
-        except SignatureError as error:
-            raise SessionError(str(error)) from None
         self.session, self.training = session, training
-        self.worker = Stages(plan, session, training)
-        require_agreement(plan, session, training, allowed)
-        self.gradients = Reduction(plan, session, training, self.worker.folding)
-        self.executor = Executor(self.gradients.plan, session, self.worker, _Neighbours, _own_table,
+        self.trainer = Trainer.of(plan, session, training, allowed)
+        self.gradients = self.trainer.gradients
+        self.executor = Executor(self.gradients.plan, session, self.trainer.worker, _Neighbours, _own_table,
                                  self.gradients.start)
 
     def measured(self, repeats: int) -> RankCost:
-        self._row(0)
+        self._run_step(0)
         self._update()
-        rows: list[list[Measured]] = []
+        steps: list[list[Measured]] = []
         updates = []
         for step in range(1, repeats + 1):
-            rows.append(self._row(step))
+            steps.append(self._run_step(step))
             updates.append(self._timed_update())
         held = self._held()
-        _, row = memory_of(lambda: self._row(repeats + 1), self.session.device)
+        _, computed = memory_of(lambda: self._run_step(repeats + 1), self.session.device)
         _, update = memory_of(self._update, self.session.device)
         laps: dict[str, list[float]] = {}
-        for lap in (lap for each in rows for lap in each):
+        for lap in (lap for each in steps for lap in each):
             laps.setdefault(lap.block, []).append(lap.end - lap.start)
-        spans = [max(lap.end for lap in each) - min(lap.start for lap in each) for each in rows]
-        own = [span - sum(lap.end - lap.start for lap in each) for span, each in zip(spans, rows, strict=True)]
+        spans = [max(lap.end for lap in each) - min(lap.start for lap in each) for each in steps]
+        own = [span - sum(lap.end - lap.start for lap in each) for span, each in zip(spans, steps, strict=True)]
         cost = RankCost(self.session.rank, {block: statistics.median(times) for block, times in laps.items()},
-                        len(rows[0]), statistics.median(spans), statistics.median(own), statistics.median(updates),
-                        held, held + row.peak, held + max(0, row.change) + update.peak)
+                        len(steps[0]), statistics.median(spans), statistics.median(own), statistics.median(updates),
+                        held, held + computed.peak, held + max(0, computed.change) + update.peak)
         self.executor.close()
-        self.worker.close()
+        self.trainer.worker.close()
         return cost
 
-    def _row(self, step: int) -> list[Measured]:
-        self.worker.begin(step)
-        self.gradients.clear()
+    def _run_step(self, step: int) -> list[Measured]:
+        self.trainer.begin(step)
         return self.executor.run()
 
     def _update(self) -> None:
         self.session.doing("updating the weights")
-        if self.worker.graph.has_backward:
+        if self.trainer.has_backward:
             self.gradients.finish()
             self.gradients.clip()
             self.gradients.step()

@@ -15,8 +15,8 @@ AdamA squares a micro-batch's gradient, so it must have all its contributions be
   replicas of N micro-batches are one of M N still. What that costs is one gradient of the tied parameters, held through
   the step.
 
-So beside those of tied parameters, the gradients that live at once are those that autograd has written in one
-parameter's turn, never more than the largest layer's.
+So beside those of tied parameters, the gradients that live at once are those that autograd has written for one
+parameter, never more than the largest layer's.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Folding:
         return parameter if self.masters is None else self.masters.of(parameter)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Leave gradients alone from now on."""
+        """Do not touch gradients from now on."""
         for hook in self._hooks:
             hook.remove()
 

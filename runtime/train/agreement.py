@@ -171,8 +171,8 @@ def differences(plan: Plan, found: Sequence[RankFacts]) -> Iterator[tuple[str, s
     graph = plan.vocabulary.graph
     assert graph is not None
     facts = {} if plan.problem.model is None else {
-        graph.places[plan.problem.index[stage.forward]][0]: stage for stage in plan.problem.model.stages
-        if plan.problem.index.get(stage.forward) in graph.places}
+        graph.pass_of[plan.problem.index[stage.forward]][0]: stage for stage in plan.problem.model.stages
+        if plan.problem.index.get(stage.forward) in graph.pass_of}
     stages = {stage: it for rank in found for stage, it in rank.stages.items()}
     outputs = {stage: size for rank in found for stage, size in rank.outputs.items()}
     for stage, it in sorted(stages.items()):
@@ -210,8 +210,8 @@ def _forgotten_ties(plan: Plan, graph: StageGraph, found: Sequence[RankFacts],
                     present: Mapping[int, StageFound]) -> Iterator[str]:
     together = [set(stages) for stages in shared_stages(rank.holding for rank in found)]
     wanted = {} if plan.problem.model is None else {
-        tie.parameter: {graph.places[plan.problem.index[name]][0] for name in tie.stages
-                        if plan.problem.index.get(name) in graph.places} for tie in plan.problem.model.ties}
+        tie.parameter: {graph.pass_of[plan.problem.index[name]][0] for name in tie.stages
+                        if plan.problem.index.get(name) in graph.pass_of} for tie in plan.problem.model.ties}
     signed = {f"what stages {' and '.join(map(str, stages))} shared when the plan was signed": set(stages)
               for stages in plan.shared if plan.signatures}
     for name, stages in {**{repr(name): stages for name, stages in wanted.items()}, **signed}.items():

@@ -1,6 +1,6 @@
 """What a forward keeps for its backward, moved to the host's memory and back, beside what the device computes.
 
-Autograd hands every tensor that it saves to :meth:`Shelf.put` and asks for it again with :meth:`Shelf.take`
+Autograd hands every tensor that it saves to :meth:`Shelf.put` and fetches it again with :meth:`Shelf.take`
 (``torch.autograd.graph.saved_tensors_hooks``), so in between nothing else holds it. Tensors that share memory move
 together. What belongs to the model (parameters, buffers) stays, and so does what a stage was given: where another rank
 sent it, it lies in a receive buffer that is not given away meanwhile (:mod:`weft.runtime.plan.buffers`). Only a stage
@@ -41,7 +41,7 @@ class Copying(Protocol):
 
 
 class CopyEngine:
-    """Copies between ``device`` and the host's memory, in the order in which they are asked for, each way by itself.
+    """Copies between ``device`` and the host's memory, in the order in which they are started, each way by itself.
 
     Host memory that has been given back is used again, so that nothing is allocated there once a step has run.
     """
@@ -64,7 +64,7 @@ class CopyEngine:
         return here, self._begin([*zip(here, there, strict=True)], outward=False)
 
     def release(self, there: Iterable[Tensor]) -> None:
-        """Host memory of :meth:`to_host` that nobody reads any more, or only copies that have been waited for."""
+        """Host memory of :meth:`to_host` that nothing reads any more, or only copies that have been waited for."""
         for tensor in there:
             self._free.setdefault(tensor.numel(), []).append(tensor)
 
@@ -138,7 +138,7 @@ class _Place(NamedTuple):
 
 
 class Shelf:
-    """The saved tensors of one stage's forward over one micro-batch; those that live in ``stays`` are left alone, and
+    """The saved tensors of one stage's forward over one micro-batch; those that live in ``stays`` are not moved, and
     those that are put while ``moves()`` is false."""
 
     def __init__(self, engine: CopyEngine, stays: Iterable[Tensor], moves: Callable[[], bool] = lambda: True) -> None:
@@ -167,7 +167,7 @@ class Shelf:
             return tensor.detach()  # an operation that saves its own result would hold itself until its backward
         if memory.data_ptr() not in self._number:
             if not self._moves():
-                self.leave((tensor,))  # whoever keeps it, it is here
+                self.leave((tensor,))  # something else keeps it on the device
                 return tensor.detach()
             self._number[memory.data_ptr()] = len(self._memories)
             self._memories.append(torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(memory))

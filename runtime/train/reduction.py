@@ -1,12 +1,12 @@
 """What happens to gradients between the last backward of a step and the optimizer: ties, replicas, the norm.
 
 Gradients are allocated in the first step and stay: the plan counts them as always there, and a later step allocates
-nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer leaves it alone;
-among replicas it has zeros where it is not used, since another replica may use it.
+nothing for them. A parameter that a batch does not use has none in that batch, so that its optimizer does not change
+it; among replicas it has zeros where it is not used, since another replica may use it.
 
 Each sum is made once a step, where the plan's REDUCE instructions say: behind the last backward that adds to it, while
 other stages of the rank may still run. Tied parameters are summed over the ranks that hold them, there and then; over
-the replicas of the plan, sums are started there, in place, and waited for at the end of the row: the gradients of a
+the replicas of the plan, sums are started there, in place, and waited for after all instructions: the gradients of a
 group lie in buckets, so that nothing is copied. The norm is that of the whole model's gradient: a parameter counts
 once, however many ranks hold it, and a sharded one with each of its shares.
 
@@ -29,7 +29,7 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import ProgramError, Reduce
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
-from weft.runtime.train.tied_parameters import Tie, Ties
+from weft.runtime.train.tied_parameters import Tie, TiedParameters
 
 if TYPE_CHECKING:
     from weft.runtime.train.accumulation import Folding
@@ -61,7 +61,7 @@ class Reduction:
         self.parameters = list({id(p): p for module in training.stages.values() for p in module.parameters()
                                 if p.requires_grad}.values())
         self._require_masters()
-        found = Ties(plan, session, training)
+        found = TiedParameters(plan, session, training)
         self.ties = found.ties
         session.add_groups([range(session.world), *found.spans])
         self.counterparts = session.counterparts() if session.replicas > 1 else None
@@ -205,7 +205,7 @@ class Reduction:
         kept = self._kept[holder][0] if holder in self._kept else None
         if holder.grad is None:
             holder.grad = torch.zeros_like(holder) if kept is None else kept
-        elif self._flat and kept is not None and holder.grad is not kept:  # somebody put another one there
+        elif self._flat and kept is not None and holder.grad is not kept:  # user code put another one there
             kept.copy_(holder.grad)
             holder.grad = kept
         return holder.grad
@@ -225,14 +225,14 @@ class Reduction:
             if tie.counted:
                 yield tie.parameters[0]
 
-    def _proven(self, plan: Plan, ties: Ties) -> Plan:
+    def _proven(self, plan: Plan, ties: TiedParameters) -> Plan:
         """``plan`` with a REDUCE for each group of parameters; every parameter that is trained is in one of them."""
         try:
             plan = plan.sharing(ties.shared)
         except ProgramError as error:
             raise SessionError(str(error)) from None
         self.session.agree("the reductions of the plan", [
-            [str(i) for i in row if isinstance(i, Reduce)] for row in plan.program.ranks])
+            [str(i) for i in own if isinstance(i, Reduce)] for own in plan.program.ranks])
         return plan
 
     def _require_masters(self) -> None:
@@ -261,8 +261,7 @@ class Reduction:
             for name, value in each.items():
                 if known.setdefault(name, value) != value:
                     raise SessionError(f"the parameter {name} begins with other values on process {process} than "
-                                       "on one before: give all the same, or mark it with "
-                                       "weft.runtime.train.parallel.sharded")
+                                       "on one before: give all the same, or mark it with weft.runtime.sharded")
         for tie in self.training.ties:
             values = {known.get(f"{name!r} of stage {stage}") for stage, name in tie.items()} - {None}
             if len(values) > 1:

@@ -26,7 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from weft.runtime.train.offload import CopyEngine, Shelf
 
-__all__ = ["StageRunner", "add_gradient", "deferrable"]
+__all__ = ["Offloading", "StageRunner", "add_gradient", "deferrable"]
 
 Gradients: TypeAlias = list[Tensor | None]
 
@@ -102,6 +102,17 @@ class _Repeat(NamedTuple):
     random_gpu: Tensor | None
 
 
+class Offloading(NamedTuple):
+    """How what a forward keeps is moved to the host: by ``engine``, all of it, or only what the operations of the
+    submodules named in ``modules`` keep. With ``beside``, copies run beside the computation: they begin where a forward
+    ends and where :meth:`StageRunner.load` is called, and :meth:`StageRunner.offload` and :meth:`StageRunner.arrive`
+    wait for them."""
+
+    engine: CopyEngine
+    modules: Collection[str] | None = None
+    beside: bool = False
+
+
 class StageRunner:
     """Runs ``module`` on micro-batches that overlap in time: tensors in, a tensor or several out.
 
@@ -110,17 +121,14 @@ class StageRunner:
     real numbers) defer their weight gradients; they are changed in place, and given back by :meth:`close`. Hooks on
     their weights do not see the deferred gradients, which go to ``add``, and the module must not be compiled. With
     ``recompute``, a forward keeps its inputs only, until :meth:`recompute` runs it again on the same random numbers
-    (running statistics, as of a batch norm, are then counted twice). With ``offload``, what a forward keeps can be
-    moved to the host by that engine: all of it, or what the operations of the submodules named in ``offloaded`` keep.
-    With ``beside``, copies begin where a forward ends and where :meth:`load` is called, and are waited for by
-    :meth:`offload` and :meth:`arrive`. ``complete``, if set, is called for a deferred parameter when a micro-batch has
-    given it all that its layers' uses contribute. Nothing but the engine is shared between runners.
+    (running statistics, as of a batch norm, are then counted twice). With ``offloading``, what a forward keeps can be
+    moved to the host. ``complete``, if set, is called for a deferred parameter when a micro-batch has given it all that
+    its layers' uses contribute. Nothing but the copy engine is shared between runners.
     """
 
     def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
                  function: Callable[..., Tensor | Sequence[Tensor]] | None = None, split: bool = False,
-                 recompute: bool = False, offload: CopyEngine | None = None, beside: bool = False,
-                 offloaded: Collection[str] | None = None,
+                 recompute: bool = False, offloading: Offloading | None = None,
                  add: Callable[[Tensor, Tensor], None] = add_gradient) -> None:
         self.module, self.constant, self.add = module, constant, add
         self.complete: Callable[[Tensor], None] = lambda parameter: None
@@ -128,10 +136,11 @@ class StageRunner:
         self._graphs: dict[int, _Graph] = {}
         self._kept: dict[int, list[_Kept]] = {}
         self._repeats: dict[int, _Repeat] | None = {} if recompute else None
-        self._shelves: dict[int, Shelf] | None = None if offload is None else {}
-        self._engine, self._beside = offload, beside
-        self._inside = 0 if offloaded is not None else 1  # how many of ``offloaded`` are running
-        self._hooks = [hook for part in offloaded or () for hook in self._watch(module.get_submodule(part))]
+        self._shelves: dict[int, Shelf] | None = None if offloading is None else {}
+        engine, names, self._beside = offloading or (None, None, False)
+        self._engine: CopyEngine | None = engine
+        self._inside = 0 if names is not None else 1  # how many of the named submodules are running
+        self._hooks = [hook for name in names or () for hook in self._watch(module.get_submodule(name))]
         self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
         self._split = deferrable(module) if split else []

@@ -1,7 +1,7 @@
 """Which parameters are one, although several stages hold them: tied ones, and objects that stages of a rank share.
 
 Every parameter belongs to one *group*: the set of stages that hold it. A plan has a REDUCE for each group, so the
-groups must be known before its program is proven; what modules share is known on their rank alone, so ranks tell each
+groups must be known before its program is proven; what modules share is known only on their rank, so ranks tell each
 other.
 """
 
@@ -18,7 +18,7 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.parallel import is_sharded
 
-__all__ = ["Holding", "Tie", "Ties", "holding", "shared_stages"]
+__all__ = ["Holding", "Tie", "TiedParameters", "holding", "shared_stages"]
 
 
 class Holding(NamedTuple):
@@ -81,7 +81,7 @@ class Tie(NamedTuple):
     stages: tuple[int, ...]
 
 
-class Ties:
+class TiedParameters:
     """What of rank ``session.rank``'s part of ``plan`` is one parameter, as ``training`` has it.
 
     ``ties`` are those of :attr:`~weft.runtime.interface.training.Training.ties` with a parameter on this rank;

@@ -79,7 +79,7 @@ class Wiring:
                      and self.graph.stages[self.giver[value]].backward is not None)
 
     def results(self, stage: int) -> tuple[str, ...]:
-        """The values that leave the model at ``stage``: nobody takes them, and they are no losses."""
+        """The values that leave the model at ``stage``: no stage takes them, and they are no losses."""
         return tuple(value for value in self.ports[stage].gives
                      if value not in self.takers and value not in self.losses)
 

@@ -18,7 +18,7 @@ from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.accumulation import Folding
 from weft.runtime.train.agreement import wiring_of
 from weft.runtime.train.offload import CopyEngine
-from weft.runtime.train.stage import StageRunner, add_gradient
+from weft.runtime.train.stage import Offloading, StageRunner, add_gradient
 from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
 
 __all__ = ["Stages"]
@@ -77,7 +77,7 @@ class Stages:
         if self.folding is not None:
             self.folding.close()
 
-    # -- what the executor asks ----------------------------------------------------------------------------------------
+    # -- what the executor calls ---------------------------------------------------------------------------------------
 
     def reads(self, work: Work) -> Sequence[Work]:
         """Those that give what a forward takes, or the gradients of what it gave."""
@@ -86,7 +86,7 @@ class Stages:
     def keeps(self, work: Work) -> Work:
         """A stage may look at its inputs, and at its outputs' gradients, until its last pass is done."""
         stage, _, micro_batch = _stage(work)
-        return StageWork(stage, self.graph.places[self.graph.stages[stage].order[-1]][1], micro_batch)
+        return StageWork(stage, self.graph.pass_of[self.graph.stages[stage].order[-1]][1], micro_batch)
 
     def layout(self, what: Work, target: int) -> Mapping[str, Boundary]:
         """The values, or their gradients, that stages on rank ``target`` read."""
@@ -149,12 +149,12 @@ class Stages:
         runner, (takes, gives) = self.runners[stage], self.wiring.ports[stage]
         giver = {value: StageWork(self.wiring.giver[value], "F", micro_batch) for value in takes
                  if value in self.wiring.giver}
-        ask, collect = self._data(stage, micro_batch), self._collect(stage, micro_batch)
+        fetch, collect = self._data(stage, micro_batch), self._collect(stage, micro_batch)
         run = partial(runner.forward, micro_batch) if self.graph.stages[stage].backward is not None else runner.infer
         losses = [value for value in gives if value in self.wiring.losses]
 
         def forward(results: Mapping[Work, Parcel]) -> Parcel:
-            data = ask()
+            data = fetch()
             ys = run(*[results[giver[value]][value] if value in giver else self._here(data[value])
                        for value in takes])
             if len(ys) != len(gives):
@@ -218,22 +218,23 @@ class Stages:
                 return loss(module(x), target)
 
         return StageRunner(module, function=function, split="I" in passes, recompute="R" in passes,
-                           offload=self.engine if "O" in passes else None, beside=self.graph.copies_beside(stage),
-                           offloaded=training.offloaded.get(stage),
+                           offloading=Offloading(self.engine, training.offloaded.get(stage),
+                                                 self.graph.copies_beside(stage)) if "O" in passes else None,
                            constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
                            add=add_gradient if training.masters is None else training.masters.add)
 
     def _data(self, stage: int, micro_batch: int) -> Callable[[], Mapping[str, Tensor]]:
-        """What asks for all that ``stage`` takes and no stage gives."""
+        """A function that fetches all that ``stage`` takes and no stage gives."""
         wanted = [value for value in self.wiring.ports[stage].takes if value not in self.wiring.giver]
         number, training = self.first_micro_batch + micro_batch, self.training
         if not wanted:
             return dict
         if self.wiring.is_chain:
             sources = {INPUT: training.inputs, TARGET: training.targets}
-            return lambda: {value: ask(self.step, number) for value in wanted if (ask := sources[value]) is not None}
+            return lambda: {value: fetch(self.step, number) for value in wanted
+                            if (fetch := sources[value]) is not None}
 
-        def ask_by_name() -> Mapping[str, Tensor]:
+        def fetch_by_name() -> Mapping[str, Tensor]:
             data = training.inputs(self.step, number)
             missing = [value for value in wanted if value not in data] if isinstance(data, Mapping) else wanted
             if missing:
@@ -241,7 +242,7 @@ class Stages:
                                    f"{number}) does not hold by that name")
             return dict(data)
 
-        return ask_by_name
+        return fetch_by_name
 
     def _collect(self, stage: int, micro_batch: int) -> Callable[[Mapping[str, Tensor]], None]:
         """What hands over those of the values given that leave the model at ``stage``."""

@@ -4,9 +4,9 @@ For each direction between two ranks, the receiver counts the receives it has *p
 has *written*; each counter has one writer. Message n may be written when more than n are posted, and read when more
 than n are written. As both ends start their messages in one order, and every step has the same ones, the counters say
 which is meant. Where the memory lies, and who is alive, is the business of others
-(:mod:`weft.runtime.transports.shared`; tests use threads).
+(:mod:`weft.runtime.transports.shared_memory`; tests use threads).
 
-What cannot be done at once is left to a thread, so that a rank that computes holds up nobody: a message whose slot is
+What cannot be done at once is left to a thread, so that a rank that computes holds up no other: a message whose slot is
 not free yet, and on a GPU whatever has to wait for the kernels before it.
 """
 
@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 
 from weft.runtime.plan.buffers import Landing, Staging
-from weft.runtime.transports import Parcel, Transfer
+from weft.runtime.transports.interface import Parcel, Transfer
 
 __all__ = ["Lane", "OneSided"]
 
@@ -33,8 +33,8 @@ PULSE = 0.05  # seconds between two looks at whether the peer is alive
 
 
 class Lane(Protocol):
-    """One direction between two ranks. ``posted`` is written by the receiver alone, ``written`` and ``moment`` by the
-    sender alone; writes are seen in their order."""
+    """One direction between two ranks. ``posted`` is written only by the receiver, ``written`` and ``moment``
+    only by the sender; writes are seen in their order."""
 
     posted: int
     written: int

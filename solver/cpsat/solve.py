@@ -13,7 +13,7 @@ from weft.solver.control.clock import is_over
 from weft.solver.control.stopping import STOP, shielded
 from weft.solver.cpsat.budget import Budget
 
-__all__ = ["Attempt", "Budget", "Outcome", "proven", "race", "run"]
+__all__ = ["Attempt", "Budget", "Outcome", "race", "run"]
 
 #: Seconds of wall time that a solve may take, and more for each deterministic second that it may. Where domains are
 #: wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a solve, of
@@ -65,17 +65,6 @@ def run(
     """
     attempt = Attempt(model, deterministic, presolve, relaxation)
     return _finish([_Solve(attempt, budget, workers or budget.workers)], budget)[0]
-
-
-def proven(model: cp_model.CpModel, budget: Budget, *, deterministic: float = float("inf")) -> Outcome:
-    """As :func:`run`; where there is no solution, two configurations agree on it."""
-    outcome = run(model, budget, deterministic=deterministic, presolve=True)
-    if not outcome.infeasible:
-        return outcome
-    # CP-SAT releases have had wrong proofs of infeasibility: a second configuration gets a chance to object.
-    used = outcome.solver.response_proto.deterministic_time
-    second = run(model, budget, workers=1, deterministic=used + 0.05, relaxation=False)
-    return second if second.found else outcome
 
 
 @dataclass(frozen=True)

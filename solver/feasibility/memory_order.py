@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.cpsat.solve import proven, run
+from weft.solver.cpsat.confirm import proven
+from weft.solver.cpsat.solve import run
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
 

@@ -185,6 +185,11 @@ def _memory_stage(devices: int) -> _Shape:
     return shape
 
 
+def _calls(value: Any, where: str) -> None:
+    _whole(value, where)
+    _at_least_0(value, where)
+
+
 #: Lists with an entry for each stage of the placement.
 _PER_STAGE = ("layers_of_stage", "gpus_of_stage", "tensor_parallel", "co_shard")
 
@@ -194,6 +199,7 @@ _PLAIN: Mapping[str, _Shape] = {
     "workers": _count, "interrupted": _flag, "repetend_proven": _flag, "history": _history,
     **dict.fromkeys(("steady_bound", "repetend_period", "repetend_period_bound", "bound_over_placements",
                      "bound_over_any_placement", "latency", "latency_bound", "latency_period"), _at_least_0),
+    "techniques": _mapping(_object(calls=_calls, proofs=_calls, improvements=_calls, seconds=_at_least_0)),
     "placements": _count, "replicas": _count, "alternatives": _listing(_alternative),
     "bytes_per_parameter": _classes, "layers_of_stage": _listing(_listing(_text)),
     "gpus_of_stage": _listing(_both(_listing(_whole), lambda value, where: _count(len(value), f"{where}: its length"))),

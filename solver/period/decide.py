@@ -2,50 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from itertools import islice
 
-from weft.solver.cpsat.solve import Attempt, Budget, Outcome, race
+from weft.solver.cpsat.confirm import confirmed
+from weft.solver.cpsat.solve import Attempt, Outcome, race
 from weft.solver.period.modulo_model import ModuloModel
+from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime
+from weft.solver.period.technique import Allowance, Distances
 from weft.solver.relations.min_dist import Lags, closure
 from weft.solver.ticks import TickProblem
 
-__all__ = ["MANY_BLOCKS", "OPEN", "REFUTED", "Allowance", "Verdict", "decide", "refuted_in_parts", "size"]
-
-#: Blocks of models in which schedules are found in other ways than by solving them whole.
-MANY_BLOCKS = 128
-
-#: Blocks that fit into the time of a small model; models of more get more.
-_FEW_BLOCKS = 96
-
-#: Devices from which on parts of them are refuted on their own; and the deterministic seconds of which they get their
-#: share, at most, times :func:`size`.
-_PARTED, _PART_TRY = 16, 2.0
-#: The part that is asked before all devices, as a share of them.
-_HALF = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """A budget, the deterministic time at which this search ends if it lasts so long, and what one solve may take."""
-
-    budget: Budget
-    until: float
-    each: float
-
-    @property
-    def left(self) -> float:
-        return min(self.each, max(0.0, self.until - self.budget.deterministic_used))
-
-    @property
-    def spent(self) -> bool:
-        return self.budget.spent or self.left <= 0
+__all__ = ["OPEN", "REFUTED", "Verdict", "decide", "refuted_in_parts", "size"]
 
 
 def size(instance: TickProblem) -> float:
     """How many times the time of a small model a model of ``instance`` gets."""
-    return max(1.0, len(instance.durations) / _FEW_BLOCKS)
+    return max(1.0, len(instance.durations) / PARAMETERS.few_blocks)
 
 
 class Verdict:
@@ -56,17 +29,18 @@ REFUTED, OPEN = Verdict(), Verdict()
 
 
 def decide(instance: TickProblem, period: int, allowed: Allowance, known: Periodic | None = None, *,
-           parts: bool = True) -> Periodic | Verdict:
+           parts: bool = True, distances: Distances = closure) -> Periodic | Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither.
 
     ``known`` is a hint. Without ``parts`` all devices are asked at once, as is best where halves of them did not say.
+    ``distances``: what is known of ``period`` before a model is solved.
     """
-    lags = closure(instance, period)
+    lags = distances(instance, period)
     if lags is None:
         return REFUTED
     if not allowed.budget.suffices(sum(len(row) * (len(row) - 1) // 2 for row in set(instance.blocks_on))):
         return OPEN
-    if parts and _impossible_in_part(instance, period, lags, _HALF, allowed):
+    if parts and _impossible_in_part(instance, period, lags, PARAMETERS.subset_before_whole, allowed):
         return REFUTED
     model = ModuloModel(instance, period, lags)
     if known is not None:
@@ -87,27 +61,17 @@ def _race(model: ModuloModel, allowed: Allowance) -> Outcome:
         outcomes = race(attempts, allowed.budget, lambda outcome: outcome.found or outcome.infeasible)
         return min(outcomes, key=lambda outcome: (not outcome.found, not outcome.infeasible))
     # Schedules of many blocks are found in neighbourhoods rather.
-    for attempt in attempts[:1] if len(model.blocks) >= MANY_BLOCKS else attempts:
-        outcome = _confirmed(attempt, race([attempt], allowed.budget)[0], allowed)
+    for attempt in attempts[:1] if len(model.blocks) >= PARAMETERS.many_blocks else attempts:
+        outcome = confirmed(attempt, race([attempt], allowed.budget)[0], allowed.budget)
         if outcome.found or outcome.infeasible:
             break
     return outcome
 
 
-def _confirmed(attempt: Attempt, outcome: Outcome, allowed: Allowance) -> Outcome:
-    """``outcome``; if it is a refutation, another configuration gets a chance to object: CP-SAT releases have had wrong
-    proofs."""
-    if not outcome.infeasible:
-        return outcome
-    used = outcome.solver.response_proto.deterministic_time
-    again = replace(attempt, presolve=not attempt.presolve, disjunctive=False, deterministic=used + 0.05)
-    second, = race([again], allowed.budget)
-    return second if second.found else outcome
-
-
-def refuted_in_parts(instance: TickProblem, period: int, share: float, allowed: Allowance) -> bool:
-    """Whether ``period`` is refuted by the closure, or by parts of the devices, a ``share`` of them, on their own."""
-    lags = closure(instance, period)
+def refuted_in_parts(instance: TickProblem, period: int, share: float, allowed: Allowance,
+                     distances: Distances = closure) -> bool:
+    """Whether ``period`` is refuted by ``distances``, or by parts of the devices, a ``share`` of them, on their own."""
+    lags = distances(instance, period)
     return lags is None or _impossible_in_part(instance, period, lags, share, allowed)
 
 
@@ -117,13 +81,13 @@ def _impossible_in_part(instance: TickProblem, period: int, lags: Lags, share: f
     A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.
     Conflicts are local more often than not: few devices are refuted far sooner than all of them.
     """
-    each = min(allowed.left, _PART_TRY * size(instance)) * share
+    each = min(allowed.left, PARAMETERS.subset_try * size(instance)) * share
     parts = iter(_parts(instance, share))
     while together := list(islice(parts, allowed.budget.workers)):
         attempts = [Attempt(ModuloModel(instance, period, lags, part).model, each, presolve=True, relaxation=False)
                     for part in together]
         outcomes = race(attempts, allowed.budget, lambda outcome: outcome.infeasible)
-        if any(_confirmed(attempt, outcome, allowed).infeasible
+        if any(confirmed(attempt, outcome, allowed.budget).infeasible
                for attempt, outcome in zip(attempts, outcomes, strict=True)):
             return True
     return False
@@ -134,5 +98,5 @@ def _parts(instance: TickProblem, share: float) -> list[list[int]]:
     are many."""
     used = [device for device, on in enumerate(instance.blocks_on) if on]
     part = int(len(used) * share)
-    return [] if len(used) < _PARTED else [used[first:first + part]
+    return [] if len(used) < PARAMETERS.subsets_from else [used[first:first + part]
                                            for first in (0, len(used) - part, (len(used) - part) // 2)]

@@ -23,15 +23,12 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from weft.solver.control.clock import checked
+from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, ring_of
 from weft.solver.relations.min_dist import UNRELATED, Lags, lag_range, least_lifetimes
 from weft.solver.ticks import TickProblem
 
 __all__ = ["ModuloModel"]
-
-#: What sums of amount x time may come to in CP-SAT, with room for its own arithmetic.
-_MOST_SUM = 2**58
-
 
 class ModuloModel:
     """The blocks of ``instance`` at ``period`` ticks, with the ``lags`` that its closure implies.
@@ -171,7 +168,7 @@ class ModuloModel:
                 continue
             reach = max(max(abs(bound) for bound in self._windows[i]) for i in self.instance.blocks_on[device])
             taken = sum(amount for _, _, amount, _ in lifetimes.held)
-            unit = 1 + (capacity * self.period + 2 * reach * taken) // _MOST_SUM
+            unit = 1 + (capacity * self.period + 2 * reach * taken) // PARAMETERS.model_most_sum
             parts = [(taker, giver, amount // unit) for taker, giver, amount, _ in lifetimes.held if amount >= unit]
             room = (capacity * self.period - lifetimes.workspace) // unit
             average = sum(amount * (self.start[giver] + self.instance.durations[giver] - self.start[taker])

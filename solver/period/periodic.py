@@ -11,10 +11,12 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
+from weft.solver.relations.fixed_order import Op
 from weft.solver.relations.min_dist import UNRELATED, Lags
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Periodic", "Rings", "critical_blocks", "in_order", "lags_between", "retime", "ring_of"]
+__all__ = ["Periodic", "Rings", "coarser", "critical_blocks", "in_order", "lags_between", "repeat", "retime", "ring_of",
+           "rows_by_period"]
 
 _T = TypeVar("_T")
 
@@ -114,6 +116,29 @@ def in_order(instance: TickProblem, rings: Rings, copies: int = 1) -> Periodic |
     blocks = potential[:len(instance.durations)]
     shift = min(blocks) // least * least
     return Periodic(instance, least, tuple(start - shift for start in blocks), copies)
+
+
+def coarser(fine: Periodic, instance: TickProblem, factor: int, copies: int) -> Periodic:
+    """A schedule of ``instance.refined(factor)`` as one of ``instance``."""
+    return Periodic(instance, fine.period / factor, tuple(start / factor for start in fine.starts), copies)
+
+
+def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:
+    """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others."""
+    return [[op for op, _ in row] for row in rows_by_period(found, micro_batches)]
+
+
+def rows_by_period(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:
+    """As :func:`repeat`, each operation with the index of the period it runs in."""
+    lags = [found.lag(i) for i in found.instance.blocks]
+    periods = -(-micro_batches // found.copies) + found.depth
+    rows = []
+    for on in found.instance.blocks_on:
+        ring = sorted(on, key=found.offset)
+        row = [(found.operation(i, period - lags[i]), period) for period in range(periods) for i in ring
+               if period >= lags[i]]
+        rows.append([(op, period) for op, period in row if op[1] < micro_batches])
+    return rows
 
 
 def critical_blocks(found: Periodic) -> list[int]:

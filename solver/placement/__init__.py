@@ -1,13 +1,32 @@
-"""Cutting an operator graph into stages on devices, to proof.
+"""Which operators of a graph share a device? An operator graph with its costs and devices comes in
+(:class:`~weft.solver.placement.problem.PlacementProblem`); stages on devices, judged, with a proven bound on the
+largest load, go out (:class:`~weft.solver.placement.placement.Placement`).
 
-``problem`` says what is placed and what a placement costs, ``judge`` checks a placement from that alone, ``search``
-finds one. ``groups``, ``reduce`` and ``coarsen`` make graphs smaller (the first two provably without loss), ``slicing``
-is the start, ``threshold`` the encoding that objectives build on, ``exact`` and ``latency`` two of them, ``refine``
-works near the cuts of graphs too large for proof.
-
-Pipelines that are graphs of stages (GraphPipe) have memory by depth: ``in_flight`` is the rule, ``stage_dag`` such a
-graph with its costs, ``graph_search`` finds one (``levels`` by the dynamic program ``level_program`` over ``ideals``,
-``depth`` in the threshold encoding), ``steps`` bounds how short a step of any could be, and ``stage_blocks`` makes it a
-block problem with a schedule. Stages may be replicated (``problem`` says at what cost): ``levels`` decides it for
-graphs and rows, ``replicated_slicing`` for one order.
+``problem`` says what is placed and what a placement costs, ``judge`` checks a placement from that alone. Searches see
+``groups`` of operators and divide them (``division``); what a search knows is its ``bracket``, what it calls are
+``technique``s, what it was given are ``params``. Rooms: ``bounds``, ``reductions``, ``orders`` and the ``encoding`` are
+what searches are made of; ``chain`` finds stages in a row, ``dag`` graphs of stages, ``memory`` plans in which
+recomputing and offloading are decided with the cuts.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from weft.solver.placement.placement import Placement, Stage
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+
+if TYPE_CHECKING:
+    from weft.solver.placement.chain.place import place
+    from weft.solver.placement.dag.place_graph import place_graph
+
+__all__ = ["Degree", "DeviceKind", "Node", "Placement", "PlacementError", "PlacementProblem", "Stage", "Tensor",
+           "place", "place_graph"]
+
+#: What loads ortools, on its first use.
+_SEARCHES = {"place": "chain.place", "place_graph": "dag.place_graph"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SEARCHES:
+        return getattr(import_module(f"{__name__}.{_SEARCHES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

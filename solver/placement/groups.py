@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from weft.solver.placement.problem import PlacementProblem
 
-__all__ = ["Groups", "Net", "contract", "groups_of", "reduced", "room"]
+__all__ = ["Groups", "Net", "Times", "contract", "groups_of", "least_times", "least_work", "neighbours", "reduced",
+           "room", "waits"]
 
 Times = NDArray[np.float64]
 
@@ -93,8 +94,8 @@ class Groups:
         for degree in self.problem.degrees:
             times = np.array([[float("inf") if time is None or not kind.count else
                                time + degree.all_reduce * node.gradient / steps
-                               for time, kind in zip(row, self.problem.kinds, strict=True)]
-                              for row, node in zip(degree.times, nodes, strict=True)])
+                               for time, kind in zip(own, self.problem.kinds, strict=True)]
+                              for own, node in zip(degree.times, nodes, strict=True)])
             found.append((degree.devices, np.array([times[list(members)].sum(axis=0) for members in self.members])))
         return tuple(found)
 
@@ -197,3 +198,40 @@ def reduced(count: int, order: set[tuple[int, int]]) -> tuple[tuple[int, int], .
                 seen |= reach[second]
         reach[first] = seen | 1 << first
     return tuple(sorted(kept))
+
+
+def neighbours(count: int, pairs: Iterable[tuple[int, int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """Per group of ``count`` those that ``pairs`` (before, after) put directly before it, and directly after it."""
+    before: list[list[int]] = [[] for _ in range(count)]
+    after: list[list[int]] = [[] for _ in range(count)]
+    for first, second in pairs:
+        after[first].append(second)
+        before[second].append(first)
+    return before, after
+
+
+def waits(groups: Groups) -> list[tuple[int, int]]:
+    """Pairs of groups (before, after) of which the second waits for the first, without those that others imply.
+
+    ``groups.order`` may hold more: an order that interchangeable groups were put into makes no stage deeper.
+    """
+    place = groups.spread(range(groups.count))
+    return list(reduced(groups.count, {(place[a], place[b]) for a, b in groups.problem.order if place[a] != place[b]}))
+
+
+def least_times(groups: Groups) -> Times:
+    """Per group its least time in a stage, on the best kind and number of devices."""
+    found = groups.least
+    for devices, times in groups.degrees[1:]:
+        if devices <= groups.problem.devices:
+            found = found.clip(max=times.min(axis=1))
+    return found
+
+
+def least_work(groups: Groups) -> Times:
+    """Per group the least time that it takes of all devices of its stage together."""
+    found = groups.least
+    for devices, times in groups.degrees[1:]:
+        if devices <= groups.problem.devices:
+            found = found.clip(max=devices * times.min(axis=1))
+    return found

@@ -202,9 +202,9 @@ class PlacementProblem:
     def _check_sums(self) -> None:
         """Loads and memory are sums: they must be numbers that a float can hold."""
         factor = max(kind.transfer_factor for kind in self.kinds)
-        rows = [[node.times for node in self.nodes], *(degree.times for degree in self.degrees)]
+        tables = [[node.times for node in self.nodes], *(degree.times for degree in self.degrees)]
         gradient = sum(node.gradient for node in self.nodes)
-        times = sum(max(time or 0.0 for time in column) for row in rows for column in row) + sum(
+        times = sum(max(time or 0.0 for time in column) for table in tables for column in table) + sum(
             degree.all_reduce * gradient for degree in self.degrees)
         for what, amount, unit in (
                 ("times", times + max(1.0, factor) * sum(tensor.time for tensor in self.tensors), self.time_unit),

@@ -13,7 +13,7 @@ __all__ = ["part_of"]
 @contextmanager
 def part_of(whole: Budget, share: float) -> Iterator[Budget]:
     """A budget of ``share`` of what is left of ``whole``: of deterministic time if that is limited, else of the
-    clock's. What it uses counts in the whole, and a Ctrl-C that it hears ends the whole too."""
+    clock's. What it uses counts in the whole, and a Ctrl-C that comes while it is used ends the whole too."""
     limited = whole.deterministic is not None
     part = Budget(seconds=whole.left if limited else whole.left * share, seed=whole.seed, workers=whole.workers,
                   deterministic=whole.deterministic_left * share if limited else None)

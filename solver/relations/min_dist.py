@@ -30,8 +30,8 @@ import numpy.typing as npt
 from weft.solver.control.clock import checked, checkpoint
 from weft.solver.ticks import TickProblem
 
-__all__ = ["UNRELATED", "Lags", "Lifetimes", "close_paths", "closure", "closure_bound", "lag_range", "least_lifetimes",
-           "longest_paths", "takes_before_giving"]
+__all__ = ["UNRELATED", "Lags", "Lifetimes", "close_paths", "closure", "closure_bound", "dependencies_only",
+           "lag_range", "least_lifetimes", "longest_paths", "takes_before_giving"]
 
 Lags = npt.NDArray[np.int64]
 
@@ -46,9 +46,7 @@ def closure(instance: TickProblem, period: int) -> Lags | None:
 
     Stopping early keeps the matrix valid, only weaker: rounds are limited.
     """
-    if period < instance.heaviest_load:
-        return None
-    lags = longest_paths(instance, period, -(lag_range(instance, period) + 1) * period)
+    lags = dependencies_only(instance, period)
     if lags is None:
         return None
     pairs = [(i, j) for a, b in instance.shared_pairs() for i, j in ((a, b), (b, a))]
@@ -60,6 +58,13 @@ def closure(instance: TickProblem, period: int) -> Lags | None:
         if np.array_equal(before, lags):
             break
     return lags
+
+
+def dependencies_only(instance: TickProblem, period: int) -> Lags | None:
+    """Least distances by the load, the dependencies and the range of lags alone: what :func:`closure` starts from."""
+    if period < instance.heaviest_load:
+        return None
+    return longest_paths(instance, period, -(lag_range(instance, period) + 1) * period)
 
 
 def closure_bound(instance: TickProblem, upper: int) -> int:

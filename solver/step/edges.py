@@ -11,18 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
-from weft.solver.period.periodic import Periodic
-from weft.solver.relations.fixed_order import Op
+from weft.solver.period.periodic import Periodic, repeat, rows_by_period
 from weft.solver.step.order_model import Stretch, reorder
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["Completion", "complete", "repeat"]
-
-
-def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:
-    """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others."""
-    return [[op for op, _ in row] for row in _rows(found, micro_batches)]
+__all__ = ["Completion", "complete"]
 
 
 @dataclass(frozen=True)
@@ -78,25 +72,12 @@ def complete(
     return Completion(found, edge, count, orders)
 
 
-def _rows(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:
-    """Per device, its operations in order, each with the period it runs in."""
-    lags = [found.lag(i) for i in found.instance.blocks]
-    turns = -(-micro_batches // found.copies) + found.depth
-    rows = []
-    for on in found.instance.blocks_on:
-        ring = sorted(on, key=found.offset)
-        row = [(found.operation(i, period - lags[i]), period) for period in range(turns) for i in ring
-               if period >= lags[i]]
-        rows.append([(op, period) for op, period in row if op[1] < micro_batches])
-    return rows
-
-
 def _stretches(found: Periodic, micro_batches: int, edge: int) -> tuple[Stretch, Stretch]:
     """Warm-up and cool-down of the repeated schedule: the periods before ``depth + edge``, and the last ``edge`` whole
     ones with what follows them."""
     warm, cool = [], []
     last = micro_batches // found.copies - edge
-    for row in _rows(found, micro_batches):
+    for row in rows_by_period(found, micro_batches):
         warm.append((0, sum(period < found.depth + edge for _, period in row)))
         cool.append((sum(period < last for _, period in row), len(row)))
     return warm, cool

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from weft.solver.control.history import History
 from weft.solver.cpsat.budget import Budget
-from weft.solver.period.search import PeriodSearch
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.counts import Counts
 from weft.solver.schedule import Schedule
 from weft.solver.step.proven import Proven
 
@@ -26,13 +27,14 @@ class Progress:
 
 class Report:
     """What is said of one search. ``stopped``: which phases ended by which faults; ``unheard``: what the listener
-    raised."""
+    raised; ``techniques``: calls, successes and seconds of those of the period search."""
 
     def __init__(self, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
         self.budget = budget
         self.on_progress = on_progress
         self.history = History()
         self.stopped: list[str] = []
+        self.techniques = Counts()
         self.unheard: Exception | None = None
 
     def tell(self, best: Schedule, phase: str) -> None:
@@ -48,7 +50,7 @@ class Report:
         """Remember a fault that the search survives."""
         self.stopped.append(f"{phase}: {type(fault).__name__}: {fault}")
 
-    def summed_up(self, best: Schedule, proven: Proven, periods: PeriodSearch | None) -> Schedule:
+    def summed_up(self, best: Schedule, proven: Proven, periods: Bracket | None) -> Schedule:
         """``best`` with all that has been proven, and in its ``solver`` entry how the search went."""
         bound = min(best.makespan, proven.makespan)
         self.history.record(self.budget.elapsed, best.makespan, bound)
@@ -58,7 +60,8 @@ class Report:
             period_bound = min(best.period, proven.rate(proven.rate_bounds[copies]))
         return Schedule(best.problem, best.micro_batches, best.operations, bound, best.period, period_bound,
                         best.repetend, solver={**best.solver, **self._run(), "steady_bound": proven.rate(
-                            proven.steady_bound), "history": self.history.to_json(), **_of_period(proven, periods)})
+                            proven.steady_bound), "history": self.history.to_json(), **_of_period(proven, periods), **(
+                            {} if periods is None else {"techniques": self.techniques.to_json()})})
 
     def _run(self) -> dict[str, object]:
         """How the search was run, and what became of it."""
@@ -73,12 +76,12 @@ class Report:
         }
 
 
-def _of_period(proven: Proven, periods: PeriodSearch | None) -> dict[str, object]:
+def _of_period(proven: Proven, periods: Bracket | None) -> dict[str, object]:
     """What is known of periods of one micro-batch, if any was looked for."""
     if periods is None:
         return {}
     period = proven.instance.time(periods.best.period)
-    return {"repetend_period": period, "repetend_period_bound": min(period, proven.rate(periods.bound)),
+    return {"repetend_period": period, "repetend_period_bound": min(period, proven.rate(periods.refuted)),
             "repetend_proven": periods.proven}
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
-from weft.solver.period.search import PeriodSearch
+from weft.solver.period.bracket import Bracket
 from weft.solver.problem import Problem
 from weft.solver.relations.implied_order import Order
 from weft.solver.schedule import Schedule
@@ -59,7 +59,7 @@ class State:
             self.raise_bounds()
         self.phase = "baselines"
         self.incumbent = Incumbent(self.proven, budget, self.tell, start)
-        self.periods: PeriodSearch | None = None
+        self.periods: Bracket | None = None
 
     @property
     def implied(self) -> Order:

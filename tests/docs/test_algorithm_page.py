@@ -16,28 +16,31 @@ from weft.solver.bounds.load import load_bound
 from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
 from weft.solver.cpsat.solve import Budget, run
 from weft.solver.latency.search import least_latency
-from weft.solver.period.decide import REFUTED, Allowance, decide
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.period.improvers.neighbourhoods import improve_nearby
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.modulo_model import ModuloModel
+from weft.solver.period.periodic import repeat
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
-from weft.solver.period.refuters.lane_waits import LaneBound
-from weft.solver.period.refuters.v_shape_dp import FoldPatterns
-from weft.solver.period.search import PeriodSearch, find_period
-from weft.solver.period.structure.v_shape import Fold
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.search import place
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.period.refuters.lane_waits import LaneWaits
+from weft.solver.period.refuters.v_shape_dp import VPatterns
+from weft.solver.period.search import find_period
+from weft.solver.period.structure.v_shape import V
+from weft.solver.period.technique import Allowance, Task
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.stage_windows import windows_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.relations.min_dist import closure, closure_bound
-from weft.solver.step.edges import complete, repeat
+from weft.solver.step.edges import complete
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
@@ -55,21 +58,23 @@ CHAIN = lasting(pipeline(chain(3), memory=2), (1, 1, 1, 1, 2, 2))
 SMALL_V = lasting(pipeline(v(2), memory=3), (2, 1, 3, 3, 2, 1, 1, 2))
 
 
-def periods(problem: Problem) -> PeriodSearch:
+def periods(problem: Problem) -> Bracket:
     instance = TickProblem.of(problem)
     return find_period(instance, one_at_a_time(instance), Budget(), deterministic=ENOUGH)
 
 
 def refuted_in_whole_ticks(instance: TickProblem, period: int) -> bool:
-    fold = Fold.of(instance)
-    assert fold is not None
-    return FoldPatterns(fold, period, period).refuted(Budget())
+    shape = V.of(instance)
+    assert shape is not None
+    return VPatterns(shape, period, period).refuted(Budget())
 
 
-def refuted_by_lanes(instance: TickProblem, period: int, known: int) -> bool:
-    lanes = LaneBound.of(instance, known)
+def refuted_by_lanes(instance: TickProblem, period: int) -> bool:
+    lanes = LaneWaits.of(Bracket(instance, Fraction(instance.heaviest_load), one_at_a_time(instance)),
+                         Task(instance.heaviest_load))
     assert lanes is not None
-    return lanes.refutes(period, 96, Budget())
+    time = Allowance(Budget(), ENOUGH, ENOUGH)
+    return period in lanes.refutes([period], time) or (lanes.sharpen(time) and period in lanes.refutes([period], time))
 
 
 def refuted_alone(instance: TickProblem, period: int, devices: Sequence[int]) -> bool:
@@ -95,10 +100,10 @@ def test_least_distances_and_optima(problem: Problem, least: int, optimum: int) 
 def test_v_shapes_and_lane_waits() -> None:
     small, three, five = (TickProblem.of(problem) for problem in (
         SMALL_V, pipeline(v(3), memory=3), pipeline(v(5), memory=3)))
-    assert refuted_in_whole_ticks(small, 9) and refuted_by_lanes(small, 9, 10)
+    assert refuted_in_whole_ticks(small, 9) and refuted_by_lanes(small, 9)
     assert refuted_in_whole_ticks(three, 9) and refuted_in_whole_ticks(five, 15)
-    assert refuted_by_lanes(five, 13, 16) and not refuted_by_lanes(five, 14, 16)
-    assert refuted_by_lanes(TickProblem.of(pipeline(v(5), memory=4)), 11, 12)
+    assert refuted_by_lanes(five, 13) and not refuted_by_lanes(five, 14)
+    assert refuted_by_lanes(TickProblem.of(pipeline(v(5), memory=4)), 11)
 
 
 def test_subsets_of_devices_and_the_whole_model() -> None:

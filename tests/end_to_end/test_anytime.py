@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, solve_case
+from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.figures import chart, draw
-from weft.figures.curve import build
 from weft.figures.marks import specification
-from weft.models.zoo.shapes import shape
+from weft.figures.search_curve import build
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.control.history import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
 from weft.solver.io.files import load_schedule, save_schedule
@@ -191,5 +192,5 @@ def test_the_picture_frames_exactly_the_operations_on_the_path(make: Any) -> Non
 
 
 def test_a_long_schedule_with_its_middle_cut_out_is_marked_too(tmp_path: Path) -> None:
-    draw(solve(shape("v", 4, 4), 300, effort=0.5), tmp_path / "long.svg", critical=True)
+    draw(solve(shape("chain", 4, 4), 300, effort=0.5), tmp_path / "long.svg", critical=True)
     assert "critical path" in (tmp_path / "long.svg").read_text()

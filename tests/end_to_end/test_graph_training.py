@@ -15,17 +15,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.lib.stage_graph_training import alone, training
+from experiments.lib.stage_graph_training import single_process, training
 from experiments.lib.stage_graphs import MODES, SHAPES, case, varied
 from experiments.lib.stage_modules import LENGTH, VOCABULARY, WIDTH, Embed, Mix
 from experiments.runtime.equality import CLIP, MICRO_BATCHES, STEPS, Row, compared, plan_for
 from tests.support.ranks import launch_forked
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.replay.replay import run_training
+from weft.runtime.replay.run import run_training
 from weft.runtime.train.requests import Requests
 from weft.solver.baselines import baseline
 from weft.solver.schedule import Schedule
@@ -107,7 +107,7 @@ def left_out(session: Session) -> list[float]:
         elif leave_out == "clip_norm":
             part.clip_norm = None
         batch = 2 * MICRO_BATCHES if leave_out == "micro-batches" else MICRO_BATCHES
-        reference = alone(made, torch.float64, batch, STEPS, CLIP)
+        reference = single_process(made, torch.float64, batch, STEPS, CLIP)
         run_training(plan, session, part)
         worst = max(float((mine - wanted).abs().max().detach()) for stage, module in part.stages.items()
                     for mine, wanted in zip(module.parameters(), reference.weights[stage].parameters(), strict=True))
@@ -174,7 +174,7 @@ def infer(session: Session) -> dict[str, Any]:
     if result is None or both is None:
         return {}
     return {**both[1], "loss": result.losses[0],
-            "loss alone": alone(case("NN", 2), torch.float64, MICRO_BATCHES, 1, None).losses[0]}
+            "loss alone": single_process(case("NN", 2), torch.float64, MICRO_BATCHES, 1, None).losses[0]}
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from torch import nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
 from tests.support.builders import chain, pipeline
-from tests.support.paths import ROOT
+from tests.support.ranks import launch_forked
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure.measure import memory_of
 from weft.runtime.measure.measure_stages import measure_stages
@@ -27,12 +27,11 @@ from weft.runtime.plan.check import check_program
 from weft.runtime.plan.plan import load_plan, plan_of, save_plan
 from weft.runtime.plan.program import Program, ProgramError, Recv, StageWork
 from weft.runtime.plan.stage_graph import StageGraph
-from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import join
-from weft.runtime.replay.replay import run_training
+from weft.runtime.replay.run import run_training
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.train.offload import CopyEngine
-from weft.runtime.train.stage import StageRunner
+from weft.runtime.train.stage import Offloading, StageRunner
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
@@ -55,7 +54,7 @@ def moving(stage: int) -> int:
     """Bytes of one micro-batch that a stage moves to the host."""
     training, engine = gpt(torch.float32), CopyEngine(CPU)
     function = training.stages[0] if stage == 0 else lambda x: loss(training.stages[1](x), batch(CONFIG, 0, 0)[1])
-    runner = StageRunner(training.stages[stage], function=function, offload=engine)
+    runner = StageRunner(training.stages[stage], function=function, offloading=Offloading(engine))
     runner.forward(0, batch(CONFIG, 0, 0)[0] if stage == 0 else torch.randn(CONFIG.sequences, CONFIG.length,
                                                                              CONFIG.width))
     engine.close()
@@ -87,8 +86,7 @@ def test_an_offloading_schedule_trains_as_one_process_does_in_the_memory_that_it
     assert most_in_flight(schedule) > most_in_flight(plain)
     assert StageGraph.of(schedule.problem).copies_beside(0)
     save_plan(plan_of(schedule), tmp_path / "plan.json")
-    ended = launch_local(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120,
-                         environment={"PYTHONPATH": str(ROOT)})
+    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120)
     assert [end.code for end in ended] == [0, 0], ended
     for rank, end in enumerate(ended):
         found = json.loads(end.output.splitlines()[-1])

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from experiments.lib.piper_program import pairs_of_branches, piper
-from tests.solver.placement.dag.test_replication import problems
-from tests.solver.placement.dag.test_search import forks
+from tests.support.replicated_stages import problems
+from tests.support.stage_graphs import forks
 from weft.solver.cpsat.solve import Budget
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.dag.levels import levels
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem
 
@@ -21,7 +21,7 @@ from weft.solver.placement.problem import PlacementProblem
 @given(problems())
 def test_it_finds_what_levels_in_a_row_find(problem: PlacementProblem) -> None:
     groups = groups_of(problem)
-    ours = levels(groups, Budget(), least=simple_bound(groups), in_a_row=True)
+    ours = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=True))
     assert piper(groups, 60).value == pytest.approx(ours.stages.value if ours.stages else math.inf, rel=1e-6)
 
 

@@ -1,5 +1,5 @@
-"""The time limit counts everything: every phase stops at its next look at the clock, and what is outside CP-SAT grows
-no faster than n log n. No test looks at a real clock: time passes by being looked at, work is counted in bytecodes."""
+"""The time limit counts everything: every phase stops at its next look at the clock. No test looks at a real clock:
+time passes by being looked at."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from experiments.step.time_limit import chain, everywhere, folded, random_graph,
 from tests.solver.cpsat.test_solve import market_split
 from tests.support.builders import TINY_SPEC, pipeline, v
 from weft.app.compare import known_schedules
+from weft.app.lib import notices
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions, command_began
-from weft.app.solve import Case, Placement, solve_case
-from weft.cli import progress as progress_module
-from weft.cli.progress import ProgressLine, Waiting, forewarn
+from weft.app.solve import solve_case
+from weft.cli.lib.progress import ProgressLine, Waiting
 from weft.models.candidates.build import TooLate, candidates
-from weft.models.candidates.split import NoSplit, _Search, split_chain
+from weft.models.candidates.split_search import SplitSearch
+from weft.models.candidates.stage_split import NoSplit, split_layers
 from weft.models.spec.spec import parse_spec
-from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.bounds.load import work_bound
 from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, process_start, unwatched, watching
 from weft.solver.cpsat.solve import Attempt, Budget, race
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Problem
-from weft.solver.schedule import Schedule
 from weft.solver.step import incumbent as incumbent_module
 from weft.solver.step import proven as proven_module
 from weft.solver.step import state as state_module
@@ -309,17 +309,17 @@ def test_known_schedules_that_time_does_not_suffice_for_are_named() -> None:
 
 
 def test_refusals_are_worked_out_when_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[_Search] = []
-    before = _Search.least_shortfall
+    asked: list[SplitSearch] = []
+    before = SplitSearch.least_shortfall
 
-    def least_shortfall(self: _Search) -> Any:
+    def least_shortfall(self: SplitSearch) -> Any:
         asked.append(self)
         return before(self)
 
-    monkeypatch.setattr(_Search, "least_shortfall", least_shortfall)
+    monkeypatch.setattr(SplitSearch, "least_shortfall", least_shortfall)
     layers = _layers()
     with pytest.raises(NoSplit) as caught:
-        split_chain(layers, [1, 1])
+        split_layers("chain", layers, [1, 1])
     assert not asked
     with watching(lambda: True):
         assert str(caught.value).endswith("was not found within the time limit")
@@ -370,7 +370,7 @@ def test_a_command_says_that_it_is_at_work_until_it_has_something_to_show() -> N
 
 def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
-    monkeypatch.setattr(progress_module, "_SECONDS_EACH", 0.5)
+    monkeypatch.setattr(notices, "_SECONDS_EACH", 0.5)
     case = Case("V", (Placement("", folded(4, memory=8), {}),), 40)  # 640 operations: 320 s
 
     def said(limit: float, quiet: bool = False) -> list[str]:
@@ -385,76 +385,4 @@ def test_a_limit_that_one_schedule_does_not_keep_is_said_at_once(monkeypatch: py
     assert "best" in second
     assert not any("longer than" in line for line in said(1000.0))
     assert said(300.0, quiet=True) == []
-    forewarn(10**9, 0.0, 1.0)  # nobody listens
-
-
-# -- growth --------------------------------------------------------------------------------------------------------
-
-
-def _bytecodes(work: Callable[[], object]) -> int:
-    """How many bytecodes ``work`` runs, of weft and of what it calls in Python."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, argument: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            count += 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
-def _first_schedule(problem: Problem, micro_batches: int) -> None:
-    """All that is done until the first schedule of a large problem is there: judged, with a bound."""
-    search = Search(problem, micro_batches, Budget())
-    next(search.steps())
-    search.result()
-
-
-GROWING: dict[str, Callable[[int], tuple[Problem, int]]] = {
-    "micro-batches": lambda n: (folded(6, memory=20), 10 * n),
-    "blocks on few devices": lambda n: (chain(20 * n, 4, memory=40 * n), 4),
-    "blocks on many devices": lambda n: (chain(40 * n, 40 * n, memory=10), 2),
-    "devices that run the same": lambda n: (everywhere(10, 20 * n), 4),
-    "M": lambda n: (wide_m(15 * n, memory=10), 4),
-    "random graph": lambda n: (random_graph(40 * n, 8), 4),
-}
-
-
-@pytest.mark.parametrize("name", GROWING)
-def test_the_first_schedule_takes_n_log_n(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
-    makes = [GROWING[name](n) for n in (2, 4)]
-    small, large = (_bytecodes(partial(_first_schedule, *_anew(made))) for made in makes)
-    assert large <= 2.3 * small
-
-
-def _anew(made: tuple[Problem, int]) -> tuple[Problem, int]:
-    """The same with nothing remembered of it: making it counts too."""
-    problem, micro_batches = made
-    return Problem(problem.name, problem.devices, problem.blocks, problem.links, problem.time_unit,
-                   problem.memory_unit), micro_batches
-
-
-@pytest.mark.parametrize("name", GROWING)
-def test_what_is_told_of_a_schedule_takes_n_log_n(name: str) -> None:
-    def told(problem: Problem, micro_batches: int) -> None:
-        from weft.solver.io.files import schedule_from_json, schedule_to_json
-
-        orders = in_sequence(problem, micro_batches)
-        assert orders is not None
-        schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), 0.0)
-        validate(schedule)
-        assert schedule.bubble and schedule.peak_memory
-        validate(schedule_from_json(schedule_to_json(schedule)))
-
-    makes = [GROWING[name](n) for n in (2, 4)]
-    small, large = (_bytecodes(partial(told, *_anew(made))) for made in makes)
-    assert large <= 2.3 * small
+    notices.forewarn(10**9, 0.0, 1.0)  # nobody listens

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import chain, loop, pipeline, v, waves
+from tests.support.ranks import launch_forked
 from tests.support.strategies import in_order, pipelines
-from weft.runtime.export.actions import TorchVersion
+from weft.runtime.export.torch_actions import TorchVersion
 from weft.runtime.export.torch_csv import save_torch_csv, torch_csv
 from weft.runtime.export.torch_import import parse_table, read_table, schedule_of_table
-from weft.runtime.ranks.launch import launch_local
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations
 from weft.solver.pipeline import Pipeline
@@ -107,7 +107,7 @@ def test_pytorchs_runtime_trains_as_one_process_does(ranks: int, tmp_path: Path)
         for communication in (False, True):
             save_torch_csv(schedule, tmp_path / f"{name}{communication}.csv", communication=communication,
                            torch=torch.__version__)
-    ended = launch_local(ranks, [sys.executable, "-m", __name__, str(tmp_path)], timeout=240)
+    ended = launch_forked(ranks, [sys.executable, "-m", __name__, str(tmp_path)], timeout=240)
     assert [end.code for end in ended] == [0] * ranks, ended
     for end in ended:
         found = json.loads(end.output)

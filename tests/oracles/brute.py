@@ -10,7 +10,7 @@ from itertools import product
 
 from weft.solver.problem import Block, Number, Problem
 
-__all__ = ["least_latency_on_grid", "least_makespan", "least_whole_period"]
+__all__ = ["least_chain_period", "least_latency_on_grid", "least_makespan", "least_whole_period"]
 
 
 def _exact(value: Number) -> Fraction:
@@ -100,6 +100,38 @@ def least_whole_period(problem: Problem, most: int) -> int | None:
     return None
 
 
+def least_chain_period(problem: Problem, most: int) -> int | None:
+    """As :func:`least_whole_period`, of a problem in which block i + 1 waits for block i and for no other.
+
+    Blocks are placed one after the other. None waits for a whole period or longer: without that period every later
+    block starts a period earlier, at the same offset, and whatever is held is held for no longer.
+    """
+    blocks = problem.blocks
+    for later, block in enumerate(blocks):
+        if [problem.index[wait.block] for wait in block.after if not wait.distance] != list(range(later))[-1:]:
+            raise ValueError(f"{problem.name} is no chain")
+    peers = [[j for j in range(i) if set(blocks[j].devices) & set(blocks[i].devices)] for i in range(len(blocks))]
+    full = [[d for d in block.devices if not any(d in later.devices for later in blocks[i + 1:])]
+            for i, block in enumerate(blocks)]  # which devices have all their blocks once this one is placed
+
+    def completed(starts: list[int], period: int) -> bool:
+        done = len(starts)
+        if done == len(blocks):
+            return True
+        ready, duration = 0, int(blocks[done].duration)
+        if done:
+            ready = starts[-1] + int(blocks[done - 1].duration) + max(int(wait.lag) for wait in blocks[done].after)
+        for start in range(ready, ready + (period if done else 1)):
+            if all(blocks[j].duration <= (start - starts[j]) % period <= period - duration for j in peers[done]):
+                placed = [*starts, start]
+                if all(_holds(problem, d, placed, period) for d in full[done]) and completed(placed, period):
+                    return True
+        return False
+
+    longest = max(int(block.duration) for block in blocks)
+    return next((period for period in range(longest, most + 1) if completed([], period)), None)
+
+
 def _placed(problem: Problem, offsets: tuple[int, ...], starts: list[int], turns: range, period: int) -> bool:
     """Whether the blocks after the first ``starts`` have starts at ``offsets`` that complete a schedule."""
     if not _waits(problem, starts, period):
@@ -129,14 +161,19 @@ def _waits(problem: Problem, starts: list[int], period: int) -> bool:
 
 def _fits(problem: Problem, starts: list[int], period: int) -> bool:
     """Whether the level right after every start of a taking block stays within the capacity, in the steady state."""
-    for d, device in enumerate(problem.devices):
-        if device.memory is None:
-            continue
-        here = [(block, starts[i]) for i, block in enumerate(problem.blocks) if d in block.devices]
-        for block, time in here:
-            level = sum((_held(other, d, time, at, period) for other, at in here), Fraction(0))
-            if max(block.memory_on(d), 0) + block.workspace_on(d) > 0 and level > _exact(device.memory):
-                return False
+    return all(_holds(problem, d, starts, period) for d in range(len(problem.devices)))
+
+
+def _holds(problem: Problem, d: int, starts: list[int], period: int) -> bool:
+    """The same for one device, all of whose blocks are among the first ``len(starts)``."""
+    memory = problem.devices[d].memory
+    if memory is None:
+        return True
+    here = [(block, start) for block, start in zip(problem.blocks, starts, strict=False) if d in block.devices]
+    for block, time in here:
+        level = sum((_held(other, d, time, at, period) for other, at in here), Fraction(0))
+        if max(block.memory_on(d), 0) + block.workspace_on(d) > 0 and level > _exact(memory):
+            return False
     return True
 
 

@@ -31,6 +31,23 @@ from weft.models.tensor_parallel.shard import Sharded
 __all__ = ["co_shard_faults", "exchange_faults"]
 
 _DEVICES = (0, 1)
+#: Steps in which nothing is sent.
+_SILENT = ("none", "slice")
+
+
+class _Exchange(NamedTuple):
+    """What happens to a tensor in a layer, forward and backward; bytes are 0 where nothing is sent."""
+
+    tensor: str
+    layer: str
+    forward: str
+    backward: str
+    forward_bytes: int
+    backward_bytes: int
+
+    def __str__(self) -> str:
+        return (f"{self.tensor} in {self.layer}: {self.forward} of {self.forward_bytes} bytes and {self.backward} of "
+                f"{self.backward_bytes}")
 
 
 class _Held(NamedTuple):
@@ -44,21 +61,18 @@ def exchange_faults(graph: OperatorGraph, sharded: Sharded) -> list[str]:
     if sharded.degree == 1:
         return [f"{entry.tensor}: is exchanged, but there is one device" for entry in sharded.exchanges]
     wanted = Counter(_wanted(graph, sharded.choices, sharded.degree))
-    given = Counter[tuple[str, str, str, str, int, int]](
-                    (e.tensor, e.layer, e.exchange.forward, e.exchange.backward,
-                     e.exchange.forward_bytes if e.exchange.forward not in ("none", "slice") else 0,
-                     e.exchange.backward_bytes if e.exchange.backward not in ("none", "slice") else 0)
+    given = Counter(_Exchange(e.tensor, e.layer, e.exchange.forward, e.exchange.backward,
+                              e.exchange.forward_bytes if e.exchange.forward not in _SILENT else 0,
+                              e.exchange.backward_bytes if e.exchange.backward not in _SILENT else 0)
                     for e in sharded.exchanges)
-    faults = [f"{row[0]} in {row[1]}: {row[2]} of {row[4]} bytes and {row[3]} of {row[5]} are missing"
-              for row in wanted - given]
-    faults += [f"{row[0]} in {row[1]}: {row[2]} of {row[4]} bytes and {row[3]} of {row[5]} are too many"
-               for row in given - wanted]
+    faults = [*(f"{one} are missing" for one in wanted - given), *(f"{one} are too many" for one in given - wanted)]
     found = {operator.name for operator in sharded.graph.operators}
     return faults + [f"operator {name} is missing" for name in graph.by_name if name not in found]
 
 
 def _wanted(graph: OperatorGraph, choices: Mapping[str, Split | None],
-            degree: int) -> Iterator[tuple[str, str, str, str, int, int]]:
+            degree: int) -> Iterator[_Exchange]:
+    """The exchanges that ``choices`` call for."""
     for name, tensor in graph.tensors.items():
         maker = graph.by_name[graph.producer[name]] if name in graph.producer else None
         readers = [graph.by_name[reader] for reader in graph.readers[name]]
@@ -76,13 +90,14 @@ def _wanted(graph: OperatorGraph, choices: Mapping[str, Split | None],
         for layer, uses in by_layer.items():
             before: Layout = made if layer == home and maker is not None else "whole"
             for after, divided in uses:
-                row = _row(before, after, divided, flows, axes, tensor.bytes, degree)
-                if row is not None:
-                    yield (name, layer, *row)
+                steps = _steps(before, after, divided, flows, axes, tensor.bytes, degree)
+                if steps is not None:
+                    yield _Exchange(name, layer, *steps)
 
 
-def _row(before: Layout, after: Layout, divided: bool, flows: bool, axes: int, size: int,
-         degree: int) -> tuple[str, str, int, int] | None:
+def _steps(before: Layout, after: Layout, divided: bool, flows: bool, axes: int, size: int,
+           degree: int) -> tuple[str, str, int, int] | None:
+    """The steps forward and backward with their bytes; ``None`` where nothing is sent either way."""
     has, needs = _held(before, axes), _held(after, axes)
     forward = _step(has, needs)
     backward, returned = "none", needs
@@ -90,10 +105,10 @@ def _row(before: Layout, after: Layout, divided: bool, flows: bool, axes: int, s
         returned = _Held(needs.cells, final=not (divided and all(len(cells) == 2**axes for cells in needs.cells)))
         wants = _Held(has.cells if has.final else _held("whole", axes).cells, final=True)
         backward = _step(returned, wants)
-    if forward == "none" and backward in ("none", "slice"):
+    if forward == "none" and backward in _SILENT:
         return None
-    return (forward, backward, 0 if forward in ("none", "slice") else _bytes(has, axes, size, degree),
-            0 if backward in ("none", "slice") else _bytes(returned, axes, size, degree))
+    return (forward, backward, 0 if forward in _SILENT else _bytes(has, axes, size, degree),
+            0 if backward in _SILENT else _bytes(returned, axes, size, degree))
 
 
 def _held(layout: Layout, axes: int) -> _Held:

@@ -22,20 +22,20 @@ from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.family_costs import family_costs
 from weft.models.candidates.memory_candidates import spec_candidates
 from weft.models.candidates.placement_sources import graph_problem, spec_problem
-from weft.models.candidates.split import NoSplit
+from weft.models.candidates.stage_split import NoSplit
 from weft.models.capture.capture import capture_file, save_exported
 from weft.models.capture.exported import ExportError
 from weft.models.graph.formats import load_profiled_graph
 from weft.models.graph.operator_files import graph_to_json, load_graph
 from weft.models.graph.operators import OperatorError
 from weft.models.spec.huggingface import ConfigError, read_config
-from weft.models.spec.sections import ExplicitModel
+from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.profiles import ProfileError
 from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
-from weft.solver.placement.memory.search import NoMemoryPlan
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.placement.problem import PlacementError
 
 #: What the front door prints: one sentence, exit 1 or 2.

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.solver.placement.memory.problem import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
-from weft.solver.placement.memory.search import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
+from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode, Rules, measure
+from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
 
 
 @st.composite
 def _problems(draw: st.DrawFn, rules: Rules, *, kinds: bool = False) -> MemoryProblem:
-    """Chains of up to six operators on up to three stages, from roomy to hopeless; ``kinds`` repeats operators."""
+    """Chains of up to six operators on up to three stages, from roomy to infeasible; ``kinds`` repeats operators."""
     def operator(name: str, kind: str) -> ChainOperator:
         output = draw(st.integers(0, 12))
         return ChainOperator(

@@ -11,22 +11,27 @@ from hypothesis import strategies as st
 from tests.support.placements import best_load, every_placement, problems
 from weft.solver.cpsat.solve import Budget
 from weft.solver.placement import judge
-from weft.solver.placement.bounds import simple_bound
-from weft.solver.placement.chain.infeasible import NoPlacement, excess_needed, refuse_hopeless
-from weft.solver.placement.chain.refine import around, near_cuts, refine
-from weft.solver.placement.chain.search import place
-from weft.solver.placement.coarsen import coarsen
-from weft.solver.placement.exact import Options, least_bottleneck
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.chain.constructions.random_slicings import best_slicing
+from weft.solver.placement.chain.constructions.refinement import around, near_cuts, refine
+from weft.solver.placement.chain.missing_memory import excess_needed
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.division import Division
+from weft.solver.placement.encoding.least_load import Options, least_bottleneck
 from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.params import PARAMS
 from weft.solver.placement.problem import PlacementProblem
-from weft.solver.placement.reduce import fold, keep_dear_nets_whole, order_twins, without_slow_kinds
-from weft.solver.placement.slicing import Slicing, best_slicing
-from weft.solver.placement.windows import windows_of
+from weft.solver.placement.reductions.coarsen import coarsen
+from weft.solver.placement.reductions.cutoff import keep_dear_nets_whole, without_slow_kinds
+from weft.solver.placement.reductions.fold import fold
+from weft.solver.placement.reductions.interchangeable import order_twins
+from weft.solver.placement.refusals import NoPlacement, refuse_infeasible
+from weft.solver.placement.stage_windows import windows_of
 
 CLOSE = pytest.approx
 
 
-def sliced(problem: PlacementProblem, groups: Groups) -> Slicing:
+def sliced(problem: PlacementProblem, groups: Groups) -> Division:
     found = best_slicing(groups, Budget(), orders=4)
     assume(found is not None)
     assert found is not None
@@ -108,7 +113,7 @@ def test_bounds_and_slicings_lie_on_either_side(problem: PlacementProblem) -> No
     best = best_load(problem)
     assume(best < float("inf"))
     assert simple_bound(groups) <= best * (1 + 1e-9)
-    for level in (groups, coarsen(groups, 2, 1, parts=1)):
+    for level in (groups, coarsen(groups, 2, 1, replace(PARAMS, coarse_parts=1))):
         found = best_slicing(level, Budget(), orders=3)
         if found is not None:
             stages = judge.stages_of(problem, [(kind, [node for g in inside for node in level.members[g]])
@@ -128,7 +133,7 @@ def test_refining_never_makes_worse_and_keeps_its_start_possible(problem: Placem
         for stage, (_, inside) in enumerate(start.stages):
             for group in inside:
                 assert windows.first[group] <= stage + offset <= windows.last[group]
-    assert best_load(problem) * (1 - 1e-9) <= refine(groups, start, Budget(), 0.0, turn=1).value <= start.value
+    assert best_load(problem) * (1 - 1e-9) <= refine(groups, start, Budget(), 0.0, each=1).value <= start.value
 
 
 @settings(max_examples=40, deadline=None)
@@ -149,7 +154,7 @@ def test_the_memory_said_to_be_missing_is_what_is_missing(problem: PlacementProb
     groups = groups_of(problem)
     assume(best_load(problem) == float("inf"))
     try:
-        refuse_hopeless(groups)
+        refuse_infeasible(groups)
     except NoPlacement as error:
         assert "n" in str(error)
         return

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 import weft
 from tests.oracles.placements import best, every_graph, every_row
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.placement.chain.search import Step, place
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.bracket import Step
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
 

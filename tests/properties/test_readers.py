@@ -21,7 +21,7 @@ import weft
 from tests.support.builders import chain, pipeline, v
 from tests.support.paths import DATA
 from weft.app.lib.judged import verdict
-from weft.cli.commands.summary import summary
+from weft.cli.lib.summary import summary
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
 from weft.solver.io.files import (

@@ -49,7 +49,7 @@ def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case, workers: int) 
     best = least_whole_period(case.problem, math.ceil(start.period * instance.tick))
     assert search.proven
     assert math.ceil(search.best.period * instance.tick) == best
-    assert search.bound <= search.best.period
+    assert search.refuted <= search.best.period
     assert closure_bound(instance, math.ceil(start.period)) <= math.ceil(search.best.period)
     assert steady_bound(instance) <= search.best.period
 

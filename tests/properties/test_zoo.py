@@ -9,8 +9,8 @@ from weft.models.candidates.stages import Stages
 from weft.models.graph.operator_files import graph_from_json, graph_to_json
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import layers_of
+from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.section import Section
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.solver.judge.validate import validate
-from weft.solver.period.periodic import Periodic
+from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step.edges import repeat
 from weft.solver.timing import time_orders
 
 __all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "judged", "loop", "pipeline", "tight_v", "together_spec",

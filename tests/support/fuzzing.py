@@ -23,7 +23,7 @@ from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec
 from tests.support.damage import damaged
 from tests.weft.app.test_fit import run_of
 from weft.cli.main import main
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
 from weft.solver.baselines import baseline
@@ -137,7 +137,7 @@ class Outcome:
 
 def good_files(folder: Path) -> None:
     """Small good files of every kind."""
-    problem = shape("v", 2, 2)
+    problem = shape("chain", 2, 2)
     save_problem(problem, folder / "problem.json")
     (folder / "tiny.yaml").write_text(TINY_SPEC)
     (folder / "gpt.yaml").write_text(together_spec("chain, v"))

@@ -2,8 +2,8 @@
 
 A Python that imports torch takes seconds of a core, and these tests start some eighty ranks. So a *nursery*, a process
 without threads or groups of its own, imports a rank's module when it is first asked for it, and forks each rank: a
-process of its own from then on, with its own output, environment and death. (A few tests start theirs by
-:func:`weft.runtime.ranks.launch.launch_local`, as users' ranks are started: each a new Python.)
+process of its own from then on, with its own output, environment and death. (A test
+or two start theirs by :func:`weft.runtime.ranks.launch.launch_local`, as users' ranks are started: each a new Python.)
 
 Run as a program (``python -m tests.support.ranks``), this file is the nursery.
 """
@@ -32,7 +32,7 @@ __all__ = ["launch_forked"]
 
 #: What torch imports at the first optimizer, and what the executor imports late.
 LATE = ("torch._dynamo", "torch.distributed.checkpoint", "torch.profiler", "weft.runtime.replay.replay",
-        "weft.runtime.execute.executor", "weft.runtime.train.worker", "weft.runtime.ranks.session", "weft.cli.main")
+        "weft.runtime.replay.run", "weft.runtime.checkpoint.checkpoint", "weft.cli.main")
 
 
 def launch_forked(ranks: int, command: Sequence[str], *, timeout: float,
@@ -75,18 +75,21 @@ def nursery() -> None:
 
 def _raise(ranks: int, module: str, arguments: list[str], variables: dict[str, str], timeout: float,
            folder: str) -> list[tuple[int, float, bool]]:
-    """Fork the ranks and wait for them: exit code, seconds, and whether it had to be killed, for each."""
+    """Fork the ranks and wait for them: exit code, seconds, and whether it had to be killed, for each. Ranks that a
+    signal has stopped are killed when all others have ended."""
     for name in (*LATE, module):
         importlib.import_module(name)
     begun = time.monotonic()
     rank_of = {_fork(rank, module, arguments, variables, folder): rank for rank in range(ranks)}
     found: dict[int, tuple[int, float, bool]] = {}
-    late = False
+    stopped, late = set[int](), False
     while len(found) < ranks:
-        process, status = os.waitpid(-1, os.WNOHANG)
-        if process in rank_of:
+        process, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        if process in rank_of and os.WIFSTOPPED(status):
+            stopped.add(rank_of[process])
+        elif process in rank_of:
             found[rank_of[process]] = os.waitstatus_to_exitcode(status), time.monotonic() - begun, late
-        elif not late and time.monotonic() - begun > timeout:
+        elif not late and (time.monotonic() - begun > timeout or len(stopped | found.keys()) == ranks):
             late = True
             for other, rank in rank_of.items():
                 if rank not in found:

@@ -20,10 +20,10 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce, StageWork, Work
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.watch import Activity
-from weft.runtime.transports import Transport
-from weft.runtime.transports.memory import allocate, view
+from weft.runtime.transports.buffer_tensors import allocate, view
+from weft.runtime.transports.interface import Transport
 from weft.runtime.transports.one_sided import OneSided
-from weft.runtime.transports.shared import matching
+from weft.runtime.transports.shared_memory import matching
 
 __all__ = ["Lane", "Tracer", "expected", "run_in_threads"]
 

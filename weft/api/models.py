@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from weft.api.sources import PathLike
+from weft.app.lib.sources import PathLike
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -56,7 +56,7 @@ def profile(model: PathLike, *, repeats: int = 7, device: str | None = None) -> 
     The model as a whole never runs; what would not fit is skipped and filled in, and the result says so. Raises
     :class:`weft.models.capture.exported.ExportError`.
     """
-    from weft.app.profile import profile_operators
+    from weft.app.profile.operators import profile_operators
 
     return profile_operators(model, repeats=repeats, device=device)
 
@@ -65,13 +65,13 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
                    ranks: int = 1) -> MeasuredStages:
     """Time and memory of F, B, I and W of every stage of a training, each stage run alone by the executor's own runner.
 
-    ``stages`` is a :class:`weft.runtime.interface.training.Training` with all stages, or ``FILE.py:FUNCTION`` that
+    ``stages`` is a :class:`weft.runtime.Training` with all stages, or ``FILE.py:FUNCTION`` that
       gives one. With ``ranks``, as many processes measure at once: on CPUs of one host ranks slow each other down,
       which is then in the figures. :func:`weft.runtime.measure.stage_costs.measured_problem` makes a problem of the
       result. Raises
     ``ValueError``.
     """
-    from weft.app.profile import profile_stages as measure
+    from weft.app.profile.stages import profile_stages as measure
 
     return measure(stages, repeats=repeats, device=device, ranks=ranks)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.api.sources import PathLike, Source
 from weft.app.lib.judged import judged, verdict
+from weft.app.lib.sources import PathLike, Source
 
 if TYPE_CHECKING:
     from weft.app.fit import Fitted
@@ -128,20 +128,22 @@ def fit(source: Schedule | PathLike, *timelines: PathLike) -> Fitted:
 def replay(plan: PathLike, **options: Any) -> Any:
     """Run a plan on this process's rank (under ``torchrun``); needs torch.
 
-    See :func:`weft.runtime.replay.replay.replay`.
+    ``options`` are those of :class:`weft.runtime.ReplayOptions`; errors are those of
+    :func:`weft.runtime.replay.replay.replay`.
     """
+    from weft.runtime.replay.options import ReplayOptions
     from weft.runtime.replay.replay import replay as run_plan
 
-    return run_plan(plan, **options)
+    return run_plan(plan, ReplayOptions(**options))
 
 
 def replay_alone(plan: PathLike, ranks: Sequence[int] | None = None, *, stages: str, **options: Any) -> Any:
     """Run ranks of a plan one after another on this process's device, each without the others; needs torch.
 
     Gives every rank's times and peak memory, and the step they predict. See
-    :func:`weft.runtime.replay.replay.replay_alone`.
+    :func:`weft.runtime.replay.replay.replay_single_rank`.
     """
-    from weft.runtime.replay.replay import replay_alone as run_alone
+    from weft.runtime.replay.replay import replay_single_rank as run_alone
 
     return run_alone(plan, ranks, stages=stages, **options)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
-from weft.api.sources import PathLike, Source
-from weft.app.lib.options import SearchOptions
+from weft.app.lib.options import SearchKeywords, SearchOptions
+from weft.app.lib.sources import PathLike, Source
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from weft.app.compare import Comparison
     from weft.app.demo import Demonstration
     from weft.app.explain import Explanation
-    from weft.app.latency.result import Serving
+    from weft.app.latency.serving import Serving
     from weft.app.place.memory_plans import MemoryPlans
     from weft.app.sweep.result import Sweep
     from weft.app.sweep.run import SweepProgress
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
-    from weft.solver.placement.chain.search import Step
+    from weft.solver.placement.bracket import Step
     from weft.solver.placement.placement import Placement
     from weft.solver.placement.problem import PlacementProblem
     from weft.solver.problem import Number
@@ -34,35 +34,35 @@ def solve(
     source: Source,
     *,
     micro_batches: int | None = None,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    **search: Unpack[SearchKeywords],
 ) -> Schedule:
     """The best schedule found for ``source`` within ``time_limit`` seconds, with a proven lower bound on its makespan.
 
     For a model spec all its placements (shapes, full and split backward) are searched and the best is returned; for a
-    block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides). ``effort`` limits
-    CP-SAT's deterministic time, so that a ``seed`` repeats a run exactly. Ctrl-C returns the best so far.
+    block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides).
+
+    ``options`` limit the search (:class:`SearchOptions`: ``time_limit``, 60 s by default, ``effort``, ``seed``,
+    ``workers``); each can also be given as a keyword, which goes before: ``solve("gpt.yaml", time_limit=30)``.
+    ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a run exactly. ``on_progress`` is called
+    with every better schedule and bound. Ctrl-C returns the best so far.
 
     Raises :class:`weft.solver.step.search.Infeasible` where no schedule fits, and ``ValueError`` (``SpecError``,
     ``FormatError``) for a source that means nothing.
     """
     from weft.app.solve import solve_source
 
-    return solve_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress)
+    return solve_source(source, micro_batches, SearchOptions.given(options, search), on_progress)
 
 
 def compare(
     source: Source,
     *,
     micro_batches: int | None = None,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    **search: Unpack[SearchKeywords],
 ) -> Comparison:
     """Every known schedule that ``source`` allows beside weft's own, at equal memory and on the same durations.
 
@@ -72,53 +72,63 @@ def compare(
     """
     from weft.app.compare import compare_source
 
-    return compare_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress)
+    return compare_source(source, micro_batches, SearchOptions.given(options, search), on_progress)
+
+
+class SweepKeywords(TypedDict, total=False):
+    """What :func:`sweep` varies, and how each point is searched."""
+
+    memory: Sequence[Number | str] | None
+    micro_batches: Sequence[int] | None
+    micro_batch_sizes: Sequence[int] | None
+    recompute: Sequence[bool] | None
+    shapes: Sequence[str] | None
+    chunks: Sequence[int] | None
+    time_limit: float | None
+    effort: float | None
+    seed: int
 
 
 def sweep(
     source: Source,
     *,
-    memory: Sequence[Number | str] | None = None,
-    micro_batches: Sequence[int] | None = None,
-    micro_batch_sizes: Sequence[int] | None = None,
-    recompute: Sequence[bool] | None = None,
-    shapes: Sequence[str] | None = None,
-    chunks: Sequence[int] | None = None,
     executor: Executor | None = None,
     workers: int | None = None,
-    cache: PathLike | bool = True,
+    cache: PathLike | bool | None = True,
     refine: bool = True,
-    time_limit: float | None = None,
-    effort: float | None = None,
-    seed: int = 0,
+    options: SearchOptions | None = None,
     on_progress: Callable[[SweepProgress], None] = lambda _: None,
+    **values: Unpack[SweepKeywords],
 ) -> Sweep:
     """Solve ``source`` for every combination of the values given, and show what memory buys in throughput.
 
-    ``memory`` is what each GPU has: bytes or ``"24 GiB"`` (for a block problem: its memory unit), or ``"1.5x"`` for
-    that many times what the source says. ``shapes`` (``chain``, ``v``, ``loop``, ``m`` ...) or ``chunks`` (stages a
-    GPU) solve each entry by itself; without them the best of all is taken. What is not given stays as the source
-    says; a block problem has memory and ``micro_batches`` only. A point that fits no GPU, or that there are no costs
-    for, is left out.
+    What varies are ``memory``, ``micro_batches``, ``micro_batch_sizes``, ``recompute``, ``shapes`` and ``chunks``, each
+    a list of values. ``memory`` is what each GPU has: bytes or ``"24 GiB"`` (for a block problem: its memory unit), or
+    ``"1.5x"`` for that many times what the source says. ``shapes`` (``chain``, ``v``, ``loop``, ``m`` ...) or
+    ``chunks`` (stages a GPU) solve each entry by itself; without them the best of all is taken. What is not given stays
+    as the source says; a block problem has memory and ``micro_batches`` only. A point that fits no GPU, or that there
+    are no costs for, is left out.
 
     A known schedule that needs less memory than the points asked for, and is faster than those with as little, calls
     for a point at the memory it needs: ``refine`` adds them, so that no known schedule is ahead of weft's front.
 
     Points are solved side by side on ``executor``, any :class:`concurrent.futures.Executor`, by default a process
     pool of ``workers`` (one a core); 1 solves in this process. ``cache`` names a folder for solved points (``True``:
-    the user's cache folder, ``False``: none), where a sweep that was interrupted goes on. ``time_limit`` is for each
-    point, 10 seconds by default; with ``effort`` the rows repeat exactly, whichever executor solves them.
+    the user's cache folder, ``False`` or ``None``: none), where a sweep that was interrupted goes on.
+
+    ``options``, or ``time_limit``, ``effort`` and ``seed`` as keywords, are for each point; without a time limit a
+    point has 10 seconds, or an hour where an effort ends it. With ``effort`` the rows repeat exactly, whichever
+    executor solves them.
 
     Ctrl-C returns what is solved so far. Raises ``ValueError`` for values that mean nothing or make more than 1000
     points, and the errors of :func:`solve` where no point at all can be solved.
     """
     from weft.app.sweep.points import Axes
-    from weft.app.sweep.run import seconds_a_point, sweep_source
+    from weft.app.sweep.run import options_of_points, sweep_source
 
-    axes = Axes(memory, micro_batches, micro_batch_sizes, recompute, shapes, chunks)
-    options = SearchOptions(seconds_a_point(effort) if time_limit is None else time_limit, effort, seed)
-    return sweep_source(source, axes, options, on_progress, executor=executor, processes=workers, cache=cache,
-                        refine=refine)
+    axes, limits = _parted(values, Axes.__slots__)
+    return sweep_source(source, Axes(**axes), options_of_points(options, limits), on_progress, executor=executor,
+                        processes=workers, cache=cache, refine=refine)
 
 
 def latency(
@@ -128,11 +138,9 @@ def latency(
     period: Number | str | None = None,
     points: int = 8,
     micro_batches: int | None = None,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    options: SearchOptions | None = None,
     on_progress: Callable[[Serving], None] = lambda _: None,
+    **search: Unpack[SearchKeywords],
 ) -> Serving:
     """How long one micro-batch takes, first start to last end, when another one starts every period.
 
@@ -148,7 +156,7 @@ def latency(
     """
     from weft.app.latency.search import serve_source
 
-    return serve_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress,
+    return serve_source(source, micro_batches, SearchOptions.given(options, search), on_progress,
                         throughput=throughput, period=period, points=points)
 
 
@@ -158,11 +166,9 @@ def explain(
     micro_batches: int | None = None,
     what_if: bool = False,
     in_flight: int | None = None,
-    time_limit: float = 30.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    **search: Unpack[SearchKeywords],
 ) -> Explanation:
     """Why a schedule is as long as it is, or why a problem has none.
 
@@ -178,48 +184,52 @@ def explain(
     """
     from weft.app.explain import explain_source
 
-    return explain_source(source, micro_batches, SearchOptions(time_limit, effort, seed, workers), on_progress,
+    return explain_source(source, micro_batches, SearchOptions.given(options, search, time_limit=30.0), on_progress,
                           what_if_figures=what_if, in_flight_wanted=in_flight)
+
+
+class PlaceKeywords(SearchKeywords, total=False):
+    """What is asked of :func:`place` beside devices, and how it is searched."""
+
+    recompute: bool
+    latency: bool
+    stage_graph: bool
+    slack: float
+    replicate: bool
+    whole_layers: bool
 
 
 def place(
     graph: PathLike | PlacementProblem | OperatorGraph | Spec,
     *,
     devices: Mapping[str, tuple[int, float | None]] | None = None,
-    recompute: bool = False,
-    latency: bool = False,
-    stage_graph: bool = False,
-    slack: float = 0.0,
-    replicate: bool = False,
-    whole_layers: bool = True,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    options: SearchOptions | None = None,
     on_step: Callable[[Step], None] = lambda _: None,
+    **wishes: Unpack[PlaceKeywords],
 ) -> Placement:
     """An operator graph cut into stages on devices so that the largest load is least, with a proven bound.
 
     ``graph`` is a :class:`~weft.solver.placement.problem.PlacementProblem`, a model spec, an operator graph, or a file:
-      a spec, ``weft.operators/1``, or the dnn-partitioning or Piper JSON format. ``devices`` overrides how many there
-      are of a kind and, unless ``None``, the memory of each, by the kind's name; an operator graph knows none, so its
-      are named by type (``{"a100-80gb": (4, None)}``). Layers of a spec or operator graph stay whole if
-      ``whole_layers``.
-    ``recompute`` takes, of a Piper graph's alternatives, those that keep least. ``latency`` then minimises, at that
-    largest load, the time one micro-batch takes. With ``stage_graph`` independent stages run at once and hold as many
-    micro-batches as they are deep (a :class:`~weft.solver.placement.dag.stage_dag.GraphPlacement`); then the depth is
-    minimised, among largest loads up to ``slack`` above the least. With ``replicate`` (a spec's) its stages may each be
-    on 1, 2, 4 ... devices that share every micro-batch. ``effort``, ``seed``, ``workers`` and Ctrl-C as in
-    :func:`solve`.
+    a spec, ``weft.operators/1``, or the dnn-partitioning or Piper JSON format. ``devices`` overrides how many there are
+    of a kind and, unless ``None``, the memory of each, by the kind's name; an operator graph knows none, so its are
+    named by type (``{"a100-80gb": (4, None)}``).
 
-    Raises :class:`weft.solver.placement.chain.infeasible.NoPlacement` (an ``Infeasible``) where nothing fits, and
+    Further keywords, all false or 0 but for ``whole_layers``: layers of a spec or operator graph stay whole if
+    ``whole_layers``. ``recompute`` takes, of a Piper graph's alternatives, those that keep least. ``latency`` then
+    minimises, at that largest load, the time one micro-batch takes. With ``stage_graph`` independent stages run at once
+    and hold as many micro-batches as they are deep (a
+    :class:`~weft.solver.placement.dag.stage_dag.GraphPlacement`); then the depth is minimised, among largest loads up
+    to ``slack`` above the least. With ``replicate`` (a spec's) its stages may each be on 1, 2, 4 ... devices that share
+    every micro-batch. ``options``, their fields as keywords and Ctrl-C as in :func:`solve`.
+
+    Raises :class:`weft.solver.placement.refusals.NoPlacement` (an ``Infeasible``) where nothing fits, and
     ``ValueError`` (``FormatError``, ``PlacementError``) for a graph that means nothing.
     """
-    from weft.app.place.place import place_source
+    from weft.app.place.place import PlaceQuestion, place_source
 
-    return place_source(graph, SearchOptions(time_limit, effort, seed, workers), on_step, devices=devices,
-                        recompute=recompute, latency=latency, stage_graph=stage_graph, slack=slack,
-                        replicate=replicate, whole_layers=whole_layers)
+    search, question = _parted(wishes, SearchKeywords.__annotations__)
+    return place_source(graph, PlaceQuestion(devices, **question),
+                        SearchOptions.given(options, cast(SearchKeywords, search)), on_step)
 
 
 def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPlans:
@@ -239,11 +249,9 @@ def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPl
 def demo(
     folder: PathLike = "weft-demo",
     *,
-    time_limit: float = 30.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    **search: Unpack[SearchKeywords],
 ) -> Demonstration:
     """Plan GPT-1.3B on four V100s with measured costs, compare, draw, and write everything into ``folder``.
 
@@ -252,4 +260,10 @@ def demo(
     """
     from weft.app.demo import demonstrate
 
-    return demonstrate(folder, SearchOptions(time_limit, effort, seed, workers), on_progress)
+    return demonstrate(folder, SearchOptions.given(options, search, time_limit=30.0), on_progress)
+
+
+def _parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of ``keywords`` with these ``names``, and the others."""
+    return ({name: value for name, value in keywords.items() if name in names},
+            {name: value for name, value in keywords.items() if name not in names})

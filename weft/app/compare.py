@@ -7,10 +7,11 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import OTHERS
+from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.options import SearchOptions
-from weft.app.place.memory_plans import plan_text
-from weft.app.solve import Case, case_of, read_source, solve_case, solve_source
+from weft.app.solve import solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.solve import Budget
 from weft.solver.judge.validate import violations
@@ -21,7 +22,7 @@ from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
 
 __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.app.place.memory_plans import plan_details, plan_table
+from weft.app.lib.decided_memory import plan_details, plan_table
 from weft.models.candidates.estimate import Estimate, estimate_spec
 from weft.models.spec.spec import Spec
 from weft.text.tables import table_text
@@ -14,7 +14,7 @@ from weft.text.tables import table_text
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
     from weft.models.candidates.build import Candidate
 
 __all__ = ["Report", "estimate_source"]
@@ -91,7 +91,7 @@ class Report:
 
 def estimate_source(source: Source, *, shape: str | None = None) -> Report:
     """See :func:`weft.estimate`."""
-    from weft.app.solve import read_source
+    from weft.app.lib.case import read_source
 
     spec = read_source(source)
     if not isinstance(spec, Spec):
@@ -102,7 +102,7 @@ def estimate_source(source: Source, *, shape: str | None = None) -> Report:
     if spec.placement.memory != "decide":
         return Report(found)
     from weft.models.candidates.memory_candidates import decided_candidates
-    from weft.solver.placement.memory.search import NoMemoryPlan
+    from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 
     try:
         return Report(found, tuple(decided_candidates(spec, every=False)))

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib import sentences
+from weft.app.lib.case import case_of
 from weft.app.lib.judged import judged
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import choice_lines
-from weft.app.solve import case_of, solve_case
+from weft.app.solve import solve_case
 from weft.solver.control.stopping import STOP
 from weft.solver.diagnose.bubbles import Cause, DeviceIdle, idle_times
 from weft.solver.diagnose.critical_cycle import CriticalCycle, critical_cycle
@@ -26,9 +26,10 @@ from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
+from weft.text import sentences
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
 
 __all__ = ["Explanation", "explain_source"]
 
@@ -84,6 +85,7 @@ class Explanation:
             lines += sentences.idle(self.schedule, self.idle)
             lines += sentences.period(self.schedule, self.cycle, self.in_flight)
             lines += choice_lines(self.schedule)
+            lines += technique_lines(self.schedule)
         problem = self.problem if self.schedule is None else self.schedule.problem
         if problem is not None and self.wanted_in_flight is not None:
             lines.append(sentences.flight(problem, self.in_flight, self.wanted_in_flight))
@@ -134,6 +136,7 @@ class Explanation:
                  "device": None if step.device is None else devices[step.device], "link": step.link}
                 for step in path.steps],
             "critical_cycle": None,
+            "techniques": schedule.solver.get("techniques", {}),
             "idle": [{"device": devices[entry.device], "busy": entry.busy, "idle": entry.total,
                       **{_KEYS.get(cause, cause): seconds for cause, seconds in entry.by_cause.items()}}
                      for entry in self.idle],
@@ -146,6 +149,17 @@ class Explanation:
                            "height": turn.height, "reason": turn.reason,
                            "device": None if turn.device is None else devices[turn.device]} for turn in cycle.waits]}
         return result
+
+
+def technique_lines(schedule: Schedule) -> list[str]:
+    """What each technique of the period search was asked, what it said and how long it took; none where the schedule
+    does not say."""
+    told = []
+    for name, count in schedule.solver.get("techniques", {}).items():
+        said = [f"{count[key]} {key[:-1] if count[key] == 1 else key}" for key in ("calls", "proofs", "improvements")
+                if count[key] or key == "calls"]
+        told.append(f"  {name}: {', '.join(said)}, {count['seconds']:.2f} s")
+    return ["How the period was searched:", *told] if told else []
 
 
 def _what_if_json(found: WhatIf) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.api.sources import PathLike, Source
+    from weft.app.lib.sources import PathLike, Source
     from weft.runtime.export.torch_import import Table
     from weft.solver.schedule import Schedule
 
@@ -142,7 +142,7 @@ def _from_pytorch(path: PathLike, problem: Source | None, micro_batches: int | N
 def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Schedule:
     """On the placement of the source, of those that are the file's, where it fits and is fastest. A block problem is
     one placement; a spec has several, and those of one shape differ in where the layers are cut, which no file says."""
-    from weft.app.solve import case_of
+    from weft.app.lib.case import case_of
     from weft.runtime.export.torch_import import schedule_of_table
     from weft.solver.io.entries import FormatError
     from weft.solver.judge.validate import violations
@@ -164,7 +164,7 @@ def _on_best_placement(source: Source, micro_batches: int, table: Table) -> Sche
 
 
 def _from_tessel(path: PathLike, problem: Source | None, micro_batches: int | None) -> Schedule:
-    from weft.app.solve import read_source
+    from weft.app.lib.case import read_source
     from weft.runtime.export.tessel import load_tessel
     from weft.solver.problem import Problem
 

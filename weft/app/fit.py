@@ -19,7 +19,7 @@ from weft.text.units import time_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from weft.api.sources import PathLike
+    from weft.app.lib.sources import PathLike
 
 __all__ = ["Fitted", "fit_timelines"]
 

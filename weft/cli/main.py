@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-import weft
 from weft.app.lib.options import command_began
-from weft.cli.commands.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
-from weft.cli.faults import FOREIGN, is_said, report
-from weft.cli.signals import end_with, listening
+from weft.cli.lib.command import BAD, FAULT, GOOD, INTERRUPTED, NO, Command
+from weft.cli.lib.faults import FOREIGN, is_said, report
+from weft.cli.lib.signals import end_with, listening
 from weft.solver.control.clock import process_start
 from weft.solver.control.stopping import STOP
+from weft.text.version import VERSION
 
 __all__ = ["main"]
 
@@ -96,7 +96,7 @@ def _parser(known: Mapping[str, Command]) -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     top = _Parser(prog="weft", formatter_class=raw, epilog=_EXIT_STATUS,
                   description="Search for schedules of distributed DNN training and inference, with proven bounds.")
-    top.add_argument("--version", action="version", version=f"weft {weft.__version__}")
+    top.add_argument("--version", action="version", version=f"weft {VERSION}")
     group = top.add_subparsers(metavar="COMMAND", dest="command", required=True)
     for command in known.values():
         text = (f"weft {command.name} - {command.summary}", *command.paragraphs)

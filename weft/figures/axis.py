@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from weft.figures.style import Unit, figure
 from weft.solver.schedule import Schedule
+from weft.text.units import Unit, figure
 
 __all__ = ["TimeAxis", "time_axis"]
 

@@ -11,16 +11,17 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from weft.figures.axis import TimeAxis
-from weft.figures.style import INK, Unit, chunk_of_block, kind_label, text_width
+from weft.figures.style import INK, chunk_of_block, kind_label, text_width
 from weft.solver.baselines import BASELINES
 from weft.solver.problem import Number
 from weft.solver.schedule import Operation, Schedule
-from weft.text.units import name_text
+from weft.text.units import Unit, name_text
 
-__all__ = ["Lane", "Measured", "Row", "Subject", "boxes", "memory_steps", "numbers", "read_measured",
+__all__ = ["Lane", "Measured", "Record", "Subject", "boxes", "memory_steps", "numbers", "read_measured",
            "repetend_span", "subject"]
 
-Row: TypeAlias = dict[str, Any]
+#: What one mark of a picture is drawn from: Vega's fields by name.
+Record: TypeAlias = dict[str, Any]
 
 #: Below this many pixels a box has no outline: it would cover the box.
 OUTLINED = 3.0
@@ -101,7 +102,9 @@ def _per_device(value: Any, label: str, devices: int) -> tuple[Number, ...]:
 
 
 def read_measured(run: Any, schedule: Schedule) -> Measured:
-    """The measured run of ``schedule``; see :func:`weft.figures.chart`. Raises ``ValueError`` naming the entry."""
+    """The measured run of ``schedule``; see :func:`weft.figures.drawing.chart`.
+
+    Raises ``ValueError`` naming the entry."""
     problem = schedule.problem
     rows: list[list[Operation]] = [[] for _ in problem.devices]
     scale = 1 / getattr(run, "seconds_per_unit", 1.0)
@@ -137,7 +140,7 @@ def _fields(entry: Any) -> Iterable[Any]:
 def boxes(
     shown: Subject, rows: Sequence[Sequence[Operation]], lanes: Sequence[Lane], axis: TimeAxis,
     units: tuple[Unit, Unit], *, pale: bool = False, hover: bool = True,
-) -> list[Row]:
+) -> list[Record]:
     """A row for every box of ``rows`` (operations per device) that the axis shows.
 
     ``pale`` is for a plan beside what was measured, ``units`` are for time and memory, ``hover`` adds what a tooltip
@@ -150,7 +153,7 @@ def boxes(
             block = problem.blocks[operation.block]
             for start, end in axis.clip(operation.start, operation.end):
                 pixels = (end - start) / axis.per_pixel
-                row: Row = {
+                row: Record = {
                     "micro-batch": operation.micro_batch,
                     "x": start, "x2": end, "y": lane.top, "y2": lane.bottom,
                     "kind": kind_label(block.kind, shown.chunks[operation.block]),
@@ -171,13 +174,13 @@ def boxes(
     return result
 
 
-def numbers(drawn: Sequence[Row], axis: TimeAxis, height: float) -> list[Row]:
+def numbers(drawn: Sequence[Record], axis: TimeAxis, height: float) -> list[Record]:
     """The micro-batch numbers of ``drawn`` boxes, ``height`` pixels high: those that fit, all in one size.
 
     The size is the largest in which nearly all fit. Where too few fit even in the smallest, there are none: single
     numbers among bare boxes tell nothing.
     """
-    def fits(row: Row, size: float) -> bool:
+    def fits(row: Record, size: float) -> bool:
         return bool((row["x2"] - row["x"]) / axis.per_pixel >= text_width(str(row["micro-batch"]), size) + 2.5)
 
     sizes = [size for size in NUMBER_SIZES if size < height]

@@ -1,4 +1,4 @@
-"""From rows to Altair layers: the only place that knows the chart library."""
+"""From the rows of a sheet to Altair layers, and from a chart to what a renderer takes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import altair as alt
 
-from weft.figures.data import Row
+from weft.figures.data import Record
+from weft.figures.sheet import Sheet
 from weft.figures.style import FONT, IDLE, INK, MUTED
 from weft.text.units import TEXT, name_text
 
-__all__ = ["Scales", "layers", "page", "specification"]
+__all__ = ["Heading", "Scales", "layers", "page", "specification"]
 
 #: What an HTML page may do: run what it holds (Vega compiles expressions), show and save images made from it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -57,41 +58,52 @@ class Scales:
                         scale=alt.Scale(domain=list(self.colours), range=list(self.colours.values())))
 
 
-def layers(
-    scales: Scales, *, idle: list[Row], areas: list[Row], levels: list[Row], boxes: list[Row], numbers: list[Row],
-    outlines: list[Row], rules: list[Row], texts: list[Row], arrows: list[Row], hover: bool,
-    ticks: Sequence[tuple[float, str]], time_title: str, title: str, notes: list[str],
-) -> alt.LayerChart:
-    """The chart of all rows, the first named below the later ones."""
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What stands around the picture: its title, what a reader has to be told, and the title of the time axis."""
+
+    title: str
+    notes: list[str]
+    time: str
+
+
+def layers(scales: Scales, sheet: Sheet, heading: Heading) -> alt.LayerChart:
+    """The chart of all rows of ``sheet``, the first named below the later ones."""
     tables = _Tables()
-    stack = [_rects(scales, tables.add("idle", idle)).mark_rect(color=IDLE)]
-    stack[0] = stack[0].encode(x=scales.x(axis=_time_axis(ticks, time_title)))
-    if areas:
-        stack.append(_areas(scales, tables.add("memory", areas)))
-    if boxes:
-        faded = any(row["fade"] < 1 for row in boxes)
-        stack.append(_boxes(scales, tables.add("boxes", boxes), faded=faded))
-    if numbers:
-        stack.append(_numbers(scales, tables.add("numbers", numbers)))
-    if outlines:
-        stack.append(_rects(scales, tables.add("outlines", outlines)).mark_rect(fillOpacity=0, stroke="#000000",
-                                                                                strokeWidth=2))
-    stack.append(_rules(scales, tables.add("rules", rules)))
-    if arrows:
-        stack.append(_arrows(scales, tables.add("arrows", arrows)))
-    stack += _texts(scales, tables, texts)
-    if hover and boxes:  # above everything else, so that a number does not hide its box from the pointer
-        stack.append(_details(scales, tables.add("boxes", boxes), BOX_DETAILS))
-    if hover and levels:
-        stack.append(_details(scales, tables.add("levels", levels), LEVEL_DETAILS))
-    heading = alt.TitleParams(title, anchor="start", frame="group", fontSize=14, fontWeight="bold", color=INK, offset=8)
-    if notes:
-        heading = alt.TitleParams(**heading.to_dict(), subtitle=notes, subtitleColor=MUTED, subtitleFontSize=11,
-                                  subtitlePadding=4)
-    chart: alt.LayerChart = alt.layer(*stack, width=scales.width, height=scales.height, title=heading).configure(
+    stack = [_rects(scales, tables.add("idle", sheet.idle)).mark_rect(color=IDLE)]
+    stack[0] = stack[0].encode(x=scales.x(axis=_time_axis(sheet.axis.ticks(sheet.units[0]), heading.time)))
+    if sheet.areas:
+        stack.append(_areas(scales, tables.add("memory", sheet.areas)))
+    if sheet.boxes:
+        faded = any(row["fade"] < 1 for row in sheet.boxes)
+        stack.append(_boxes(scales, tables.add("boxes", sheet.boxes), faded=faded))
+    if sheet.numbers:
+        stack.append(_numbers(scales, tables.add("numbers", sheet.numbers)))
+    if sheet.outlines:
+        stack.append(_rects(scales, tables.add("outlines", sheet.outlines)).mark_rect(
+            fillOpacity=0, stroke="#000000", strokeWidth=2))
+    stack.append(_rules(scales, tables.add("rules", sheet.rules)))
+    if sheet.arrows:
+        stack.append(_arrows(scales, tables.add("arrows", sheet.arrows)))
+    stack += _texts(scales, tables, sheet.texts)
+    if sheet.hover and sheet.boxes:  # above everything else, so that a number does not hide its box from the pointer
+        stack.append(_details(scales, tables.add("boxes", sheet.boxes), BOX_DETAILS))
+    if sheet.hover and sheet.levels:
+        stack.append(_details(scales, tables.add("levels", sheet.levels), LEVEL_DETAILS))
+    chart: alt.LayerChart = alt.layer(*stack, width=scales.width, height=scales.height,
+                                      title=_title(heading)).configure(
         font=FONT, background="white", padding=12, view=alt.ViewConfig(stroke=None))
     chart.datasets = tables.rows
     return chart
+
+
+def _title(heading: Heading) -> alt.TitleParams:
+    title = alt.TitleParams(heading.title, anchor="start", frame="group", fontSize=14, fontWeight="bold", color=INK,
+                            offset=8)
+    if heading.notes:
+        title = alt.TitleParams(**title.to_dict(), subtitle=heading.notes, subtitleColor=MUTED, subtitleFontSize=11,
+                                subtitlePadding=4)
+    return title
 
 
 def specification(chart: alt.LayerChart) -> dict[str, Any]:
@@ -146,9 +158,9 @@ class _Tables:
     row by row every time a layer changes hands."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, list[Row]] = {}
+        self.rows: dict[str, list[Record]] = {}
 
-    def add(self, name: str, rows: list[Row]) -> alt.Chart:
+    def add(self, name: str, rows: list[Record]) -> alt.Chart:
         """An empty chart on ``rows``."""
         self.rows[name] = rows
         return alt.Chart(alt.NamedData(name=name))
@@ -211,10 +223,10 @@ def _rules(scales: Scales, table: alt.Chart) -> alt.Chart:
     )
 
 
-def _texts(scales: Scales, tables: _Tables, rows: list[Row]) -> list[alt.Chart]:
+def _texts(scales: Scales, tables: _Tables, rows: list[Record]) -> list[alt.Chart]:
     """Labels at pixels of the picture; one layer per alignment, which no encoding can carry."""
     per_pixel = (scales.domain[1] - scales.domain[0]) / scales.width
-    groups: dict[tuple[Literal["left", "center", "right"], bool], list[Row]] = {}
+    groups: dict[tuple[Literal["left", "center", "right"], bool], list[Record]] = {}
     for row in rows:
         placed = {"x": scales.domain[0] + row["px"] * per_pixel, "y": row["y"], "text": row["text"],
                   "size": row["size"], "colour": row["colour"]}

@@ -15,28 +15,12 @@ import vl_convert
 from weft.figures import marks
 from weft.figures.axis import TimeAxis, time_axis
 from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_measured, repetend_span, subject
-from weft.figures.memory import draw_memory, top_level
-from weft.figures.path import draw_path
+from weft.figures.memory_strip import draw_memory, top_level
+from weft.figures.path_marks import draw_path
 from weft.figures.sheet import WIDTH, Sheet, heights_for
-from weft.figures.style import (
-    INK,
-    KINDS,
-    MEMORY,
-    MUTED,
-    OVER,
-    STATIC,
-    TINTS,
-    Unit,
-    figure,
-    joined,
-    kind_label,
-    memory_unit,
-    text_width,
-    time_unit,
-    tint,
-)
+from weft.figures.style import INK, KINDS, MEMORY, MUTED, OVER, STATIC, TINTS, joined, kind_label, text_width, tint
 from weft.solver.schedule import Schedule
-from weft.text.units import TEXT, name_text
+from weft.text.units import TEXT, Unit, figure, memory_unit, name_text, time_unit
 
 __all__ = ["build", "render"]
 
@@ -56,7 +40,7 @@ def build(
     hover: bool,
     critical: bool = False,
 ) -> alt.LayerChart:
-    """The chart; :func:`weft.figures.chart` says what the arguments mean. ``hover`` adds tooltips."""
+    """The chart; :func:`weft.figures.drawing.chart` says what the arguments mean. ``hover`` adds tooltips."""
     if not schedule.operations:
         raise ValueError("the schedule has no operations, there is nothing to draw")
     run = None if measured is None else read_measured(measured, schedule)
@@ -269,13 +253,7 @@ def _assemble(sheet: Sheet, panels: Sequence[Subject], height: float, title: str
     colours, legend = _colours(sheet, panels)
     scales = marks.Scales(sheet.axis.domain, height, WIDTH, colours, legend)
     unit = sheet.units[0].name
-    return marks.layers(
-        scales,
-        idle=sheet.idle, areas=sheet.areas, levels=sheet.levels, boxes=sheet.boxes, numbers=sheet.numbers,
-        outlines=sheet.outlines, rules=sheet.rules, texts=sheet.texts, arrows=sheet.arrows, hover=sheet.hover,
-        ticks=sheet.axis.ticks(sheet.units[0]), time_title=f"time ({unit})" if unit else "time",
-        title=title, notes=notes,
-    )
+    return marks.layers(scales, sheet, marks.Heading(title, notes, f"time ({unit})" if unit else "time"))
 
 
 def _colours(sheet: Sheet, panels: Sequence[Subject]) -> tuple[dict[str, str], list[str]]:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.figures.axis import TimeAxis
-from weft.figures.data import Row
-from weft.figures.style import INK, Unit
-from weft.text.units import TEXT, name_text
+from weft.figures.data import Record
+from weft.figures.style import INK
+from weft.text.units import TEXT, Unit, name_text
 
 __all__ = ["WIDTH", "Heights", "Sheet", "heights_for"]
 
@@ -47,15 +47,15 @@ class Sheet:
     heights: Heights
     memory_top: float
     hover: bool
-    idle: list[Row] = field(default_factory=list)
-    boxes: list[Row] = field(default_factory=list)
-    numbers: list[Row] = field(default_factory=list)
-    outlines: list[Row] = field(default_factory=list)
-    areas: list[Row] = field(default_factory=list)
-    levels: list[Row] = field(default_factory=list)
-    rules: list[Row] = field(default_factory=list)
-    texts: list[Row] = field(default_factory=list)
-    arrows: list[Row] = field(default_factory=list)
+    idle: list[Record] = field(default_factory=list)
+    boxes: list[Record] = field(default_factory=list)
+    numbers: list[Record] = field(default_factory=list)
+    outlines: list[Record] = field(default_factory=list)
+    areas: list[Record] = field(default_factory=list)
+    levels: list[Record] = field(default_factory=list)
+    rules: list[Record] = field(default_factory=list)
+    texts: list[Record] = field(default_factory=list)
+    arrows: list[Record] = field(default_factory=list)
 
     def text(self, text: str, y: float, size: float, *, x: float, colour: str = INK, align: str = "left",
              bold: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Colours, units and text widths of the pictures.
+"""Colours and text widths of the pictures.
 
 The colours of block kinds are Okabe and Ito's ("Color Universal Design", 2008), which stay apart under the common
 forms of colour blindness. Later chunks of a model on the same GPU are lighter tints of the same colour.
@@ -6,15 +6,12 @@ forms of colour blindness. Later chunks of a model on the same GPU are lighter t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from weft.solver.problem import BlockKind, Problem
-from weft.text.units import name_text
 
-__all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "OVER", "STATIC", "TINTS", "Unit",
-           "chunk_of_block", "figure", "joined", "kind_label", "memory_unit", "text_width", "time_unit", "tint"]
+__all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "OVER", "STATIC", "TINTS", "chunk_of_block",
+           "joined", "kind_label", "text_width", "tint"]
 
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 INK = "#222222"
@@ -68,45 +65,6 @@ def chunk_of_block(problem: Problem) -> tuple[int, ...]:
         for chunk, i in enumerate(members):
             chunks[i] = min(chunk, TINTS - 1)
     return tuple(chunks)
-
-
-# -- numbers for people ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What numbers are shown in: ``value / size`` followed by ``name``."""
-
-    name: str
-    size: float
-
-    def show(self, value: float, digits: int = 4) -> str:
-        """``value`` in this unit, with its name."""
-        return f"{figure(value / self.size, digits)} {name_text(self.name)}".strip()
-
-
-def time_unit(problem: Problem, longest: float) -> Unit:
-    """Seconds become ms or µs where they are small; any other unit stays as it is."""
-    if problem.time_unit != "s":
-        return Unit(problem.time_unit, 1)
-    return Unit("s", 1) if longest >= 10 else Unit("ms", 1e-3) if longest >= 1e-3 else Unit("µs", 1e-6)
-
-
-def memory_unit(problem: Problem, highest: float) -> Unit:
-    """Bytes become GiB, or MiB, KiB where they are few; any other unit stays as it is."""
-    if problem.memory_unit != "B":
-        return Unit(problem.memory_unit, 1)
-    power = next((power for power in (3, 2, 1) if highest >= 0.1 * 2 ** (10 * power)), 0)
-    return Unit(("B", "KiB", "MiB", "GiB")[power], 2.0 ** (10 * power))
-
-
-def figure(value: float, digits: int = 4) -> str:
-    """``value`` with about ``digits`` significant digits, never with an exponent."""
-    if not value:
-        return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    text = f"{value:.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def text_width(text: str, size: float, bold: bool = False) -> float:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weft.solver.problem import Number
+    from weft.solver.problem import Number, Problem
 
-__all__ = ["NAME", "TEXT", "bytes_text", "memory_text", "name_text", "time_text"]
+__all__ = ["NAME", "TEXT", "Unit", "bytes_text", "figure", "memory_text", "memory_unit", "name_text", "time_text",
+           "time_unit"]
 
 #: Characters that a name (a device, a block) and a longer text (a title, a cell) are cut to where people read them.
 NAME, TEXT = 60, 300
@@ -44,3 +47,42 @@ def bytes_text(amount: float) -> str:
         if amount >= size:
             return f"{amount / size:.1f} {unit}"
     return f"{amount:.0f} B"
+
+
+# -- one unit for many numbers, such as those of an axis -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What numbers are shown in: ``value / size`` followed by ``name``."""
+
+    name: str
+    size: float
+
+    def show(self, value: float, digits: int = 4) -> str:
+        """``value`` in this unit, with its name."""
+        return f"{figure(value / self.size, digits)} {name_text(self.name)}".strip()
+
+
+def time_unit(problem: Problem, longest: float) -> Unit:
+    """Seconds become ms or µs where they are small; any other unit stays as it is."""
+    if problem.time_unit != "s":
+        return Unit(problem.time_unit, 1)
+    return Unit("s", 1) if longest >= 10 else Unit("ms", 1e-3) if longest >= 1e-3 else Unit("µs", 1e-6)
+
+
+def memory_unit(problem: Problem, highest: float) -> Unit:
+    """Bytes become GiB, or MiB, KiB where they are few; any other unit stays as it is."""
+    if problem.memory_unit != "B":
+        return Unit(problem.memory_unit, 1)
+    power = next((power for power in (3, 2, 1) if highest >= 0.1 * 2 ** (10 * power)), 0)
+    return Unit(("B", "KiB", "MiB", "GiB")[power], 2.0 ** (10 * power))
+
+
+def figure(value: float, digits: int = 4) -> str:
+    """``value`` with about ``digits`` significant digits, never with an exponent."""
+    if not value:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -16,43 +16,46 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import ceil
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.solver.cpsat.solve import Budget
+from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.beam_expansion import EARLY, FREE, LATE, Starts, fits, place
+from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime
 from weft.solver.period.structure.device_order import both_ways
+from weft.solver.period.technique import Allowance, Improver, Task
 from weft.solver.relations.min_dist import Lags, closure
 from weft.solver.ticks import TickProblem
 
-__all__ = ["AtPeriod", "Beam", "improve_by_beam", "suits_beam"]
+__all__ = ["AtPeriod", "Beam", "Partial", "improve_by_beam", "suits_beam"]
 
-#: Candidates for the next device, for each partial schedule; and if some of their blocks stray.
-_BRANCHES, _STRAYING = 30, 100
-#: Waits longer than so many periods are as good as these.
-_LONG = 10
-#: Offsets are different patterns if they lie in different ones of so many parts of the period.
-_PARTS = 16
-#: Candidates are compared by what about so many of the blocks to come can wait.
-_SAMPLE = 32
-#: No lag says anything that is further below zero, in ticks: windows are sums of them.
-_FAR = 2**60
-#: Blocks of a device from which on its candidates would take too long.
-_CROWDED = 16
 
-#: Where between bound and best a period is looked for at first, as a share of the gap; and how close to the best, as a
-#: share of the period, it is not worth another attempt.
-_FIRST_SHARE, _NEAR = Fraction(1, 8), Fraction(1, 2000)
-#: How often beams fail at a period before a longer one is tried: other random choices often reach it.
-_TRIES = 2
-#: How often a beam starts at the end from which the best was not found.
-_OTHER_END = 0.3
-#: Schedules times blocks, over all devices, that count as a second of deterministic time.
-_SECOND = 25e6
+class Beam(Improver):
+    """Runs of beams, narrow ones and then wider ones."""
+
+    name: ClassVar[str] = "beam"
+
+    def __init__(self, seed: int, strays: bool) -> None:
+        self.strays = strays
+        self._draw = np.random.default_rng(seed)
+
+    @classmethod
+    def of(cls, bracket: Bracket, task: Task) -> Self | None:
+        """None where beams find schedules badly, see :func:`suits_beam`."""
+        return cls(task.seed, task.strays) if suits_beam(bracket.instance) else None
+
+    def improve(self, bracket: Bracket, time: Allowance) -> None:
+        """Each run takes some of what is left, more for more blocks."""
+        for width in PARAMETERS.beam_widths:
+            improve_by_beam(bracket.best, int(bracket.refuted) + 1, time.budget,
+                            lambda found: bracket.offer(found, self.name), self._draw, width=width, stray=self.strays,
+                            deterministic=min(time.left * PARAMETERS.improvers,
+                                              len(bracket.best.starts) * PARAMETERS.beam_block))
 
 
 def suits_beam(instance: TickProblem) -> bool:
@@ -60,7 +63,8 @@ def suits_beam(instance: TickProblem) -> bool:
 
     A block on several devices holds them together: those placed first know little of what the others will ask of it.
     """
-    return (max(map(len, instance.blocks_on)) < _CROWDED and all(arc.link is None for arc in instance.arcs)
+    return (max(map(len, instance.blocks_on)) < PARAMETERS.beam_crowded
+            and all(arc.link is None for arc in instance.arcs)
             and all(len(block.devices) == 1 for block in instance.problem.blocks))
 
 
@@ -76,7 +80,7 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
     instance, best = start.instance, start
     ends = both_ways(instance)
     until = budget.deterministic_used + deterministic
-    share, failed = _FIRST_SHARE, 0
+    share, failed = PARAMETERS.beam_first_share, 0
     better_end: Sequence[int] | None = None
     while not budget.spent and budget.deterministic_used < until:
         target = min(max(low, int(low + (best.period - low) * share)), ceil(best.period) - 1)
@@ -84,26 +88,26 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
         if lags is None:
             return
         at = AtPeriod.of(instance, target, lags)
-        tries = [Beam(at, end, width, generator, stray=stray and failed > 0) for end, generator in zip(
-            ends if better_end is None or draw.random() < _OTHER_END else [better_end] * len(ends),
+        tries = [Partial(at, end, width, generator, stray=stray and failed > 0) for end, generator in zip(
+            ends if better_end is None or draw.random() < PARAMETERS.beam_other_end else [better_end] * len(ends),
             draw.spawn(len(ends)), strict=True)]
         found = _run(tries, budget)
         if found is not None:
             shortest, better_end = found
-            best, share, failed = replace(shortest, copies=start.copies), max(_FIRST_SHARE, share / 2), 0
+            best, share, failed = replace(shortest, copies=start.copies), max(PARAMETERS.beam_first_share, share / 2), 0
             on_better(best)
             continue
         failed += 1
-        if failed < _TRIES:
+        if failed < PARAMETERS.beam_tries:
             continue
         failed = 0
-        if best.period - target > best.period * _NEAR and target < ceil(best.period) - 1:
+        if best.period - target > best.period * PARAMETERS.beam_near and target < ceil(best.period) - 1:
             share = min(2 * share, (1 + share) / 2)
         else:
             return
 
 
-def _run(beams: Sequence[Beam], budget: Budget) -> tuple[Periodic, Sequence[int]] | None:
+def _run(beams: Sequence[Partial], budget: Budget) -> tuple[Periodic, Sequence[int]] | None:
     """The shortest period that ``beams`` find, and the order of the devices of the one that found it."""
     with ThreadPoolExecutor(budget.workers) as threads:
         try:
@@ -111,7 +115,7 @@ def _run(beams: Sequence[Beam], budget: Budget) -> tuple[Periodic, Sequence[int]
         except KeyboardInterrupt:
             budget.interrupted = True
             return None
-    budget.deterministic_used += sum(beam.work for beam in beams) / _SECOND
+    budget.deterministic_used += sum(beam.work for beam in beams) / PARAMETERS.beam_second
     return min(((one, beam.devices) for one, beam in zip(found, beams, strict=True) if one is not None),
                key=lambda one: one[0].period, default=None)
 
@@ -139,7 +143,7 @@ class AtPeriod:
         return cls(instance, ticks, lags, np.ascontiguousarray(lags.T), before, after)
 
 
-class Beam:
+class Partial:
     """Builds a steady state in the order of ``devices``, from ``width`` partial schedules at a time.
 
     These have placed the same blocks: ``starts`` (schedules x blocks), and windows of the rest. With ``stray``, some
@@ -152,18 +156,18 @@ class Beam:
         count = len(at.instance.durations)
         self.at, self.devices, self.width, self.draw = at, devices, width, draw
         self.work = 0
-        self._stray, self._branches = stray, _STRAYING if stray else _BRANCHES
+        self._stray, self._branches = stray, PARAMETERS.beam_straying if stray else PARAMETERS.beam_branches
         self.placed = np.zeros(count, dtype=np.bool_)
         self.starts = np.zeros((1, count), dtype=np.int64)
-        self.earliest = np.full((1, count), -_FAR)
-        self.latest = np.full((1, count), _FAR)
+        self.earliest = np.full((1, count), -PARAMETERS.beam_far)
+        self.latest = np.full((1, count), PARAMETERS.beam_far)
 
     def run(self, budget: Budget) -> Periodic | None:
         """Place all blocks; ``None`` if no schedule has room for those of some device, or if ``budget`` is spent."""
         for device in self.devices:
             if budget.spent or not self._add(device):
                 return None
-            self.work += self.width * len(self.placed) * self._branches // _BRANCHES
+            self.work += self.width * len(self.placed) * self._branches // PARAMETERS.beam_branches
         return retime(self.at.instance, self.at.ticks, self.starts[0].tolist())
 
     def _add(self, device: int) -> bool:
@@ -199,10 +203,10 @@ class Beam:
         The root of each wait counts: what is short matters most. Blocks for which nothing waits can wait anyway.
         """
         to_come = np.array([i for i in np.flatnonzero(~self.placed) if self.at.after[i]], dtype=np.intp)
-        sample = to_come[np.linspace(0, len(to_come) - 1, min(len(to_come), _SAMPLE)).astype(np.intp)]
+        sample = to_come[np.linspace(0, len(to_come) - 1, min(len(to_come), PARAMETERS.beam_sample)).astype(np.intp)]
         waits = self._latest(blocks, parents, starts, sample) - self._earliest(blocks, parents, starts, sample)
         alive = np.flatnonzero((waits >= 0).all(axis=1))
-        score = np.sqrt(np.minimum(waits[alive], _LONG * self.at.ticks)).sum(axis=1)
+        score = np.sqrt(np.minimum(waits[alive], PARAMETERS.beam_long * self.at.ticks)).sum(axis=1)
         return alive[np.argsort(-score, kind="stable")]
 
     def _niches(self, blocks: Sequence[int], starts: Starts,
@@ -212,7 +216,7 @@ class Beam:
         if len(chained) < 2:
             return ranked
         offsets = (starts[ranked][:, chained[1:]] - starts[ranked, chained[0], None]) % self.at.ticks
-        _, pattern = np.unique(offsets * _PARTS // self.at.ticks, axis=0, return_inverse=True)
+        _, pattern = np.unique(offsets * PARAMETERS.beam_parts // self.at.ticks, axis=0, return_inverse=True)
         by_pattern = np.argsort(pattern, kind="stable")
         begins = np.searchsorted(pattern[by_pattern], pattern[by_pattern])
         rank = np.empty(len(ranked), dtype=np.intp)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from weft.solver.period.params import PARAMETERS
 from weft.solver.relations.min_dist import Lags
 from weft.solver.ticks import TickProblem
 
@@ -27,13 +28,6 @@ Starts = npt.NDArray[np.int64]
 
 #: Where a block would like to be in its window: as early, as late as possible, or anywhere.
 EARLY, LATE, FREE = 0, 1, 2
-
-#: Free blocks are put up to so many periods after the begin of their windows: on the first device, on others.
-_FIRST_REACH, _REACH = 6, 1
-#: How many blocks stray, if they may, and how far, as a share of the period.
-_STRAY, _ASTRAY = 0.3, 0.3
-#: Of two blocks that would like to overlap, the further way out is taken at least so often.
-_UNLIKELY = 0.15
 
 
 def place(instance: TickProblem, period: int, lags: Lags, blocks: Sequence[int], wishes: Sequence[int],
@@ -89,11 +83,12 @@ class _Candidates:
         self._wishes = wishes
         self._draw = draw
         # Mostly near, because memory waits; far where nothing says yet where anything is.
-        reach = _FIRST_REACH if min(wishes) == FREE else _REACH
+        reach = PARAMETERS.beam_first_reach if min(wishes) == FREE else PARAMETERS.beam_reach
         self._reach = (np.maximum(1.5 * draw.random((blocks, count)) - 0.5, 0) ** 2 * (reach * period)).astype(np.int64)
         if stray:
             strays = np.array(wishes)[:, None] != FREE
-            far = (draw.random((blocks, count)) < _STRAY) * draw.random((blocks, count)) * (_ASTRAY * period)
+            some = draw.random((blocks, count)) < PARAMETERS.beam_stray
+            far = some * draw.random((blocks, count)) * (PARAMETERS.beam_astray * period)
             self._reach = np.where(strays, far.astype(np.int64), self._reach)
         else:
             self._reach[np.array(wishes) != FREE] = 0
@@ -108,7 +103,7 @@ class _Candidates:
         begins, ends = rest < first, rest > period - second  # j overlaps with i, or with the next i
         up = np.where(begins, first - rest, period - rest + first)
         down = np.where(begins, rest + second, rest - (period - second))
-        likely = np.clip(down / np.maximum(up + down, 1), _UNLIKELY, 1 - _UNLIKELY)
+        likely = np.clip(down / np.maximum(up + down, 1), PARAMETERS.beam_unlikely, 1 - PARAMETERS.beam_unlikely)
         upward = self._draw.random(len(wish)) < likely
         turn += np.where(ends & upward, 1, np.where(begins & ~upward, -1, 0))
         turn = np.clip(turn, -(-(low + second - period) // period), (high - first) // period)

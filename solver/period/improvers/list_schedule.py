@@ -13,16 +13,36 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar, Self
 
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime, ring_of
+from weft.solver.period.technique import Allowance, Improver, Task
 from weft.solver.ticks import TickProblem
 
-__all__ = ["list_periodic"]
+__all__ = ["ListSchedule", "list_periodic"]
 
-#: By how much the period grows where the blocks do not fit.
-_GROWTH = 1.01
-#: How often blocks are moved to and fro at one period.
-_ROUNDS = 3
+
+class ListSchedule(Improver):
+    """One run from the least period that is open, before anything else is tried."""
+
+    name: ClassVar[str] = "list-schedule"
+
+    def __init__(self, near: int) -> None:
+        self.near = near
+
+    @classmethod
+    def of(cls, bracket: Bracket, task: Task) -> Self | None:
+        """None where there are links."""
+        return None if any(arc.link is not None for arc in bracket.instance.arcs) else cls(task.near)
+
+    def improve(self, bracket: Bracket, time: Allowance) -> None:
+        """Takes milliseconds a period, whatever ``time`` is left."""
+        found = list_periodic(bracket.instance, self.near, ceil(bracket.best.period) - 1)
+        if found is not None:
+            bracket.offer(found, self.name)
 
 
 def list_periodic(instance: TickProblem, least: int, most: int) -> Periodic | None:
@@ -38,7 +58,7 @@ def list_periodic(instance: TickProblem, least: int, most: int) -> Periodic | No
         plan = _Plan(graph, period)
         if plan.build() and plan.fit():
             return retime(instance, period, plan.starts)
-        period = int(period * _GROWTH) + 1
+        period = int(period * PARAMETERS.list_growth) + 1
     return None
 
 
@@ -105,7 +125,7 @@ class _Plan:
 
     def fit(self) -> bool:
         """Move blocks until the memory suffices; False if it does not after some rounds."""
-        for _ in range(_ROUNDS):
+        for _ in range(PARAMETERS.list_rounds):
             self._justify_right()
             if self._fits():
                 return True

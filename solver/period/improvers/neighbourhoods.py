@@ -16,22 +16,44 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
+from typing import ClassVar, Self
 
 import numpy as np
 
 from weft.solver.cpsat.solve import Attempt, Budget, race
+from weft.solver.period.bracket import Bracket
 from weft.solver.period.modulo_model import ModuloModel
+from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, Rings, critical_blocks, in_order, lags_between
+from weft.solver.period.technique import Allowance, Improver, Task
 from weft.solver.relations.min_dist import Lags, close_paths, closure
 
-__all__ = ["improve_nearby"]
+__all__ = ["Neighbourhoods", "improve_nearby"]
 
-#: How much shorter a period is asked for, as a share: at first, at most, and at least.
-_FIRST_STEP, _MOST_STEP, _LAST_STEP = 0.01, 0.04, 0.001
-#: Deterministic seconds for one neighbourhood.
-_EACH = 0.2
-#: So many neighbourhoods in a row that are neither improved nor refuted end the search.
-_PATIENCE = 8
+
+class Neighbourhoods(Improver):
+    """One run from each new best, unless it is close to the bound: there whole periods are decided instead."""
+
+    name: ClassVar[str] = "neighbourhoods"
+
+    def __init__(self) -> None:
+        self._improved: Fraction | None = None  # up to where the best has been improved
+
+    @classmethod
+    def of(cls, bracket: Bracket, task: Task) -> Self | None:
+        """Any problem has neighbourhoods."""
+        return cls()
+
+    def improve(self, bracket: Bracket, time: Allowance) -> None:
+        """Takes some of what is left, more for more blocks."""
+        best = bracket.best
+        if best.period == self._improved:
+            return
+        if best.period >= bracket.refuted * PARAMETERS.neighbourhoods_close:
+            improve_nearby(best, int(bracket.refuted) + 1, time.budget, lambda found: bracket.offer(found, self.name),
+                           deterministic=min(time.left * PARAMETERS.improvers,
+                                             len(best.starts) * PARAMETERS.neighbourhoods_block))
+        self._improved = bracket.best.period
 
 
 def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callable[[Periodic], None] = lambda _: None,
@@ -45,9 +67,11 @@ def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callabl
     draw = random.Random(budget.seed)
     until = budget.deterministic_used + deterministic
     least = min(2, devices)
-    best, size, step, open_ones = start, max(least, devices // 4), _FIRST_STEP, 0
+    best, size = start, max(least, devices // 4)
+    step, open_ones = PARAMETERS.neighbourhoods_first_step, 0
     target, lags = 0, None
-    while best.period > low and open_ones < _PATIENCE and not budget.spent and budget.deterministic_used < until:
+    while (best.period > low and open_ones < PARAMETERS.neighbourhoods_patience and not budget.spent
+           and budget.deterministic_used < until):
         wanted = max(low, min(int(best.period * Fraction(1 - step)), ceil(best.period) - 1))
         if wanted != target:
             target, lags = wanted, closure(best.instance, wanted)
@@ -57,10 +81,10 @@ def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callabl
         found, refuted = _reorder(best, target, lags, [_neighbourhood(best, size, draw) for _ in range(budget.workers)],
                                   budget)
         if found is not None:
-            best, step, open_ones = found, min(2 * step, _MOST_STEP), 0
+            best, step, open_ones = found, min(2 * step, PARAMETERS.neighbourhoods_most_step), 0
             on_better(best)
             continue
-        step = max(step * 0.7, _LAST_STEP)
+        step = max(step * 0.7, PARAMETERS.neighbourhoods_last_step)
         if not refuted:
             open_ones += 1
             size = max(least, size - max(1, size // 8))
@@ -89,7 +113,8 @@ def _reorder(found: Periodic, period: int, closed: Lags, neighbourhoods: Sequenc
     else whether all of them are refuted. ``closed`` is the closure at ``period``.
     """
     models = [model for free in neighbourhoods if (model := _model(found, period, closed, free)) is not None]
-    attempts = [Attempt(model.model, _EACH, presolve=True, relaxation=False) for model in models]
+    attempts = [Attempt(model.model, PARAMETERS.neighbourhoods_each, presolve=True, relaxation=False)
+                for model in models]
     outcomes = race(attempts, budget, lambda outcome: outcome.found)
     for model, outcome in zip(models, outcomes, strict=True):
         if outcome.found:

@@ -10,23 +10,20 @@ from weft.solver.baselines.one_f_one_b_plus import around_blocks
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.memory_order import device_rows, find_room
 from weft.solver.judge.validate import violations
-from weft.solver.period.periodic import Periodic, in_order, retime
+from weft.solver.period.params import PARAMETERS
+from weft.solver.period.periodic import Periodic, in_order, repeat, retime
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.schedule import Schedule
-from weft.solver.step.edges import repeat
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["STARTS", "one_at_a_time", "periodic_seed", "steady_state"]
+__all__ = ["STARTS", "one_at_a_time", "periodic_seed", "published_steady_state", "steady_state"]
 
 #: Per-device orders by name: all baselines, and building blocks around blocks on several devices.
 STARTS: Mapping[str, Callable[[Problem, int], Orders]] = {
     **{name: entry.orders for name, entry in BASELINES.items()},
     **{f"blocks around, {held} held": partial(around_blocks, held=held) for held in (4, 8)}}
-
-#: Deterministic seconds for an order of one micro-batch, where no heuristic finds one that fits.
-_ALONE = 5.0
 
 
 def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
@@ -35,14 +32,19 @@ def periodic_seed(instance: TickProblem, name: str | None) -> Periodic:
     The instance must have a schedule of one micro-batch, in balance.
     """
     trivial = one_at_a_time(instance)
-    if name is None or name not in STARTS:
-        return trivial
+    found = None if name is None else published_steady_state(instance, name)
+    return min((trivial, found or trivial), key=lambda known: known.period)
+
+
+def published_steady_state(instance: TickProblem, name: str) -> Periodic | None:
+    """What start ``name`` repeats on ``instance``; None if it does not apply, repeats nothing or does not fit."""
+    if name not in STARTS:
+        return None
     micro_batches = 4 * max(6, len(instance.problem.devices))
     try:
-        found = steady_state(instance, STARTS[name](instance.problem, micro_batches))
+        return steady_state(instance, STARTS[name](instance.problem, micro_batches))
     except NotApplicable:
-        return trivial
-    return min((trivial, found or trivial), key=lambda known: known.period)
+        return None
 
 
 def one_at_a_time(instance: TickProblem) -> Periodic:
@@ -61,7 +63,7 @@ def _alone(instance: TickProblem) -> Orders:
     try:
         return BASELINES["greedy"].orders(instance.problem, 1)
     except NotApplicable:
-        order = find_room(instance, 1, Budget(deterministic=_ALONE)).order
+        order = find_room(instance, 1, Budget(deterministic=PARAMETERS.alone)).order
         if order is None:
             raise
         return device_rows(instance, order)

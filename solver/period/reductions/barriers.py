@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import ClassVar
 
 import networkx as nx
 
@@ -37,6 +38,8 @@ class Contraction:
 
     ``length`` is their duration in ticks. ``exact``: every schedule of ``inner`` expands to one of ``whole``.
     """
+
+    name: ClassVar[str] = "barriers"
 
     whole: TickProblem
     inner: TickProblem

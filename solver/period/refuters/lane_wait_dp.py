@@ -4,9 +4,9 @@ On every device each lane has a block, and these blocks never overlap in any per
 differences of their starts modulo the period T: a pattern. From a device to the next a lane's block moves on by what
 the lane takes, and by its wait, so the patterns of one device lead to those of the next at the cost of the waits. The
 least cost of each pattern follows from those of the device before; the least of all on the last device bounds what any
-steady state waits, and what the memory leaves for waits (:meth:`weft.solver.period.refuters.lane_weights.Lanes.room`)
-may be less: then the period is refuted. No part of the devices says that on its own: each lane can wait a little less
-everywhere.
+steady state waits, and what the memory leaves for waits
+(:meth:`weft.solver.period.refuters.lane_weights.LaneWeights.room`) may be less: then the period is refuted. No part of
+the devices says that on its own: each lane can wait a little less everywhere.
 
 Starts are counted in cells of T / n ticks, from where each lane would be without any wait: a start t lies in cell
 floor(n (t - r) / T). This keeps the bound valid:
@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.period.refuters.lane_weights import Lanes, Static
+from weft.solver.period.params import PARAMETERS
+from weft.solver.period.refuters.lane_weights import LaneWeights, Static
 from weft.solver.period.structure.lanes import Level
 
 __all__ = ["Costs", "LanePatterns"]
@@ -38,16 +39,11 @@ __all__ = ["Costs", "LanePatterns"]
 #: Least waits, in cells times weight, by the cells of the lanes from the second on after those of the first.
 Costs = npt.NDArray[np.signedinteger[Any]]
 
-#: Where waits may come to so many cells times weight, they never do.
-_NO_LIMIT = 2**29
-#: What floats may be wrong by, in cells times weight.
-_FLOAT = 1e-6
-
 
 class LanePatterns:
     """The patterns of ``lanes`` at ``period`` ticks, in ``cells`` cells."""
 
-    def __init__(self, lanes: Lanes, period: int, cells: int) -> None:
+    def __init__(self, lanes: LaneWeights, period: int, cells: int) -> None:
         self.lanes, self.period, self.cells = lanes, period, cells
         self.count = len(lanes.along)
         self.shape = (cells,) * (self.count - 1)
@@ -86,7 +82,7 @@ class LanePatterns:
         """The least waits as a share of what there is room for; infinite if no steady state has so short a period."""
         if self.limit < 0:
             return inf
-        if self.limit > _NO_LIMIT:
+        if self.limit > PARAMETERS.lanes_no_limit:
             return 0.0
         least = [int(costs.min()) for costs in self.costs()]
         return inf if len(least) < len(self.lanes.rows) else least[-1] / max(1, self.limit)
@@ -161,7 +157,7 @@ class LanePatterns:
             for lane, ended, amount in level.changes:
                 free = free + float(amount * scale / period) * self._until(row, taker, lane, ended, latest=amount < 0)
             most = np.maximum(most, free)
-        return np.floor(most - _FLOAT).astype(np.int64)
+        return np.floor(most - PARAMETERS.lanes_float).astype(np.int64)
 
     def _until(self, row: int, taker: int, lane: int, ended: int, *, latest: bool) -> npt.NDArray[np.int64]:
         """How long after the start of ``taker`` something next happens ``ended`` ticks after that of ``lane``, at least
@@ -195,7 +191,7 @@ def _waited(costs: Costs, axis: int, weight: int, later: bool) -> Costs:
     return paid if later else np.flip(paid, axis)
 
 
-def _rounding(lanes: Lanes) -> int:
+def _rounding(lanes: LaneWeights) -> int:
     """By how much the cells of all lanes may count more than their waits, times weight, at most."""
     rounding = 0
     for lane, forth in enumerate(lanes.along):

@@ -4,60 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from math import inf
+from math import ceil, inf
+from typing import ClassVar, Self
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.climb import Doubling
+from weft.solver.period.params import PARAMETERS
 from weft.solver.period.refuters.lane_wait_dp import LanePatterns
-from weft.solver.period.refuters.lane_weights import Lanes
+from weft.solver.period.refuters.lane_weights import LaneWeights
 from weft.solver.period.structure.device_order import both_ways
-from weft.solver.period.structure.lanes import Tracks
+from weft.solver.period.structure.lanes import Lanes
+from weft.solver.period.technique import Allowance, Refuter, Task
 from weft.solver.relations.min_dist import closure
-from weft.solver.ticks import TickProblem
 
-__all__ = ["LaneBound"]
-
-#: So many devices' memory is looked at, once of the first alone and once of all together.
-_HELD = (1, 4)
-#: Cells of a period by number of lanes, few and then more: patterns are cells ** (lanes - 1).
-_CELLS = {2: (256, 1024), 3: (128, 256), 4: (48, 96)}
-#: Where waits come to less than this share of the room, finer cells will not refute the period either.
-_NEAR = 0.9
-#: Patterns, over all devices, that count as a second of deterministic time.
-_SECOND = 50e6
+__all__ = ["LaneWaits"]
 
 
-class LaneBound:
-    """Refutes periods of an instance of which ``held`` are lanes, each with the memory of other devices counted.
+class LaneWaits(Refuter):
+    """Refutes periods of an instance whose blocks are lanes; ``held``: with the memory of so many devices counted.
 
-    ``cells`` are worth trying one after the other, as long as the last ones were ``near``.
+    ``near`` says whether any period took up most of the room: else finer cells are not worth a try.
     """
 
-    def __init__(self, held: Sequence[Lanes]) -> None:
+    name: ClassVar[str] = "lane-waits"
+
+    def __init__(self, held: Sequence[LaneWeights]) -> None:
         self._held = held
-        self.cells = _CELLS[len(held[0].along)]
+        self._cells = PARAMETERS.lanes_cells[len(held[0].along)]
+        self._level = 0
         self.near = False
 
     @classmethod
-    def of(cls, instance: TickProblem, period: int) -> LaneBound | None:
-        """None if the blocks are no lanes. ``period`` is any that works, in ticks."""
-        lags = closure(instance, period)
-        if lags is None:
-            raise AssertionError("the closure refutes a period that was achieved")
-        tracks = Tracks.of(instance, both_ways(instance)[0])
-        if tracks is None:
+    def of(cls, bracket: Bracket, task: Task) -> Self | None:
+        """None if the blocks are no lanes, or waits on them cost no memory."""
+        distances = closure(bracket.instance, ceil(bracket.best.period))
+        if distances is None:
+            raise AssertionError("least distances refute a period that was achieved")
+        lanes = Lanes.of(bracket.instance, both_ways(bracket.instance)[0])
+        if lanes is None:
             return None
-        held = [lanes for count in _HELD if (lanes := Lanes.of(tracks, count, lags)) is not None]
+        held = [weights for count in PARAMETERS.lanes_held
+                if (weights := LaneWeights.of(lanes, count, distances)) is not None]
         return cls(held) if held else None
 
-    def refutes(self, period: int, cells: int, budget: Budget) -> bool:
-        """Whether there is no steady state of ``period`` ticks, as far as so many ``cells`` can tell."""
+    def steps(self) -> Doubling:
+        """Down to a tick: a period takes little time."""
+        return Doubling()
+
+    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+        """Those whose least waits do not fit, as far as the present cells can tell."""
+        return [period for period in periods if self._least_share(period, time) == inf]
+
+    def sharpen(self, time: Allowance) -> bool:
+        """More cells, once."""
+        self._level += 1
+        self.exhausted = not self.near or self._level >= len(self._cells)
+        return not self.exhausted
+
+    def _least_share(self, period: int, time: Allowance) -> float:
+        """The least waits at ``period`` ticks as a share of the room; infinite if it is refuted."""
+        budget, cells = time.budget, self._cells[self._level]
         with ThreadPoolExecutor(budget.workers) as threads:
             try:
-                least = max(threads.map(lambda lanes: LanePatterns(lanes, period, cells).share(), self._held))
+                least = max(threads.map(lambda weights: LanePatterns(weights, period, cells).share(), self._held))
             except KeyboardInterrupt:
                 budget.interrupted = True
-                return False
-        rows, lanes = len(self._held[0].rows), len(self._held[0].along)
-        budget.deterministic_used += len(self._held) * rows * cells ** (lanes - 1) / _SECOND
-        self.near = self.near or least > _NEAR
-        return least == inf
+                return 0.0
+        devices, lanes = len(self._held[0].rows), len(self._held[0].along)
+        budget.deterministic_used += len(self._held) * devices * cells ** (lanes - 1) / PARAMETERS.lanes_second
+        self.near = self.near or least > PARAMETERS.lanes_near
+        return least

@@ -3,8 +3,8 @@ there is for them.
 
 What a device's memory holds on average is, by Little's law, the time that micro-batches take from taker to giver, which
 is durations and transfers, that are given, and the waits in between. So the waits on all lanes share what the period
-leaves (:meth:`Lanes.room`); how little they can come to is what :mod:`weft.solver.period.refuters.lane_wait_dp` works
-out.
+leaves (:meth:`LaneWeights.room`); how little they can come to is what
+:mod:`weft.solver.period.refuters.lane_wait_dp` works out.
 
 The average is less than the capacity by what the level leaves free. When a block j that takes memory has started, the
 level is at most the capacity; the average lies below that level by the sum of amount x tau / T over all takes, less
@@ -20,15 +20,12 @@ from fractions import Fraction
 from itertools import pairwise
 from math import gcd
 
-from weft.solver.period.structure.lanes import Level, Tracks
+from weft.solver.period.params import PARAMETERS
+from weft.solver.period.structure.lanes import Lanes, Level
 from weft.solver.relations.min_dist import Lags, least_lifetimes
 from weft.solver.ticks import Arc, TickProblem
 
-__all__ = ["Lanes", "Static"]
-
-#: More lanes than that have too many patterns of offsets; and of how many small parts weights are made up at most.
-_MOST_LANES, _PARTS_OF_WEIGHT = 4, 64
-
+__all__ = ["LaneWeights", "Static"]
 
 @dataclass(frozen=True, slots=True)
 class Static:
@@ -41,7 +38,7 @@ class Static:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class LaneWeights:
     """The blocks of an instance in lanes.
 
     ``rows[e][k]`` is the block of lane k on the e-th device of ``devices``. ``along[k]`` says whether lane k runs
@@ -64,24 +61,24 @@ class Lanes:
     scale: Fraction
 
     @classmethod
-    def of(cls, tracks: Tracks, held: int, lags: Lags) -> Lanes | None:
+    def of(cls, lanes: Lanes, held: int, lags: Lags) -> LaneWeights | None:
         """None if there are too many lanes, or waits on them cost the first ``held`` devices no memory.
 
         ``lags`` is the closure at any period.
         """
-        return _weighed(tracks, held, lags) if 2 <= len(tracks.along) <= _MOST_LANES else None
+        return _weighed(lanes, held, lags) if 2 <= len(lanes.along) <= PARAMETERS.lanes_most else None
 
     def room(self, period: int) -> Fraction:
         """What all waits may come to in a steady state of ``period`` ticks, in ticks times weight."""
         return (self.capacity * period - self.least) * self.scale
 
 
-def _weighed(tracks: Tracks, held: int, lags: Lags) -> Lanes | None:
+def _weighed(lanes: Lanes, held: int, lags: Lags) -> LaneWeights | None:
     """The lanes with the weights of what waits cost the memory of the first ``held`` devices."""
-    instance, rows, between = tracks.instance, tracks.rows, tracks.between
+    instance, rows, between = lanes.instance, lanes.rows, lanes.between
     counted: Counter[tuple[int, int]] = Counter()
     least = capacity = 0
-    for device in tracks.devices[:held]:
+    for device in lanes.devices[:held]:
         lifetimes, room = least_lifetimes(instance, device, lags), instance.capacity[device]
         if lifetimes is None or room is None:
             return None
@@ -99,19 +96,19 @@ def _weighed(tracks: Tracks, held: int, lags: Lags) -> Lanes | None:
     if not heaviest:
         return None
     # Weights in small whole numbers; rounded down, they count less of the waits, and so does what these may come to.
-    parts = min(heaviest // gcd(*counted.values()), _PARTS_OF_WEIGHT)
+    parts = min(heaviest // gcd(*counted.values()), PARAMETERS.lanes_parts)
     weights = {pair: amount * parts // heaviest for pair, amount in counted.items()}
 
     def length(arc: Arc) -> int:
         return instance.durations[arc.source] + arc.lag
 
-    steps = [[between[(i, j) if forth else (j, i)] for i, j, forth in zip(row, following, tracks.along, strict=True)]
+    steps = [[between[(i, j) if forth else (j, i)] for i, j, forth in zip(row, following, lanes.along, strict=True)]
              for row, following in pairwise(rows)]
     lane = {i: k for row in rows for k, i in enumerate(row)}
     static = tuple(tuple(Static(lane[i], lane[j], length(between[i, j]), weights[i, j])
                          for i in row for j in row if weights.get((i, j))) for row in rows)
-    levels = tuple(tracks.level(row) if row < held else None for row in range(len(rows)))
-    return Lanes(instance, tracks.devices, rows, tracks.along, tuple(tuple(map(length, step)) for step in steps),
+    levels = tuple(lanes.level(row) if row < held else None for row in range(len(rows)))
+    return LaneWeights(instance, lanes.devices, rows, lanes.along, tuple(tuple(map(length, step)) for step in steps),
                  tuple(tuple(weights.get((arc.source, arc.target), 0) for arc in step) for step in steps),
                  static, levels, capacity, least, Fraction(parts, heaviest))
 

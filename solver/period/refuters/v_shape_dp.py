@@ -1,6 +1,6 @@
-"""Whether a fold can run at a period: dynamic programming over devices, patterns of offsets and turns, memory included.
+"""Whether a V shape can run at a period: dynamic programming over devices and patterns of offsets, memory included.
 
-The blocks of a micro-batch on a device of a fold (:mod:`weft.solver.period.structure.v_shape`) start at t0 <= t1 <= t2
+The blocks of a micro-batch on a device of a V (:mod:`weft.solver.period.structure.v_shape`) start at t0 <= t1 <= t2
 <= t3; between t0 and t1, and between t2 and t3, it is with the devices further in, between t1 and t2 with those further
 out. What can follow outwards from a device depends on these four starts alone, and on them only up to a common shift.
 From a device to the next one outwards each lane waits as long as it likes: t0 moves back, t1 on, t2 back, t3 on. So t2
@@ -34,9 +34,9 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from weft.solver.cpsat.solve import Budget
-from weft.solver.period.structure.v_shape import Fold
+from weft.solver.period.structure.v_shape import V
 
-__all__ = ["FoldPatterns", "Turns"]
+__all__ = ["VPatterns", "Turns"]
 
 #: By cells from t1 to t2, from t0 to t1 and from t2 to t3, the latter two modulo the period: how many whole periods lie
 #: between t0 and t1 and between t2 and t3 in addition, at least; or at most.
@@ -48,16 +48,16 @@ Memory = npt.NDArray[np.signedinteger[Any]]
 _PAIRS = tuple(combinations(range(4), 2))
 
 
-class FoldPatterns:
-    """The patterns of ``fold`` at ``period`` ticks, in ``cells`` cells.
+class VPatterns:
+    """The patterns of ``shape`` at ``period`` ticks, in ``cells`` cells.
 
     ``states`` counts those looked at, ``most_states`` those of a single device.
     """
 
-    def __init__(self, fold: Fold, period: int, cells: int) -> None:
-        self.fold, self.period, self.cells = fold, period, cells
+    def __init__(self, shape: V, period: int, cells: int) -> None:
+        self.shape, self.period, self.cells = shape, period, cells
         self.states = self.most_states = 0
-        most = max(capacity // level.kept for capacity, level in zip(fold.capacities, fold.levels, strict=True))
+        most = max(capacity // level.kept for capacity, level in zip(shape.capacities, shape.levels, strict=True))
         self._dtype: type[np.unsignedinteger[Any]] = np.uint8 if most < np.iinfo(np.uint8).max - 1 else np.uint16
         self._none = self._dtype(np.iinfo(self._dtype).max - 1)  # one turn more must not overflow
         cell = np.arange(3 * cells)
@@ -72,12 +72,12 @@ class FoldPatterns:
             rows += 1
             if budget.spent:
                 return False
-        return rows < len(self.fold.rows)
+        return rows < len(self.shape.rows)
 
     def turns(self) -> Iterator[Turns]:
         """The least turns on each device, from the innermost outwards; ends early where no state is left."""
         turns: Turns | None = None
-        for row in reversed(range(len(self.fold.rows))):
+        for row in reversed(range(len(self.shape.rows))):
             turns = self._first(row) if turns is None else self._waited(turns)
             self.states, self.most_states = self.states + turns.size, max(self.most_states, turns.size)
             turns = self._held(row, turns)
@@ -87,7 +87,7 @@ class FoldPatterns:
 
     def _first(self, row: int) -> Turns:
         """No turn, from t1 to t2 up to what the memory has room for."""
-        level = self.fold.levels[row]
+        level = self.shape.levels[row]
         periods = int(self._spare(row, self.cells).max()) // (level.kept + level.inner) + 1
         return np.zeros((max(0, periods) * self.cells, self.cells, self.cells), dtype=self._dtype)
 
@@ -107,7 +107,7 @@ class FoldPatterns:
 
     def _held(self, row: int, turns: Turns) -> Turns:
         """``turns`` without the states that the device has no room for."""
-        level, count = self.fold.levels[row], self.cells
+        level, count = self.shape.levels[row], self.cells
         spare, rise = self._spare(row, min(count, len(turns))), level.kept + level.inner
         np.maximum(spare, -1, out=spare)
         fewer = (spare // spare.dtype.type(level.kept) + 1).astype(self._dtype)  # turns must be fewer at least
@@ -125,8 +125,8 @@ class FoldPatterns:
 
     def _spare(self, row: int, height: int) -> Memory:
         """What memory is free if no turns are added; less than 0 where blocks overlap."""
-        capacity = self.fold.capacities[row]
-        levels = [self._level(row, lane, workspace) for lane, workspace in self.fold.levels[row].takers]
+        capacity = self.shape.capacities[row]
+        levels = [self._level(row, lane, workspace) for lane, workspace in self.shape.levels[row].takers]
         most = capacity + max(sum(abs(table).max() for table in tables.values()) for tables in levels)
         units = np.int16 if most < np.iinfo(np.int16).max else np.int64
         spare: Memory = np.where(self._allowed(row, height), units(capacity), units(-1))
@@ -137,10 +137,10 @@ class FoldPatterns:
 
     def _level(self, row: int, taker: int, workspace: int) -> dict[tuple[int, int], npt.NDArray[np.int64]]:
         """The level once lane ``taker`` has started, as a sum over pairs of lanes, if no turns are added."""
-        times = self.fold.times[row]
+        times = self.shape.times[row]
         tables = {pair: np.zeros(3 * self.cells, dtype=np.int64) for pair in _PAIRS}
         tables[0, 1] += workspace
-        for lane, ended, amount in self.fold.levels[row].changes:
+        for lane, ended, amount in self.shape.levels[row].changes:
             if lane == taker:
                 tables[0, 1] += amount * (-ended // self.period + 1)
                 continue
@@ -153,8 +153,8 @@ class FoldPatterns:
 
     def _allowed(self, row: int, height: int) -> npt.NDArray[np.bool_]:
         """Patterns in which the blocks of ``row`` need not overlap."""
-        durations = [self.fold.instance.durations[i] for i in self.fold.rows[row]]
-        times, total, turn = self.fold.times[row], sum(durations), self.period
+        durations = [self.shape.instance.durations[i] for i in self.shape.rows[row]]
+        times, total, turn = self.shape.times[row], sum(durations), self.period
         lows = {(i, j): (self._low + times[j] - times[i]) % turn for i, j in _PAIRS}
         width = self._high - self._low
         allowed = np.zeros((1, 1, 1), dtype=np.bool_)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from weft.solver.ticks import Arc, TickProblem
 
-__all__ = ["Level", "Tracks"]
+__all__ = ["Level", "Lanes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Tracks:
+class Lanes:
     """The blocks of an instance in lanes.
 
     ``rows[e][k]`` is the block of lane k on the e-th device of ``devices``. ``along[k]`` says whether lane k runs
@@ -46,7 +46,7 @@ class Tracks:
     parents: Mapping[int, Arc]
 
     @classmethod
-    def of(cls, instance: TickProblem, devices: Sequence[int]) -> Tracks | None:
+    def of(cls, instance: TickProblem, devices: Sequence[int]) -> Lanes | None:
         """The lanes over ``devices`` in that order; None if the blocks are no lanes."""
         parents = _parents(instance)
         chained = {i for i in instance.blocks

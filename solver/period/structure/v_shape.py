@@ -1,4 +1,4 @@
-"""Folds: pipelines that run along the devices and back, twice.
+"""V shapes of two chunks: pipelines that run along the devices and back, twice.
 
 In a V of two chunks every device has four blocks, and each micro-batch comes by four times: on its way in, turned round
 at the innermost device, on its way out, turned round at the outermost, and so once more. Four lanes
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from weft.solver.period.structure.device_order import both_ways
-from weft.solver.period.structure.lanes import Level, Tracks
+from weft.solver.period.structure.lanes import Lanes, Level
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Fold", "Held"]
+__all__ = ["Held", "V"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +36,17 @@ class Held:
         """None if the lanes, which ``level`` calls ``lanes``, do something else."""
         if level is None:
             return None
-        name = {track: lane for lane, track in enumerate(lanes)}
-        changes = tuple((name[track], ended, amount) for track, ended, amount in level.changes)
+        name = {its: lane for lane, its in enumerate(lanes)}
+        changes = tuple((name[its], ended, amount) for its, ended, amount in level.changes)
         kept, inner, *given = (sum(amount for one, _, amount in changes if one == lane) for lane in range(4))
         if kept <= 0 or inner < 0 or given != [-inner, -kept]:
             return None
-        return cls(tuple((name[track], workspace) for track, workspace in level.takers), changes, kept, inner)
+        return cls(tuple((name[its], workspace) for its, workspace in level.takers), changes, kept, inner)
 
 
 @dataclass(frozen=True)
-class Fold:
-    """The blocks of ``instance`` as a fold.
+class V:
+    """The blocks of ``instance`` as a V of two chunks.
 
     ``rows[e][k]`` is the block of lane k on the e-th device, outermost first; the chain is lane 0 inwards, lane 1
     outwards, 2 inwards, 3 outwards. ``times[e][k]`` is when it starts, in ticks after the first block, without waits.
@@ -59,34 +59,34 @@ class Fold:
     capacities: tuple[int, ...]
 
     @classmethod
-    def of(cls, instance: TickProblem) -> Fold | None:
-        """None if the blocks are no fold, or some device's memory is unlimited."""
-        tracks = Tracks.of(instance, both_ways(instance)[0])
-        if tracks is None or len(tracks.along) != 4:
+    def of(cls, instance: TickProblem) -> V | None:
+        """None if the blocks form no such V, or some device's memory is unlimited."""
+        lanes = Lanes.of(instance, both_ways(instance)[0])
+        if lanes is None or len(lanes.along) != 4:
             return None
         place = {i: place for place, i in enumerate(instance.problem.topological_order)}
-        lanes = sorted(range(4), key=lambda lane: place[tracks.rows[0][lane]])
-        inwards = [tracks.along[lane] for lane in lanes]
+        order = sorted(range(4), key=lambda lane: place[lanes.rows[0][lane]])
+        inwards = [lanes.along[lane] for lane in order]
         outermost_first = 1 if inwards[0] else -1
         if inwards not in ([True, False, True, False], [False, True, False, True]):
             return None
-        rows = tuple(tuple(row[lane] for lane in lanes) for row in tracks.rows[::outermost_first])
-        times = _times(instance, rows, tracks)
-        levels = [Held.of(tracks.level(row), lanes) for row in range(len(rows))][::outermost_first]
-        capacities = [instance.capacity[device] for device in tracks.devices[::outermost_first]]
+        rows = tuple(tuple(row[lane] for lane in order) for row in lanes.rows[::outermost_first])
+        times = _times(instance, rows, lanes)
+        levels = [Held.of(lanes.level(row), order) for row in range(len(rows))][::outermost_first]
+        capacities = [instance.capacity[device] for device in lanes.devices[::outermost_first]]
         if times is None or None in levels or None in capacities:
             return None
         return cls(instance, rows, times, tuple(level for level in levels if level is not None),
                    tuple(capacity for capacity in capacities if capacity is not None))
 
 
-def _times(instance: TickProblem, rows: Sequence[Sequence[int]], tracks: Tracks) -> tuple[tuple[int, ...], ...] | None:
+def _times(instance: TickProblem, rows: Sequence[Sequence[int]], lanes: Lanes) -> tuple[tuple[int, ...], ...] | None:
     """When the blocks of ``rows`` start without waits; None if they are no chain."""
     inwards = range(len(rows))
     chain = [rows[row][lane] for lane in range(4) for row in (inwards if lane % 2 == 0 else reversed(inwards))]
     starts = {chain[0]: 0}
     for i, j in pairwise(chain):
-        arc = tracks.between.get((i, j))
+        arc = lanes.between.get((i, j))
         if arc is None:
             return None
         starts[j] = starts[i] + instance.durations[i] + arc.lag

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.solver.judge.validate import validate
-from weft.solver.placement.dag.in_flight import Turn, in_flight_samples
+from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
 from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -114,14 +114,14 @@ def stage_problem(name: str, works: Sequence[StageWork], after: Sequence[Sequenc
 def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Sequence[int]],
                 micro_batches: int) -> Schedule:
     """1F1B on a graph of stages: each runs as many forwards ahead as the rule of what is in flight says
-    (:mod:`weft.solver.placement.dag.in_flight`), then a backward and a forward in turns. Checked by the judge, with
+    (:mod:`weft.solver.placement.dag.in_flight`), then a backward and a forward alternately. Checked by the judge, with
     memory.
 
     ``micro_batches``: of the problem. Raises :class:`~weft.solver.InvalidSchedule` where it does not fit.
     """
     unit = max(work.micro_batch for work in works)
-    held = in_flight_samples(after, [Turn(work.micro_batch) for work in works])
-    rows = []
+    held = in_flight_samples(after, [Alternation(work.micro_batch) for work in works])
+    orders = []
     for stage, work in enumerate(works):
         parts = unit // work.micro_batch
         count = parts * micro_batches
@@ -130,12 +130,12 @@ def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Se
         backwards = [(problem.index[_name(BlockKind.BACKWARD, stage, i % parts, work, unit)], i // parts)
                      for i in range(count)]
         ahead = min(count, held[stage] // work.micro_batch)
-        row = forwards[:ahead]
+        order = forwards[:ahead]
         for i, backward in enumerate(backwards):
-            row.append(backward)
-            row += forwards[ahead + i:ahead + i + 1]
-        rows += [row] * work.devices
-    schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, rows), makespan_bound=0.0,
+            order.append(backward)
+            order += forwards[ahead + i:ahead + i + 1]
+        orders += [order] * work.devices
+    schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), makespan_bound=0.0,
                         solver={"name": "1f1b on stages"})
     validate(schedule)
     return schedule

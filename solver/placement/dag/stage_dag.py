@@ -4,7 +4,7 @@ micro-batches as it is *deep* (Jeon et al., "GraphPipe", ASPLOS 2025).
 The problem is the same as for stages in a row (:mod:`weft.solver.placement.problem`), and so are loads. What differs is
 memory: a stage from which the longest way to the end goes over d stages, itself included, has d micro-batches in
 flight, wherever it stands in the row. Here are the stages of a graph with their costs, counted anew from the problem
-(the search in :mod:`weft.solver.placement.dag.depth` shares nothing of it), and the result of that search.
+(the search in :mod:`weft.solver.placement.dag.depth_encoding` shares nothing of it), and the result of that search.
 """
 
 from __future__ import annotations

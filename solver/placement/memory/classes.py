@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.placement.memory.problem import MemoryProblem, Mode
+from weft.solver.placement.memory.plan import MemoryProblem, Mode
 
 __all__ = ["Choice", "Classes", "Ints", "modes_of"]
 
@@ -42,15 +42,15 @@ class Classes:
         for k, op in enumerate(problem.operators):
             key = (op.kind or ("alone", k), op.forward, op.kept, problem.passing_bytes(k))
             of.append(index.setdefault(key, len(index)))
-        rows = list(index)
-        before = np.zeros((len(of) + 1, len(rows)), dtype=np.int64)
-        follows = np.full(len(rows), -2, dtype=np.int64)
+        keys = list(index)
+        before = np.zeros((len(of) + 1, len(keys)), dtype=np.int64)
+        follows = np.full(len(keys), -2, dtype=np.int64)
         for k, c in enumerate(of):
             before[k + 1] = before[k]
             before[k + 1, c] += 1
             if k:
                 follows[c] = of[k - 1] if follows[c] in (-2, of[k - 1]) else -1
-        forward, kept, passing = (np.array([row[field] for row in rows], dtype=np.int64) for field in (1, 2, 3))
+        forward, kept, passing = (np.array([key[field] for key in keys], dtype=np.int64) for field in (1, 2, 3))
         return cls(np.array(of), before, forward, kept, passing, np.maximum(follows, -1))
 
     def unpaired(self, k: int, first: int, last: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import shorten_latency
+from weft.solver.period.shorten import shorten_latency
 from weft.solver.step.edges import complete
 from weft.solver.step.state import State
 

@@ -45,7 +45,8 @@ class LongerPeriods:
             start = repeat_copies(state.periods.best, in_copies(state.instance, count), count)
             search = find_period(start.instance, start, state.budget, each=_EACH,
                                  deterministic=state.budget.share(_SHARE, _EFFORT))
-            state.proven.rate_bounds[count] = search.bound / count
+            state.proven.rate_bounds[count] = search.refuted / count
+            state.report.techniques.add(search.counts)
             yield
             if search.best.rate < best.rate:
                 best = search.best

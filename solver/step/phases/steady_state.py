@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from weft.solver.baselines import NotApplicable
-from weft.solver.period.improvers.starts import periodic_seed
-from weft.solver.period.search import PeriodSearch, find_period
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.search import find_period
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.state import State
 
@@ -38,17 +39,19 @@ class SteadyState:
         if not state.instance.balanced or not takes_before_giving(state.instance):
             return
         try:
-            start = periodic_seed(state.instance, state.incumbent.name)
+            start = one_at_a_time(state.instance)
         except NotApplicable:  # all micro-batches fit, but no order of one was found
             return
 
-        def changed(search: PeriodSearch) -> None:
+        def changed(search: Bracket) -> None:
             state.periods = search
-            state.proven.rate_bounds[1] = search.bound
+            state.proven.rate_bounds[1] = search.refuted
 
         with state.budget.limited():
             state.periods = find_period(state.instance, start, state.budget, changed,
-                                        deterministic=_TO_UNROLL if state.done else _EFFORT)
+                                        deterministic=_TO_UNROLL if state.done else _EFFORT,
+                                        published=state.incumbent.name)
         if state.periods is not None:
+            state.report.techniques.add(state.periods.counts)
             state.incumbent.offer_repeated(state.periods.best)
         yield

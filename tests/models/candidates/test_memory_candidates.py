@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft.app.solve import case_of
+from weft.app.lib.case import case_of
 from weft.cli.main import main
 from weft.models.candidates.memory_candidates import decided_candidates, decided_least_period, spec_candidates
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 from weft.solver.io.files import load_problem
-from weft.solver.placement.memory.search import NoMemoryPlan
+from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.step.search import solve
 
 _SPEC = """

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from weft.models.candidates.placing import Hardware, by_layer, by_operator, placement_problem
+from weft.models.candidates.placing import Hardware, TrainingState, by_layer, by_operator, placement_problem
 from weft.models.graph.operators import Operator, OperatorGraph, Parameter, Tensor, Work
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import MmtModel
 from weft.models.times.operator_times import OperatorTime, Origin
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
-from weft.solver.placement.dag.search import place_graph
+from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.problem import PlacementError
 
 SECOND = OperatorTime(1.0, 1.5, 0.5, Origin.MODELLED)
@@ -42,7 +42,7 @@ def hardware(given: OperatorGraph, count: int = 2, memory: int | None = None, ki
 
 
 def test_an_operator_costs_all_its_passes_and_holds_parameters_state_and_what_it_keeps() -> None:
-    problem = placement_problem(graph(), [hardware(graph(), memory=1000)], seconds, state_per_parameter=12)
+    problem = placement_problem(graph(), [hardware(graph(), memory=1000)], seconds, training=TrainingState(12))
     assert [node.name for node in problem.nodes] == ["a", "view", "b", "c"]
     assert [node.times for node in problem.nodes] == [(3.0,)] * 4
     assert [node.resident for node in problem.nodes] == [40 + 120, 0, 0, 60 + 180]
@@ -70,7 +70,7 @@ def test_a_layer_counts_a_storage_that_several_of_its_operators_keep_once() -> N
 
 
 def test_inference_keeps_nothing_and_has_no_state() -> None:
-    problem = placement_problem(graph(), [hardware(graph())], seconds, state_per_parameter=12, training=False)
+    problem = placement_problem(graph(), [hardware(graph())], seconds, training=None)
     assert [node.per_micro_batch for node in problem.nodes] == [0] * 4
     assert problem.nodes[0].resident == 40
 
@@ -107,7 +107,7 @@ def test_branches_of_a_multimodal_transformer_become_stages_side_by_side() -> No
     made = model_graph(model, 2)
     device = DEVICES["v100"]
     problem = placement_problem(made, [Hardware("gpu", 7, device.memory, Roofline(device).times(made))],
-                                lambda size: size / device.link, parts=by_layer(made), state_per_parameter=14)
+                                lambda size: size / device.link, parts=by_layer(made), training=TrainingState(14))
     assert len(problem.nodes) == 7
     assert place_graph(problem, effort=10.0).depth == 3
     assert len(by_operator(made)) == len(made.operators)

@@ -16,7 +16,7 @@ from weft.app.place.place import parse_devices
 from weft.cli.main import main
 from weft.models.graph.formats import load_profiled_graph
 from weft.solver.io.entries import FormatError
-from weft.solver.placement.chain.infeasible import NoPlacement
+from weft.solver.placement.refusals import NoPlacement
 
 
 def node(number: int, time: float, size: float = 10.0, **further: Any) -> dict[str, Any]:

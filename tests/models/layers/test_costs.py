@@ -11,9 +11,9 @@ import pytest
 from weft.models.candidates.build import layer_costs
 from weft.models.layers.cluster import AffineLink, MeasuredLink, model_cluster
 from weft.models.layers.costs import LayerCost
+from weft.models.layers.measured_gpt import profile_sizes
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.models.times.profiles import PROFILES, ProfileError, load_p2p_curve, shipped_profile
-from weft.models.zoo.gpt import profile_sizes
 
 MIB = 1024**2
 HIDDEN, HEADS, SEQUENCE, VOCABULARY = 2048, 32, 2048, 51200

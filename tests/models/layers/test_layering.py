@@ -14,8 +14,8 @@ from weft.models.graph.operator_files import save_graph
 from weft.models.graph.operators import Operator, OperatorError, OperatorGraph, Tensor, Work
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import in_order, is_chain, layers_of
+from weft.models.spec.base import Section
 from weft.models.spec.families import EvoformerModel, GptModel, MoeModel, T5Model
-from weft.models.spec.section import Section
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.times.measured_times import Figure, MeasuredOperator, MeasuredTimes, save_times
 from weft.models.times.operator_times import Origin

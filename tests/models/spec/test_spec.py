@@ -10,16 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import SPECS
+from weft.models.files.limits import MAX_MICRO_BATCHES
+from weft.models.spec.families import GptModel
+from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.quantities import format_bytes, parse_bandwidth, parse_bytes, parse_seconds
-from weft.models.spec.spec import (
-    MAX_MICRO_BATCHES,
-    ExplicitModel,
-    GptModel,
-    SpecError,
-    demo_spec,
-    load_spec,
-    parse_spec,
-)
+from weft.models.spec.spec import SpecError, demo_spec, load_spec, parse_spec
 from weft.models.spec.spec import spec_schema as schema
 
 GPT = """\

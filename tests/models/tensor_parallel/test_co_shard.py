@@ -17,12 +17,12 @@ from weft.models.candidates.stages import Stages, static_bytes
 from weft.models.graph.operators import Operator, OperatorGraph, Work
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.layering import layers_of
+from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.section import Section
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.co_shard import CoSharded, Family, co_shard, part_peaks, segments_of
-from weft.models.tensor_parallel.groups import Row, split_row
+from weft.models.tensor_parallel.group_split import LayerChain, split_onto_groups
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.roofline import Roofline, pass_seconds
@@ -264,9 +264,9 @@ def test_stages_in_parts_are_cut_as_all_ways_to_cut_say() -> None:
     ways = [(degree, "", Stages(space.costs[degree])) for degree in space.degrees]
     ways += [(1, name, Stages(costs)) for name, costs in space.co_sharded.items()]
     for room in (500 * 1024**2, 800 * 1024**2, 2 * 1024**3):
-        row = Row(space.costs, 0, count, frozenset(), room, space.bytes_per_parameter, 8, "full",
+        chain = LayerChain(space.costs, 0, count, frozenset(), room, space.bytes_per_parameter, 8, "full",
                   space.co_sharded)
-        splits = {len(split): max(stage.cost.load for stage in split) for split in split_row(row, 2)}
+        splits = {len(split): max(stage.cost.load for stage in split) for split in split_onto_groups(chain, 2)}
         for number in (1, 2):
             loads = []
             for cuts in itertools.combinations(range(1, count), number - 1):
@@ -274,7 +274,7 @@ def test_stages_in_parts_are_cut_as_all_ways_to_cut_say() -> None:
                     pieces = [stages.stage(i, j) for (_, _, stages), i, j in zip(chosen, (0, *cuts), (*cuts, count),
                                                                                 strict=True)]
                     if sum(degree for degree, _, _ in chosen) == 2 and all(
-                            static_bytes([piece], row.bytes_per_parameter) + (number - s) * piece.activation
+                            static_bytes([piece], chain.bytes_per_parameter) + (number - s) * piece.activation
                             + max(piece.workspace_forward, piece.workspace_backward) <= room
                             for s, piece in enumerate(pieces)):
                         loads.append(max(piece.load for piece in pieces))

@@ -13,16 +13,17 @@ from tests.oracles.exchanges import exchange_faults
 from weft.models.graph.operators import Layout, Operator, OperatorError, OperatorGraph, Split
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time
+from weft.models.spec.base import Section
 from weft.models.spec.families import FlavaModel, GptModel, MoeModel, T5Model
-from weft.models.spec.section import Section
 from weft.models.tensor_parallel.elimination import Factor, cheapest
 from weft.models.tensor_parallel.layouts import Need, exchange, gradient_needed, step
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
-from weft.models.zoo.blocks import embedding, linear
-from weft.models.zoo.builder import Builder
 from weft.models.zoo.graphs import model_graph
+from weft.models.zoo.lib.blocks import linear
+from weft.models.zoo.lib.builder import Builder
+from weft.models.zoo.lib.embeddings import embedding
 from weft.models.zoo.published import PUBLISHED
 
 GPT = GptModel(family="gpt", layers=2, hidden=64, heads=4, vocabulary=96, sequence=16)

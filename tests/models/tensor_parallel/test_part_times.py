@@ -13,8 +13,8 @@ from weft.app.lib.verdicts import choice_lines
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time
+from weft.models.spec.base import Section
 from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.section import Section
 from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.part_times import PartTimes
 from weft.models.tensor_parallel.shapes import together

@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from weft.models.graph.operators import OperatorGraph
-from weft.models.spec.families import GptModel, T5Model
-from weft.models.spec.section import Section
-from weft.models.zoo.graphs import model_graph
+from weft.models.spec.base import Section
+from weft.models.spec.families import FAMILIES, GptModel, T5Model
+from weft.models.spec.model_sections import GraphModel
+from weft.models.zoo.graphs import GRAPHS, model_graph
 from weft.models.zoo.published import PUBLISHED
 
 SMALL: dict[str, Section] = {
@@ -203,3 +204,10 @@ def test_splits_along_the_data_meet_without_an_exchange(dimension: str) -> None:
             assert all(split.inputs[name] == axis for name in operator.inputs), operator.name
             assert all(split.outputs[tensor.name] == axis for tensor in operator.outputs)
             assert not split.parameters
+
+
+def test_every_family_of_a_spec_has_a_graph_and_its_own_name() -> None:
+    assert set(GRAPHS) == set(FAMILIES.values())
+    assert {type(model) for model in PUBLISHED.values()} == set(GRAPHS)
+    with pytest.raises(TypeError, match="GraphModel is no family"):
+        model_graph(GraphModel(graph="a.json"))

@@ -17,66 +17,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
-from tests.support.builders import chain, pipeline
+from tests.support.checkpoints import WIDTH, a_plan, training
 from tests.support.ranks import launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints, latest
 from weft.runtime.checkpoint.files import checksums
-from weft.runtime.checkpoint.signature import SignatureError, require_signature, signatures, signed
 from weft.runtime.interface.optim import AdamA
-from weft.runtime.interface.precision import MasterWeights
-from weft.runtime.interface.training import Boundary, Training
-from weft.runtime.plan.plan import Plan, load_plan, plan_of, save_plan
 from weft.runtime.plan.timeline import Timeline
-from weft.runtime.ranks.health import RunError, require_finite
 from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import SessionError, join
-from weft.runtime.replay.replay import Replay, replay, run_training
-from weft.runtime.replay.single_rank import alone
-from weft.solver.baselines import baseline
-
-WIDTH, STEPS = 6, 6
-
-
-class Noisy(nn.Module):
-    """A stage with parameters, a buffer that changes in every forward, and dropout: all that has to be restored."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.layer, self.norm, self.drop = nn.Linear(width, width), nn.BatchNorm1d(width), nn.Dropout(0.3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.drop(torch.tanh(self.norm(self.layer(x))))
-        return y
-
-
-def training(plan: Plan, rank: int, width: int = WIDTH, optimizer: Any = torch.optim.AdamW) -> Training:
-    """In bf16, with fp32 masters, which know more than the weights do."""
-    assert plan.stage_ranks is not None
-    torch.manual_seed(3 + rank)
-    mine = {s: Noisy(width).to(torch.bfloat16) for s, where in enumerate(plan.stage_ranks) if where == rank}
-    masters = MasterWeights([p for module in mine.values() for p in module.parameters()])
-
-    def batch(step: int, micro_batch: int) -> Tensor:
-        chance = torch.Generator().manual_seed(1000 * step + micro_batch)
-        return torch.randn(4, width, generator=chance).to(torch.bfloat16)
-
-    return Training(mine, [Boundary((4, width), torch.bfloat16)] * (len(plan.stage_ranks) - 1), batch,
-                    targets=lambda s, m: batch(s + 50, m), loss=lambda y, t: ((y - t).float() ** 2).mean(), steps=STEPS,
-                    masters=masters, optimizer=optimizer(masters.parameters(), lr=0.05))
-
-
-def wider(plan: Plan, rank: int) -> Training:
-    return training(plan, rank, WIDTH + 1)
-
-
-def a_plan(ranks: int = 2) -> Plan:
-    return plan_of(baseline("1f1b", pipeline(chain(ranks)), 4))
-
+from weft.runtime.replay.result import Replay
+from weft.runtime.replay.run import run_training
+from weft.runtime.replay.single_rank import single_rank
 
 # -- in this process ---------------------------------------------------------------------------------------------------
 
@@ -114,75 +70,16 @@ def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path, monkeypatch: pytest.M
 
     plan = a_plan(1)
     monkeypatch.setattr(checkpoint, "save", full)
-    with alone(plan, 0, torch.device("cpu")) as session, pytest.raises(SessionError) as raised:
+    with single_rank(plan, 0, torch.device("cpu")) as session, pytest.raises(SessionError) as raised:
         Checkpoints(tmp_path, every=1).save(plan, session, training(plan, 0), 0)
     partial = tmp_path / ".step-000000001.partial"
     assert str(raised.value) == f"{partial}: cannot be written: [Errno 28] No space left on device (process 0)"
     assert not issubclass(CheckpointException, Exception) and latest(tmp_path) is None
 
 
-def test_a_loss_that_is_no_number_is_named() -> None:
-    require_finite({(0, "loss", 0): torch.tensor(1.0)}, 4)
-    with pytest.raises(RunError, match="the loss of micro-batch 2 in batch 4 is nan"):
-        require_finite({(0, "loss", 0): torch.tensor(1.0), (0, "loss", 2): torch.tensor(float("nan"))}, 4)
-    with pytest.raises(RunError, match="is inf"):
-        require_finite({(0, "loss", 1): torch.tensor(float("inf"))}, 0)
-
-
-def test_a_plan_signed_for_a_model_refuses_another(tmp_path: Path) -> None:
-    plan = signed(a_plan(), training)
-    save_plan(plan, tmp_path / "plan.json")
-    again = load_plan(tmp_path / "plan.json")
-    assert again == plan and again.digest == plan.digest != a_plan().digest
-    assert set(again.signatures) == {"0", "1"}
-    require_signature(again, training(plan, 1))
-    with pytest.raises(SignatureError, match="made for another model: stage 1 has the signature"):
-        require_signature(again, wider(plan, 1))
-    require_signature(a_plan(), wider(plan, 1))  # an unsigned plan takes any
-
-
-def test_a_signed_plan_sums_apart_what_its_stages_share(tmp_path: Path) -> None:
-    """Stages 0 and 2 of rank 0 have one layer; stage 1's, on rank 1, is tied to stage 3's, on rank 0."""
-    plan = plan_of(baseline("greedy", pipeline([0, 1, 0, 0]), 2))
-
-    def part(plan: Plan, rank: int, name: str = "weight") -> Training:
-        same, other = nn.Linear(2, 2), nn.Linear(2, 2)
-        mine: dict[int, nn.Module] = {0: same, 2: same, 3: other} if rank == 0 else {1: other}
-        return Training(mine, [Boundary((1, 2))] * 3, lambda s, m: torch.ones(1, 2), ties=[{1: name, 3: "weight"}])
-
-    made = signed(plan, part)
-    assert made.shared == ((0, 2), (1, 3)) and set(made.signatures) == {"0", "1", "2", "3"}
-    save_plan(made, tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json") == made
-    assert {text for text in made.program.to_text()[1] if text.startswith("REDUCE")} == {"REDUCE 1", "REDUCE 1+3"}
-    with pytest.raises(SignatureError, match="ties name the parameter 'heads' of stage 1, whose module has weight, b"):
-        signed(plan, lambda plan, rank: part(plan, rank, "heads"))
-
-
 def test_a_run_with_nothing_left_says_so() -> None:
     timeline = Timeline.of(a_plan(), 1.0, [])
     assert str(Replay(timeline, None)) == "nothing was left to run: the checkpoint has all batches behind it"
-
-
-def test_stages_that_need_a_session_cannot_sign_a_plan() -> None:
-    def meeting(plan: Plan, rank: int, session: object = None) -> Training:
-        return training(plan, rank)
-
-    with pytest.raises(SignatureError, match="leave --stages out"):
-        signed(a_plan(), meeting)
-
-
-def test_signatures_see_names_shapes_types_and_boundaries_but_no_values() -> None:
-    plan = a_plan()
-    one, other = training(plan, 0), training(plan, 0)
-    with torch.no_grad():
-        next(other.stages[0].parameters()).zero_()
-    assert signatures(one) == signatures(other)
-    other.stages[0].double()
-    assert signatures(one) != signatures(other)
-    other = training(plan, 0)
-    other.boundaries = [Boundary((5, WIDTH), torch.bfloat16)]
-    assert signatures(one) != signatures(other)
 
 
 # -- real ranks --------------------------------------------------------------------------------------------------------
@@ -329,27 +226,6 @@ def rank_main() -> None:
         dump(state, folder / f"weights-{session.process(session.rank)}.pt")
     if found is not None:
         print(json.dumps(found.losses))
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"transport": "pigeon"}, "--transport is 'pigeon', it must be gloo, nccl, shared or emulated"),
-    ({"transport": "emulated:1"}, "it must be gloo"),
-    ({"transport": "emulated:1,0"}, "it must be gloo"),
-    ({"transport": "emulated:-1,1e9"}, "it must be gloo"),
-    ({"resume": True}, "need --checkpoint FOLDER"),
-    ({"unchecked": True, "checkpoint": "x", "checkpoint_every": 1}, "it needs --resume"),
-    ({"checkpoint": "x"}, "--checkpoint needs --checkpoint-every N"),
-    ({"allow_unsplit": True, "stages": None, "emulate": True}, "are about stages: they need --stages"),
-    ({"checkpoint": "x", "checkpoint_every": -1}, "--checkpoint-every is -1"),
-    ({"checkpoint": "x", "checkpoint_every": 1, "stages": None, "emulate": True}, "nothing to save"),
-])
-def test_options_that_mean_nothing_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                               options: dict[str, object], message: str) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    save_plan(a_plan(), tmp_path / "plan.json")
-    with pytest.raises(ValueError, match=message):
-        replay(tmp_path / "plan.json", **{"stages": "a:b", **options})  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ import os
 import pickle
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,13 +22,13 @@ from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from tests.runtime.checkpoint.test_checkpoint import a_plan, training
+from tests.support.checkpoints import a_plan, training
 from weft.runtime.checkpoint import state as checkpoint_state
 from weft.runtime.checkpoint.checkpoint import Checkpoints
 from weft.runtime.checkpoint.files import Facts, checksums, fault_of, marker_of, share_of, write_marker
 from weft.runtime.interface.training import Training
 from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.replay.single_rank import alone
+from weft.runtime.replay.single_rank import single_rank
 
 STEP = "step-000000001"
 FLIPS = int(os.environ.get("WEFT_FLIPS", "200"))
@@ -44,7 +46,7 @@ def parts(width: int = 3) -> Training:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    with alone(a_plan(1), 0, torch.device("cpu")) as made:
+    with single_rank(a_plan(1), 0, torch.device("cpu")) as made:
         yield made
 
 
@@ -212,12 +214,16 @@ def test_a_checkpoint_without_checksums_is_taken_only_when_told_to(copy: Path, s
         resumed(copy, session, unchecked=True)
 
 
-def test_names_in_earlier_pickles_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The type that stands for a tensor lay in another module once."""
-    monkeypatch.setattr(checkpoint_state._Name, "__module__", "weft.runtime.checkpoint.checkpoint")
-    monkeypatch.setattr("weft.runtime.checkpoint.checkpoint._Name", checkpoint_state._Name, raising=False)
+@pytest.mark.parametrize("earlier", ["runtime.checkpoint", "runtime.checkpoint_state"])
+def test_names_in_earlier_pickles_are_known(monkeypatch: pytest.MonkeyPatch, earlier: str) -> None:
+    """The type that stands for a tensor was in other modules in earlier versions."""
+    for module in ("runtime", earlier):
+        made = ModuleType(module)
+        made._Name = checkpoint_state._Name  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module, made)
+    monkeypatch.setattr(checkpoint_state._Name, "__module__", earlier)
     state = checkpoint_state.flat({"a": torch.ones(1), "b": (1, None)}, "x")
-    assert b"weft.runtime.checkpoint.checkpoint" in state["x/rest"].numpy().tobytes()
+    assert earlier.encode() in state["x/rest"].numpy().tobytes()
     monkeypatch.undo()
     assert checkpoint_state.nested(state, "x") == {"a": torch.ones(1), "b": (1, None)}
 

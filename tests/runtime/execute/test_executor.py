@@ -6,14 +6,12 @@ launch.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
 import signal
 import sys
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,162 +20,24 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.builders import chain, pipeline, v
-from tests.support.paths import ROOT
 from tests.support.ranks import launch_forked
+from tests.support.stages import BATCH, WIDTH, Mix, gradients, largest_difference
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.plan.plan import Plan, plan_of, save_plan
-from weft.runtime.ranks.launch import Ended, launch_local
+from weft.runtime.ranks.launch import Ended
 from weft.runtime.ranks.session import Session, join
-from weft.runtime.replay.replay import ReplayError, replay, run_emulated, run_training
-from weft.runtime.train.stage import StageRunner
+from weft.runtime.replay.options import ReplayOptions
+from weft.runtime.replay.replay import replay
+from weft.runtime.replay.run import run_emulated, run_training
 from weft.solver.baselines import baseline
-from weft.solver.io.entries import FormatError
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
-
-WIDTH, BATCH = 6, 3
-
-
-class Mix(nn.Module):
-    """All a stage may have: a linear layer used twice, one without bias, one frozen, a norm, a bare parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.twice, self.thin = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
-        self.frozen, self.norm = nn.Linear(WIDTH, WIDTH).requires_grad_(False), nn.LayerNorm(WIDTH)
-        self.scale = nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.tanh(self.twice(self.norm(x)))
-        y = self.frozen(torch.tanh(self.thin(y))) * self.scale
-        return x + torch.tanh(self.twice(y))
-
-
-def gradients(module: nn.Module) -> dict[str, Tensor | None]:
-    return {name: parameter.grad for name, parameter in module.named_parameters()}
-
-
-def largest_difference(one: dict[str, Tensor | None], other: dict[str, Tensor | None]) -> float:
-    assert one.keys() == other.keys()
-    worst = 0.0
-    for name, left in one.items():
-        right = other[name]
-        assert (left is None) == (right is None), name
-        if left is not None and right is not None:
-            worst = max(worst, float((left - right).abs().max()))
-    return worst
-
-
-# -- one stage, in this process ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("first", [False, True])
-def test_a_split_backward_gives_the_gradients_of_a_full_one(first: bool) -> None:
-    torch.manual_seed(0)
-    whole = Mix().double()
-    split = copy.deepcopy(whole)
-    constant = (0,) if first else ()
-    one, two = StageRunner(whole, constant=constant), StageRunner(split, split=True, constant=constant)
-    xs = [torch.randn(BATCH, 2, WIDTH, dtype=torch.float64) for _ in range(3)]
-    for m, x in enumerate(xs):
-        one.forward(m, x)
-        two.forward(m, x)
-    for m in (1, 0, 2):  # micro-batches overlap, and come back in another order
-        gradient = torch.full_like(xs[m], m + 1.0)
-        (x_gradient,), (same,) = one.backward(m, gradient), two.input_grad(m, gradient)
-        assert (x_gradient is None) == (same is None) == first
-        if x_gradient is not None and same is not None:
-            assert torch.equal(x_gradient, same)
-    assert split.twice.weight.grad is None  # deferred
-    for m in (2, 1, 0):
-        two.weight_grad(m)
-    assert largest_difference(gradients(whole), gradients(split)) < 1e-13
-
-
-def test_the_input_gradient_frees_the_graph_and_the_weight_gradient_the_rest() -> None:
-    class Watched(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, WIDTH)
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = torch.exp(self.layer(x))  # exp keeps its output for its backward
-            seen.append(weakref.ref(y))
-            return y * y
-
-    seen: list[weakref.ref[Tensor]] = []
-    runner = StageRunner(Watched(), split=True)
-    runner.forward(0, torch.ones(BATCH, WIDTH))
-    assert seen[0]() is not None and runner.held == (1, 0)
-    runner.input_grad(0, torch.ones(BATCH, WIDTH))
-    assert seen[0]() is None and runner.held == (0, 1)
-    runner.weight_grad(0)
-    assert runner.held == (0, 0)
-
-
-def test_a_closed_stage_gives_its_module_back() -> None:
-    module = Mix()
-    runner = StageRunner(module, split=True)
-    runner.close()
-    torch.autograd.backward(module(torch.ones(BATCH, WIDTH)).sum())
-    assert module.twice.weight.grad is not None
-
-
-# -- calls that cannot begin -------------------------------------------------------------------------------------------
 
 
 def plan_file(folder: Path, ranks: int, name: str = "1f1b", micro_batches: int = 4) -> Path:
     save_plan(plan_of(baseline(name, pipeline(chain(ranks)), micro_batches)), folder / "plan.json")
     return folder / "plan.json"
-
-
-def test_a_plan_for_four_ranks_started_on_two_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ReplayError, match=r"plan\.json: the plan is for 4 ranks, but 2 were started; use torchrun"):
-        replay(plan_file(tmp_path, 4), emulate=True)
-    monkeypatch.setenv("RANK", "1")
-    with pytest.raises(SystemExit) as caught:
-        replay(plan_file(tmp_path, 4), emulate=True)
-    assert caught.value.code == 2
-
-
-def test_a_plan_without_torchrun_is_refused_with_the_command_to_use(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(ReplayError, match=r"use: torchrun --standalone --nproc-per-node=3 -m weft replay .* --emulate"):
-        replay(plan_file(tmp_path, 3), emulate=True)
-
-
-def test_replicas_count_in_the_number_of_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ReplayError, match=r"for 4 ranks \(2 replicas\), but 2 were .* torchrun --nproc-per-node=4"):
-        replay(plan_file(tmp_path, 2), emulate=True, replicas=2)
-    with pytest.raises(ReplayError, match="--replicas is 0, it must be at least 1"):
-        replay(plan_file(tmp_path, 2), emulate=True, replicas=0)
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({}, "either --emulate, or --stages"),
-    ({"emulate": True, "stages": "a:b"}, "either --emulate, or --stages"),
-    ({"emulate": True, "timeout": 0.0}, "--timeout is 0.0"),
-    ({"emulate": True, "time_scale": float("nan")}, "--time-scale is nan"),
-    ({"emulate": True, "timeline_path": "no/such/folder/t.json"}, "cannot be written, its folder is missing"),
-])
-def test_a_call_that_means_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                              options: dict[str, object], message: str) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ReplayError, match=message):
-        replay(plan_file(tmp_path, 2), **options)  # type: ignore[arg-type]
-
-
-def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text("[]")
-    with pytest.raises(FormatError, match=r"plan\.json: is \[\], it must be an object"):
-        replay(tmp_path / "plan.json", emulate=True)
 
 
 # -- real ranks --------------------------------------------------------------------------------------------------------
@@ -245,8 +105,7 @@ def training_plans() -> dict[str, Plan]:
 
 @pytest.mark.slow
 def test_pipelined_training_is_single_process_training() -> None:
-    ended = launch_local(2, [sys.executable, "-m", __name__, "train"], timeout=120,
-                         environment={"PYTHONPATH": str(ROOT)})
+    ended = launch_forked(2, [sys.executable, "-m", __name__, "train"], timeout=120)
     assert [end.code for end in ended] == [0, 0], ended
     found = [json.loads(end.output) for end in ended]
     assert found[0].keys() == found[1].keys() == training_plans().keys()
@@ -399,7 +258,8 @@ def test_when_a_rank_fails_every_rank_stops_and_says_where(
 
 
 def replay_faulty() -> None:
-    replay(Path(sys.argv[2]) / "plan.json", stages="tests.runtime.execute.test_executor:faulty", timeout=4)
+    replay(Path(sys.argv[2]) / "plan.json",
+           ReplayOptions(stages="tests.runtime.execute.test_executor:faulty", timeout=4))
 
 
 if __name__ == "__main__":

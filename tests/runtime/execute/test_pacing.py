@@ -21,6 +21,7 @@ from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.plan.program import StageWork, Work
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.runtime.ranks.session import Session
+from weft.runtime.replay.options import ReplayOptions
 from weft.runtime.replay.replay import replay
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Operation, Schedule
@@ -99,7 +100,7 @@ def test_a_plan_without_a_unit_of_time_cannot_be_paced(tmp_path: Path, monkeypat
     monkeypatch.setenv("WORLD_SIZE", "3")
     save_plan(plan("step"), tmp_path / "plan.json")
     with pytest.raises(ValueError, match=r"--paced needs a plan in s, ms or us; .*plan\.json is in 'step'"):
-        replay(tmp_path / "plan.json", stages="a:b", paced=True)
+        replay(tmp_path / "plan.json", ReplayOptions(stages="a:b", paced=True))
 
 
 @pytest.mark.slow
@@ -120,7 +121,7 @@ def test_emulated_micro_batches_come_when_planned_or_all_at_once(tmp_path: Path)
 
 
 def rank_main() -> None:
-    result = replay(Path(sys.argv[1]) / "plan.json", emulate=True, paced="paced" in sys.argv)
+    result = replay(Path(sys.argv[1]) / "plan.json", ReplayOptions(emulate=True, paced="paced" in sys.argv))
     if result is not None:
         print(json.dumps([result.timeline.operations, result.latencies and result.latencies.measured]))
 

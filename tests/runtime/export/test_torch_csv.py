@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.support.builders import both_ways, chain, pipeline, v
 from tests.support.strategies import in_order, pipelines
-from weft.models.zoo.shapes import shape
-from weft.runtime.export.actions import Action, TorchVersion, parse_cell
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.torch_actions import Action, TorchVersion, parse_cell
 from weft.runtime.export.torch_check import check_communication
 from weft.runtime.export.torch_csv import torch_csv
 from weft.runtime.export.torch_import import parse_table, schedule_of_table

@@ -27,7 +27,7 @@ from weft.runtime.measure.stage_costs import (
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.runtime.replay.prediction import predict
-from weft.runtime.replay.single_rank import alone, measure_rank
+from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.runtime.train.wiring import Wiring
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
@@ -139,7 +139,7 @@ def test_the_peak_of_a_rank_alone_is_the_planned_one(backward: str) -> None:
     for rank in range(4):
         part = training(only=rank)
         part.optimizer = torch.optim.SGD(list(part.stages[rank].parameters()), 0.1, momentum=0.9)
-        with alone(plan, rank, CPU) as session:
+        with single_rank(plan, rank, CPU) as session:
             found.append(measure_rank(plan, session, part, repeats=1))
     rows = predict(plan, found, "here", 1.0).rows
     for row in rows:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from experiments.lib.small_gpt import Config, batch, cut, layers, loss
-from tests.support.paths import ROOT
+from tests.support.ranks import launch_forked
 from weft.runtime.interface.training import Boundary, Training
 from weft.runtime.measure import measure_stages as measuring
-from weft.runtime.measure.measure import Memory, Sample, memory_of
+from weft.runtime.measure.measure import memory_of
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import (
     MODES,
@@ -36,9 +35,8 @@ from weft.runtime.measure.stage_costs import (
     static_bytes,
 )
 from weft.runtime.plan.plan import load_plan, plan_of, save_plan
-from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import join
-from weft.runtime.replay.replay import run_training
+from weft.runtime.replay.run import run_training
 from weft.runtime.train.stage import StageRunner
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
@@ -60,27 +58,6 @@ def gpt(stages: int, only: int | None = None) -> Training:
                     lambda step, m: batch(CONFIG, step, m)[1], loss, steps=2)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
-def test_freed_memory_is_used_again_without_page_faults() -> None:
-    # In a process of its own: where freed blocks lie in a heap with a history decides which of them are used again.
-    # 64 MiB at once, because glibc keeps a single freed block of 16 MiB by itself.
-    rounds = """if True:
-        import resource, torch
-        from weft.runtime.ranks.allocator import keep_freed_memory
-        print(keep_freed_memory())
-        for _ in range(8):
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            held = [torch.ones(16 * 2**20, dtype=torch.uint8) for _ in range(4)]
-            del held
-            print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-    """
-    ended = subprocess.run([sys.executable, "-c", rounds], capture_output=True, text=True, timeout=120, check=True)
-    kept, *faults = ended.stdout.split()
-    if kept != "True":
-        pytest.skip("not glibc")
-    assert min(map(int, faults[2:])) < 1000, faults  # 16384 pages a round where none is kept
-
-
 def test_stages_may_be_measured_from_any_stage_on_and_after_others_that_a_rank_holds() -> None:
     order: list[int] = []
 
@@ -95,21 +72,6 @@ def test_stages_may_be_measured_from_any_stage_on_and_after_others_that_a_rank_h
     assert order == [0, 1, 2, 3, 0, 1] and [cost.stage for cost in found] == [0, 1, 2, 3]
     assert found[1].same_as == 2 and found[2].same_as is None
     assert found[1].passes == found[2].passes
-
-
-def test_every_block_of_memory_is_counted() -> None:
-    def run() -> Tensor:
-        large = torch.empty(1000, 256)  # 1,024,000 bytes, gone at the end
-        return large[:10].clone()
-
-    result, memory = memory_of(run, CPU)
-    assert memory == Memory(result.nbytes, 1_024_000 + result.nbytes)
-
-
-def test_the_median_does_not_follow_one_slow_lap() -> None:
-    sample = Sample.of([1.0, 1.1, 0.9, 1.0, 60.0])
-    assert sample.seconds == 1.0 and sample.repeats == 5 and sample.spread == pytest.approx(0.1)
-    assert Sample.of([2.0]) == Sample(2.0, 0.0, 1)
 
 
 def test_passes_give_back_what_they_take() -> None:
@@ -226,8 +188,7 @@ def test_the_planned_peak_of_each_rank_is_the_measured_one(tmp_path: Path) -> No
         plans += [(backward, name, order(problem)) for name, order in ORDERS.items()]
     for i, (_, _, schedule) in enumerate(plans):
         save_plan(plan_of(schedule), tmp_path / f"{i}.plan.json")
-    ended = launch_local(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120,
-                         environment={"PYTHONPATH": str(ROOT)})
+    ended = launch_forked(2, [sys.executable, "-m", __name__, str(tmp_path)], timeout=120)
     assert [end.code for end in ended] == [0, 0], ended
     for rank, end in enumerate(ended):
         weights = costs[rank].parameter_bytes  # there before what is measured begins

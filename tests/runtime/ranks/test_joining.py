@@ -19,17 +19,17 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-from tests.runtime.checkpoint.test_checkpoint import a_plan, training
+from tests.support.checkpoints import a_plan, training
 from tests.support.ranks import launch_forked
 from weft.runtime.checkpoint import checkpoint
 from weft.runtime.checkpoint.checkpoint import Checkpoints
-from weft.runtime.ranks import session
+from weft.runtime.ranks import session, watch
 from weft.runtime.ranks.launch import Ended, free_port
 from weft.runtime.ranks.session import SessionError, join
 
 RANKS, TIMEOUT = 3, 4.0
-#: Seconds after which a rank that still runs is killed, and the test fails; and where one is stopped on purpose.
-LATE, LATE_IF_STOPPED = 90.0, 40.0
+LATE = 90.0  # seconds after which a rank that still runs is killed, and the test fails
+JOINING = 6.0  # seconds that ranks which have all come may take to connect
 
 
 def rank_main() -> None:
@@ -60,6 +60,7 @@ def rank_main() -> None:
 
     dist.init_process_group = group
     vars(session).update(_offset=offset)
+    vars(watch).update(JOINING=JOINING)
     vars(checkpoint).update(FileSystemWriter=Writer)
     with join(TIMEOUT) as joined:
         if moment == "leaving" and guilty:
@@ -74,8 +75,7 @@ def rank_main() -> None:
 
 def launch(*arguments: str, ranks: int = RANKS, **environment: str) -> list[Ended]:
     return launch_forked(ranks, [sys.executable, "-m", "tests.runtime.ranks.test_joining", *arguments],
-                         timeout=LATE_IF_STOPPED if arguments[0].startswith("stopped") else LATE,
-                         environment=environment)
+                         timeout=LATE, environment=environment)
 
 
 def sentences(end: Ended) -> list[str]:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
-import math
 import sys
 import weakref
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from experiments.lib.stage_graph_training import training
 from experiments.lib.stage_graphs import case, varied
 from tests.runtime.measure.test_measure_stages import gpt
-from tests.support.builders import chain, pipeline, v
+from tests.support.builders import chain, pipeline
 from tests.support.paths import ROOT
 from weft.cli.main import main
 from weft.runtime.interface.precision import MasterWeights
@@ -30,9 +27,8 @@ from weft.runtime.plan.plan import Plan, plan_of, save_plan
 from weft.runtime.ranks.launch import launch_local
 from weft.runtime.ranks.session import SessionError
 from weft.runtime.replay.prediction import predict
-from weft.runtime.replay.single_rank import RankCost, alone, measure_rank
+from weft.runtime.replay.single_rank import measure_rank, single_rank
 from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 CPU = torch.device("cpu")
 WIDTH = 4
@@ -61,7 +57,7 @@ def test_every_rank_runs_all_its_blocks_by_itself(name: str, mode: str) -> None:
     problem = made.problem
     plan = plan_of(baseline("greedy", problem, 3))
     for rank in (0, 1):
-        with alone(plan, rank, CPU) as session:
+        with single_rank(plan, rank, CPU) as session:
             part = training(made, plan, session, torch.float32, steps=1, clip_norm=1.0)
             before = [p.detach().clone() for module in part.stages.values() for p in module.parameters()]
             cost = measure_rank(plan, session, part, repeats=1)
@@ -84,7 +80,7 @@ def test_the_peak_of_a_rank_alone_is_the_planned_one(backward: str) -> None:
     for rank in (0, 1):
         part = gpt(2, only=rank)
         part.optimizer = torch.optim.SGD(list(part.stages[rank].parameters()), 0.1, momentum=0.9)
-        with alone(plan, rank, CPU) as session:
+        with single_rank(plan, rank, CPU) as session:
             found.append(measure_rank(plan, session, part, repeats=1))
     for row in predict(plan, found, "here", 1.0).rows:
         assert row.planned_peak is not None and row.peak == pytest.approx(row.planned_peak, rel=0.05)
@@ -114,7 +110,7 @@ def test_weights_go_when_a_rank_has_been_measured(backward: str) -> None:
     costs = measure_stages(stage(0, 2), device=CPU, repeats=1)
     plan = plan_of(baseline("1f1b", measured_problem(costs, backward=backward), 2))
     for rank in (0, 1):
-        with alone(plan, rank, CPU) as session:
+        with single_rank(plan, rank, CPU) as session:
             measure_rank(plan, session, stage(rank, 1), 1)
     gc.collect()
     assert len(weights) == 32 and all(weight() is None for weight in weights)
@@ -122,19 +118,20 @@ def test_weights_go_when_a_rank_has_been_measured(backward: str) -> None:
 
 def test_a_rank_that_is_not_there_is_refused() -> None:
     plan = plan_of(baseline("1f1b", pipeline(chain(2)), 2))
-    with pytest.raises(SessionError, match="the plan has the ranks 0 to 1, there is no rank 2"), alone(plan, 2, CPU):
+    missing = pytest.raises(SessionError, match="the plan has the ranks 0 to 1, there is no rank 2")
+    with missing, single_rank(plan, 2, CPU):
         pass
 
 
 def test_stages_of_another_model_are_refused() -> None:
     plan = dataclasses.replace(plan_of(baseline("1f1b", pipeline(chain(2)), 2)), signatures={"1": "0123456789abcdef"})
-    with alone(plan, 1, CPU) as session, pytest.raises(SessionError, match="the plan was made for another model"):
+    with single_rank(plan, 1, CPU) as session, pytest.raises(SessionError, match="the plan was made for another model"):
         measure_rank(plan, session, stages(plan, 1))
 
 
 def test_a_device_that_is_too_small_is_told_with_the_rank() -> None:
     plan = plan_of(baseline("1f1b", pipeline(chain(2)), 2))
-    with alone(plan, 1, CPU) as session:
+    with single_rank(plan, 1, CPU) as session:
         part = stages(plan, 1)
 
         def full(y: Tensor, target: Tensor) -> Tensor:
@@ -146,52 +143,6 @@ def test_a_device_that_is_too_small_is_told_with_the_rank() -> None:
 
 
 # -- what is made of it ------------------------------------------------------------------------------------------------
-
-
-def as_planned(plan: Plan, rank: int, slower: float = 1.0, own: float = 0.0) -> RankCost:
-    """What a rank costs whose blocks take their planned durations, in seconds, times ``slower``."""
-    blocks = {b.name: b.duration * slower for b in plan.problem.blocks if rank in b.devices}
-    return RankCost(rank, blocks, plan.micro_batches * len(blocks), 0.0, own, 0.0, 0, 0, 0)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 6), st.floats(0.5, 3.0), st.booleans())
-def test_ranks_that_are_as_fast_as_planned_predict_the_plan(p: int, n: int, slower: float, two: bool) -> None:
-    problem = pipeline(v(p) if two else chain(p), split=(1, 1))
-    plan = plan_of(baseline("greedy", problem, n))
-    found = predict(plan, [as_planned(plan, rank, slower * 1e-3) for rank in range(p)], "", 1e-3)
-    assert found.step is not None and math.isclose(found.step, plan.makespan * 1e-3 * slower, rel_tol=1e-9)
-    assert found.planned == plan.makespan * 1e-3 and found.unmeasured == ()
-
-
-def test_ranks_that_were_not_measured_count_as_planned() -> None:
-    plan = plan_of(baseline("1f1b", pipeline(chain(2)), 4))
-    found = predict(plan, [as_planned(plan, 1, slower=2.0)], "", 1.0)
-    assert found.unmeasured == (0,)
-    # rank 1 runs F and B of 2 and 4 for 4 micro-batches without a gap, between F 0 and the last B 0
-    assert found.step == 1 + 4 * (2 + 4) + 2
-
-
-def test_the_executors_own_time_is_spread_over_the_blocks() -> None:
-    plan = plan_of(baseline("gpipe", pipeline(chain(1)), 4))
-    found = predict(plan, [as_planned(plan, 0, own=4.0)], "", 1.0)
-    assert found.step == pytest.approx(4 * 3 + 4.0)
-
-
-def test_a_plan_without_a_unit_of_time_predicts_no_step() -> None:
-    plan = plan_of(baseline("1f1b", pipeline(chain(2)), 4))
-    found = predict(plan, [as_planned(plan, 0)], "", None)
-    assert (found.step, found.planned, found.rows[0].planned_busy, found.rows[0].planned_peak) == (None,) * 4
-    assert "predicted" not in str(found)
-
-
-def test_a_planned_peak_needs_bytes_and_what_is_always_held() -> None:
-    blocks = (Block("F", BlockKind.FORWARD, (0,), 1, (7,)), Block("B", BlockKind.BACKWARD, (0,), 1, (-7,), (3,),
-                                                                  (Dependency("F"),)))
-    plan = plan_of(baseline("gpipe", Problem("one", (Device("0"),), blocks, memory_unit="B"), 2))
-    assert predict(plan, [as_planned(plan, 0)], "", None).rows[0].planned_peak is None
-    held = dataclasses.replace(plan, solver={"static_memory": [100]})
-    assert predict(held, [as_planned(held, 0)], "", None).rows[0].planned_peak == 100 + 14 + 3
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.builders import both_ways, chain, loop, pipeline, v, waves
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Problem

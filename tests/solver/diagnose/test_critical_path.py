@@ -12,18 +12,18 @@ from hypothesis import assume, given, settings
 
 from tests.support.builders import chain, pipeline
 from tests.support.strategies import Case, cases, schedules
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.solve import Budget
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.critical_cycle import critical_cycle
 from weft.solver.diagnose.critical_path import CriticalPath, critical_path
 from weft.solver.judge.validate import validate, violations
 from weft.solver.period.improvers.starts import one_at_a_time
+from weft.solver.period.periodic import repeat
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Operation, Repetend, Schedule
-from weft.solver.step.edges import repeat
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
@@ -210,7 +210,7 @@ def test_a_cycle_through_memory_names_the_device() -> None:
 
 
 def test_a_device_that_is_always_busy_is_the_whole_cycle() -> None:
-    cycle = critical_cycle(solve(shape("v", 4, 4), 16, effort=1))
+    cycle = critical_cycle(solve(shape("chain", 4, 4), 16, effort=1))
     assert cycle is not None
     assert cycle.device is not None
     assert (cycle.weight, cycle.height) == (4, 1)

@@ -12,8 +12,9 @@ from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import fits
 from tests.support.builders import pipeline, v
 from tests.support.paths import REPROS
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, solve_case
+from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines.lib import sequential
 from weft.solver.bounds.load import load_bound

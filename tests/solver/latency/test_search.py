@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.oracles.brute import least_latency_on_grid
 from tests.support.builders import chain, loop, pipeline, v
 from tests.support.strategies import problems
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.judge.validate import validate
@@ -44,7 +44,7 @@ def search(problem: Problem, limit: Fraction | int | None = None) -> LatencySear
     if limit is None or trivial.period > limit:
         periods = find_period(instance, trivial, Budget(deterministic=10.0))
         known.append(periods.best)
-        least = periods.bound
+        least = periods.refuted
         limit = periods.best.period if limit is None else limit
     start = min((found for found in known if found.period <= limit), key=lambda found: found.latency)
     return least_latency(instance, Fraction(limit), start, Budget(deterministic=20.0), least_period=least)
@@ -126,7 +126,7 @@ def test_a_link_that_is_busy_delays_the_second_transfer() -> None:
     judged(found.best)
 
 
-@pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
+@pytest.mark.parametrize("kind", ["chain", "m", "nn", "k"])
 def test_inference_of_tessel_s_shapes_is_proven_at_full_throughput(kind: str) -> None:
     problem = shape(kind, 4, None)
     found = search(problem)
@@ -162,7 +162,7 @@ def test_no_schedule_on_a_grid_beats_the_bound(problem: Problem) -> None:
     expected = least_latency_on_grid(problem, limit * scale, Fraction(1, 2))
     periods = find_period(instance, trivial, Budget(deterministic=2.0))
     if periods.best.period > limit:
-        assert expected is None or expected[0] / scale >= periods.bound
+        assert expected is None or expected[0] / scale >= periods.refuted
         return
     found = least_latency(instance, limit, periods.best, Budget(deterministic=5.0))
     judged(found.best)
@@ -186,7 +186,7 @@ def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
     for share in (Fraction(0), Fraction(1, 3), Fraction(1)):
         limit = periods.best.period + share * (trivial.period - periods.best.period)
         start = min((one for one in (trivial, periods.best) if one.period <= limit), key=lambda one: one.latency)
-        found = least_latency(instance, limit, start, Budget(deterministic=2.0), least_period=periods.bound)
+        found = least_latency(instance, limit, start, Budget(deterministic=2.0), least_period=periods.refuted)
         judged(found.best)
         assert found.best.period <= limit
         assert (longest_chain(instance, limit) or 0) <= found.bound <= found.best.latency

@@ -10,26 +10,29 @@ from math import ceil
 import pytest
 
 from tests.support.builders import chain, judged, pipeline, v
-from weft.models.zoo.shapes import TESSEL_PROBLEMS, shape
+from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
 from weft.solver.judge.validate import validate
-from weft.solver.period.decide import Allowance, refuted_in_parts
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.decide import refuted_in_parts
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
-from weft.solver.period.periodic import retime
-from weft.solver.period.search import PeriodSearch, find_period, shorten_latency
+from weft.solver.period.periodic import repeat, retime
+from weft.solver.period.search import find_period
+from weft.solver.period.shorten import shorten_latency
+from weft.solver.period.technique import Allowance
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import closure, closure_bound, takes_before_giving
 from weft.solver.schedule import Schedule
-from weft.solver.step.edges import complete, repeat
+from weft.solver.step.edges import complete
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
-BEST_PERIODS = {"v": 4, "m": 6, "nn": 8, "k": 6}
+BEST_PERIODS = {"chain": 4, "m": 6, "nn": 8, "k": 6}
 
 
-def search(problem: Problem) -> PeriodSearch:
+def search(problem: Problem) -> Bracket:
     instance = TickProblem.of(problem)
     return find_period(instance, one_at_a_time(instance), Budget(deterministic=30.0))
 
@@ -51,7 +54,7 @@ def m_shape(devices: int, memory: Number, forward: list[int], embedding: int = 1
 def test_every_training_problem_of_tessel_reaches_its_best_period(kind: str, devices: int, memory: int) -> None:
     found = search(shape(kind, devices, memory))
     assert found.proven
-    assert found.best.period == found.bound == BEST_PERIODS[kind]
+    assert found.best.period == found.refuted == BEST_PERIODS[kind]
 
 
 @pytest.mark.parametrize(("devices", "memory", "period"), [(4, 4, 7), (8, 8, 7), (8, 4, 9)])
@@ -59,7 +62,7 @@ def test_tight_m_shapes_have_a_period_above_their_load_and_it_is_proven_exactly(
                                                                               period: int) -> None:
     found = search(m_shape(devices, memory, [1] * devices))
     assert TickProblem.of(m_shape(devices, memory, [1] * devices)).heaviest_load == 6
-    assert found.best.period == found.bound == period
+    assert found.best.period == found.refuted == period
 
 
 def test_a_chain_with_half_the_memory_takes_twice_the_period() -> None:
@@ -89,7 +92,7 @@ def test_a_fractional_period_is_found_and_proven() -> None:
         Block("x", BlockKind.FORWARD, (0,), 2, after=(Dependency("y", distance=2),)),
         Block("y", BlockKind.FORWARD, (1,), 3 - 1, after=(Dependency("x", lag=1),))))
     found = search(problem)
-    assert found.best.period == found.bound == Fraction(5, 2)
+    assert found.best.period == found.refuted == Fraction(5, 2)
 
 
 def test_a_link_that_carries_one_transfer_at_a_time_bounds_the_period() -> None:
@@ -118,7 +121,7 @@ def test_where_a_block_gives_before_another_takes_only_the_load_is_proven() -> N
         Block("other", BlockKind.OTHER, (1,), 1, after=(Dependency("take"),))))
     instance = TickProblem.of(problem)
     assert not takes_before_giving(instance)
-    assert find_period(instance, one_at_a_time(instance), Budget(deterministic=5)).bound == instance.heaviest_load
+    assert find_period(instance, one_at_a_time(instance), Budget(deterministic=5)).refuted == instance.heaviest_load
 
 
 def test_retiming_keeps_the_order_and_finds_its_least_period() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, solve_case
+from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines import baseline
 from weft.solver.io.files import save_problem

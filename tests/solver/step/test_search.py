@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.builders import chain, pipeline, v
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.solve import Budget
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -32,10 +32,10 @@ def test_the_search_ends_as_soon_as_the_bound_meets_the_best() -> None:
     assert proven.index(True) == len(proven) - 1
 
 
-@pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
+@pytest.mark.parametrize("kind", ["chain", "m", "nn", "k"])
 def test_a_tessel_problem_of_eight_micro_batches_has_a_steady_state(kind: str) -> None:
     schedule = solve(shape(kind, 4, 6), 8, time_limit=60, effort=1)
-    assert schedule.period == schedule.period_bound == {"v": 4, "m": 6, "nn": 8, "k": 6}[kind]
+    assert schedule.period == schedule.period_bound == {"chain": 4, "m": 6, "nn": 8, "k": 6}[kind]
     assert schedule.repetend is not None
 
 
@@ -117,7 +117,7 @@ def test_memory_that_piles_up_is_explained_with_the_number_of_micro_batches() ->
 @pytest.mark.parametrize(("micro_batches", "message"), [(0, "at least 1"), (10**6, f"more than {MAX_OPERATIONS}")])
 def test_absurd_numbers_of_micro_batches_are_refused(micro_batches: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        solve(shape("v", 4, 4), micro_batches)
+        solve(shape("chain", 4, 4), micro_batches)
 
 
 def test_inference_is_solved_to_its_bound() -> None:
@@ -154,7 +154,7 @@ def split_backwards(problem: Problem) -> Problem:
     return replace(problem, blocks=tuple(blocks))
 
 
-@pytest.mark.parametrize("kind", ["v", "m", "nn", "k"])
+@pytest.mark.parametrize("kind", ["chain", "m", "nn", "k"])
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_every_known_schedule_that_applies_to_a_shape_runs_to_its_end(kind: str, split: bool, devices: int) -> None:

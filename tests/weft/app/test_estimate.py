@@ -11,7 +11,7 @@ import weft
 from tests.support.paths import SPECS
 from weft.cli.main import main
 from weft.models.spec.spec import demo_spec, parse_spec
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 
 GIB = 1024**3
 
@@ -66,7 +66,7 @@ def test_origins_are_told_apart() -> None:
 
 
 def test_stated_errors_are_those_of_the_experiment() -> None:
-    found = json.loads((SPECS.parent / "roofline.json").read_text())
+    found = json.loads((SPECS.parent / "results" / "roofline.json").read_text())
     error = found["shipped"]["judged on gpt-1.3b-v100"]
     operator, layer = error["operator forward and backward"], error["layer forward and backward"]
     stated = [round(100 * share) for share in (operator["median_absolute"], layer["median_absolute"],
@@ -133,7 +133,7 @@ def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.Captu
 
 def test_what_cannot_be_estimated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a block problem states its own times"):
-        weft.estimate(shape("v", 2, 2))  # type: ignore[arg-type]
+        weft.estimate(shape("chain", 2, 2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="shape is 'x', it must be chain, v or loop"):
         weft.estimate(parse_spec(gpt()), shape="x")
     with pytest.raises(ValueError, match="too few for 64 stages"):

@@ -11,7 +11,7 @@ import pytest
 import weft
 from tests.support.builders import TINY_SPEC, chain, pipeline
 from weft.cli.main import main
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.torch_import import read_table, schedule_of_table
 from weft.solver.baselines import baseline
 from weft.solver.io.files import load_schedule, save_problem, save_schedule

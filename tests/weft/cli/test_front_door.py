@@ -20,7 +20,7 @@ from weft.solver.step.search import Infeasible
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Callable[[], object]) -> None:
     """``weft schema`` comes to ``error``."""
-    monkeypatch.setattr("weft.schema", lambda *_, **__: error())
+    monkeypatch.setattr("weft.api.schema", lambda *_, **__: error())
 
 
 def raises(error: BaseException) -> Callable[[], NoReturn]:
@@ -67,7 +67,7 @@ def test_what_nobody_foresaw_is_a_sentence_and_a_file(error: Callable[[], object
 def test_a_fault_without_a_place_for_its_details_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch,
                                                                       capsys: pytest.CaptureFixture[str]) -> None:
     failing(monkeypatch, raises(KeyError("b")))
-    monkeypatch.setattr("weft.cli.faults.tempfile.mkstemp", raises_any)
+    monkeypatch.setattr("weft.cli.lib.faults.tempfile.mkstemp", raises_any)
     assert main(["schema"]) == 3
     assert capsys.readouterr().err == "weft: schema: a fault in weft, please report it (KeyError: 'b')\n"
 
@@ -130,7 +130,7 @@ def test_numbers_beyond_any_meaning_are_refused(command: str, option: list[str],
 def test_names_mean_nothing_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.table import Table
 
-    from weft.cli.commands.output import show
+    from weft.cli.lib.output import show
 
     class Found:
         def table(self) -> Any:

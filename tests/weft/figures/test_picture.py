@@ -10,41 +10,16 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support.builders import chain, pipeline, v
-from weft.app.draw import draw_schedule
+from tests.support.pictures import GIB, rows
 from weft.figures import chart, draw
-from weft.figures.axis import TimeAxis, time_axis
-from weft.figures.data import read_measured, repetend_span
-from weft.figures.style import INK, Unit, chunk_of_block, figure, memory_unit, tint
-from weft.runtime.plan.plan import plan_of
-from weft.runtime.plan.timeline import Measured, Timeline, save_timeline
+from weft.figures.style import chunk_of_block, tint
 from weft.solver.baselines import baseline
-from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.schedule import Operation, Repetend, Schedule
-
-GIB = 2**30
-
-
-@pytest.fixture(scope="module")
-def schedule() -> Schedule:
-    """1F1B of 4 devices and 8 micro-batches; 0.01 s forwards that keep 1 GiB each under a cap of 6 GiB."""
-    made = baseline("1f1b", pipeline(chain(4), forward=0.01, backward=0.02, activation=GIB, memory=6 * GIB), 8)
-    return Schedule(made.problem, made.micro_batches, made.operations, 0.3, made.period, made.period,
-                    Repetend(3, 5), {"name": "weft"})
-
-
-@pytest.fixture(scope="module")
-def gpipe(schedule: Schedule) -> Schedule:
-    return baseline("gpipe", schedule.problem, 8)
+from weft.solver.problem import Block, BlockKind, Device, Problem
+from weft.solver.schedule import Schedule
 
 
 def svg_texts(path: Path) -> list[str]:
     return ["".join(element.itertext()) for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
-
-
-def rows(schedule: Schedule, name: str, **options: Any) -> list[dict[str, Any]]:
-    """One of the tables in the chart of ``schedule``."""
-    tables: dict[str, list[dict[str, Any]]] = chart(schedule, **options).datasets
-    return tables.get(name, [])
 
 
 # -- the three formats -------------------------------------------------------------------------------------------
@@ -194,104 +169,6 @@ def test_chunks_of_a_v_are_told_apart() -> None:
     assert tint("#56B4E9", 1, 2) != tint("#56B4E9", 0, 2) == "#56b4e9"
 
 
-# -- phases ------------------------------------------------------------------------------------------------------
-
-
-def test_the_repetend_is_where_every_device_repeats(schedule: Schedule) -> None:
-    span = repetend_span(schedule)
-    assert span is not None
-    last_start = schedule.device_orders[3][0].start  # the last device alternates from its first operation on ...
-    fourth = [o for o in schedule.device_orders[0] if o.micro_batch == 4][-1]
-    assert span == (last_start, fourth.end)  # ... the first one until it has no forwards left
-
-
-def test_nothing_is_marked_without_a_repetend(gpipe: Schedule) -> None:
-    assert gpipe.repetend is None
-    assert repetend_span(gpipe) is None
-    assert not [row for row in rows(gpipe, "text center") if row["text"] == "warm-up"]
-
-
-# -- measured runs -----------------------------------------------------------------------------------------------
-
-
-def test_a_measured_run_lies_under_its_plan(schedule: Schedule) -> None:
-    blocks = schedule.problem.blocks
-    run = [(blocks[o.block].name, o.micro_batch, blocks[o.block].devices[0], 7 + 2 * o.start, 7 + 2 * o.end)
-           for o in schedule.operations]
-    boxes = rows(schedule, "boxes", measured=run)
-    planned, measured = ([box for box in boxes if (box["fade"] < 1) is pale] for pale in (True, False))
-    assert len(planned) == len(measured) == len(run)
-    assert max(box["x2"] for box in planned) == schedule.makespan
-    assert max(box["x2"] for box in measured) == pytest.approx(2 * schedule.makespan)
-    assert min(box["x"] for box in measured) == 0
-    assert min(box["y"] for box in planned) < min(box["y"] for box in measured)
-    header = " ".join(row["text"] for row in rows(schedule, "text left", measured=run))
-    assert "planned 330 ms, measured 660 ms (+100.0 %)" in header
-
-
-def test_a_timeline_in_seconds_is_brought_to_the_unit_of_the_plan() -> None:
-    run = Timeline("digest", "uniform", 0.5, (Measured("f0", 0, 0, 0.0, 0.5),))
-    found = read_measured(run, baseline("gpipe", pipeline([0]), 1))
-    assert found.rows == ((Operation(0, 0, 0.0, 1.0),),)
-
-
-def towers() -> Problem:
-    """Two towers, on the devices 0 and 1, that a stage on both brings together and a stage on device 1 follows."""
-    def after(*names: str) -> tuple[Dependency, ...]:
-        return tuple(map(Dependency, names))
-
-    forward, backward = BlockKind.FORWARD, BlockKind.BACKWARD
-    return Problem("towers", (Device("a"), Device("b")), (
-        Block("left", forward, (0,), 2, (1,)), Block("right", forward, (1,), 3, (1,)),
-        Block("both", forward, (0, 1), 1, (1, 1), after=after("left", "right")),
-        Block("end", forward, (1,), 1, (1,), after=after("both")),
-        Block("end'", backward, (1,), 2, (-1,), after=after("end")),
-        Block("both'", backward, (0, 1), 2, (-1, -1), after=after("end'")),
-        Block("left'", backward, (0,), 4, (-1,), after=after("both'")),
-        Block("right'", backward, (1,), 6, (-1,), after=after("both'")),
-    ), time_unit="ms")
-
-
-def late(schedule: Schedule) -> Timeline:
-    """A run of ``schedule`` in which each rank is as many ms late as its number."""
-    blocks = schedule.problem.blocks
-    return Timeline.of(plan_of(schedule), 1e-3, [
-        Measured(blocks[o.block].name, o.micro_batch, rank, (o.start + rank) / 1e3, (o.end + rank) / 1e3)
-        for o in schedule.operations for rank in blocks[o.block].devices])
-
-
-def test_a_measured_graph_has_each_block_on_each_of_its_ranks_when_it_ran_there() -> None:
-    schedule = baseline("greedy", towers(), 3)
-    boxes = [box for box in rows(schedule, "boxes", measured=late(schedule)) if box["fade"] == 1]
-    lanes = sorted({box["y"] for box in boxes})
-    blocks = schedule.problem.blocks
-    expected = sorted((lanes[rank], blocks[o.block].name, o.micro_batch, o.start + rank, o.end + rank)
-                      for o in schedule.operations for rank in blocks[o.block].devices)
-    found = sorted((box["y"], box["block"], box["micro-batch"], box["x"], box["x2"]) for box in boxes)
-    assert len(lanes) == 2 and [row[:3] for row in found] == [row[:3] for row in expected]
-    assert [row[3:] for row in found] == [pytest.approx(row[3:]) for row in expected]
-    assert {box["block"] for box in boxes if box["edge"] == INK} == {"both", "both'"}
-
-
-@pytest.mark.parametrize("ending", ["svg", "json"])
-def test_a_run_of_another_plan_is_refused_in_a_picture_and_a_trace(tmp_path: Path, ending: str) -> None:
-    schedule, more = (baseline("greedy", towers(), count) for count in (3, 4))
-    for name, run in (("right", schedule), ("more", more)):
-        save_timeline(late(run), tmp_path / f"{name}.json")
-    draw_schedule(schedule, tmp_path / f"picture.{ending}", measured=tmp_path / "right.json")
-    with pytest.raises(ValueError, match=r"more.json: holds block 'both' of micro-batch 3 on rank 0"):
-        draw_schedule(schedule, tmp_path / f"none.{ending}", measured=tmp_path / "more.json")
-    with pytest.raises(ValueError, match=r"right.json: lacks block 'both' of micro-batch 3 on rank 0"):
-        draw_schedule(more, tmp_path / f"none.{ending}", measured=tmp_path / "right.json")
-    assert not (tmp_path / f"none.{ending}").exists()
-
-
-@pytest.mark.parametrize("entry", [("nobody", 0, 0, 0, 1), ("f0", 0, 9, 0, 1), ("f0", 0), 3, {"block": "f0"}])
-def test_a_measured_entry_that_does_not_fit_is_named(schedule: Schedule, entry: Any) -> None:
-    with pytest.raises(ValueError, match=r"measured\[1\]: "):
-        chart(schedule, measured=[("f0", 0, 0, 0.0, 1.0), entry])
-
-
 # -- long schedules ----------------------------------------------------------------------------------------------
 
 
@@ -324,23 +201,6 @@ def test_a_window_without_sense_is_refused(schedule: Schedule, window: Any) -> N
         chart(schedule, window=window)
 
 
-def test_a_cut_axis_keeps_order_and_scale() -> None:
-    axis = TimeAxis(((0.0, 10.0), (90.0, 100.0)), 226.0)
-    assert axis.per_pixel == 0.1
-    assert [axis.place(time) for time in (0.0, 10.0, 50.0, 90.0, 100.0)] == pytest.approx([0, 10, None, 12.6, 22.6])
-    assert list(axis.clip(5.0, 95.0)) == [(5.0, 10.0), pytest.approx((12.6, 17.6))]
-    assert [label for _, label in axis.ticks(Unit("s", 1))] == ["0", "5", "10", "90", "95", "100"]
-
-
-def test_the_axis_holds_the_ends_of_both_schedules() -> None:
-    problem = pipeline(chain(2))
-    fast, slow = baseline("1f1b", problem, 500), baseline("gpipe", pipeline(chain(2), forward=2), 500)
-    axis = time_axis([slow, fast], slow.makespan, "auto", 960)
-    assert axis.place(fast.makespan) is not None
-    assert axis.place(slow.makespan) is not None
-    assert len(axis.parts) == 3
-
-
 # -- misfits -----------------------------------------------------------------------------------------------------
 
 
@@ -358,14 +218,3 @@ def test_memory_of_the_wrong_length_is_refused(schedule: Schedule) -> None:
 def test_an_empty_schedule_is_refused(schedule: Schedule) -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
         chart(schedule.with_operations(()))
-
-
-@pytest.mark.parametrize(("highest", "name"), [(0, "B"), (9, "B"), (700, "KiB"), (2**20, "MiB"), (2**27, "GiB")])
-def test_bytes_are_shown_in_a_unit_that_suits_them(highest: float, name: str) -> None:
-    assert memory_unit(pipeline(chain(2)), highest).name == name
-
-
-@pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.44061, "0.4406"), (1552.0, "1552"), (12.30, "12.3"),
-                                             (123456.7, "123457"), (-2.5, "-2.5"), (100, "100")])
-def test_numbers_are_short_and_without_exponents(value: float, text: str) -> None:
-    assert figure(value) == text

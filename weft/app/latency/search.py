@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
 from typing import TYPE_CHECKING
 
-from weft.app.latency.result import Point, Serving, parse_period, parse_throughput
+from weft.app.latency.placed import PlacedRates
+from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
+from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, Placement, case_of, read_source
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
-from weft.solver.latency.search import LatencySearch, least_latency, longest_chain, slowest_useful_period
+from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
+from weft.solver.period.bracket import PROOF_TOLERANCE, Bracket
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.search import PROOF_TOLERANCE, PeriodSearch, find_period
+from weft.solver.period.search import find_period
 from weft.solver.problem import Number, Problem
 from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Schedule
@@ -30,29 +30,14 @@ from weft.solver.step.stretch import at_its_times
 from weft.solver.ticks import TickProblem
 
 if TYPE_CHECKING:
-    from weft.api.sources import Source
+    from weft.app.lib.sources import Source
 
-__all__ = ["PointLines", "serve_source"]
+__all__ = ["serve_source"]
 
 #: Deterministic seconds for the least period of one placement, and for one latency, at most.
 _PERIOD, _LATENCY = 20.0, 20.0
 #: Two points whose periods, or latencies, are closer than this share are one.
 _APART = Fraction(1, 200)
-
-
-class PointLines:
-    """A listener: one line on standard error for each point that is found."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self._seen: set[tuple[float, float]] = set()
-
-    def __call__(self, serving: Serving) -> None:
-        """Show the points that are new."""
-        for point in serving.points:
-            if not self.quiet and (point.period, point.latency) not in self._seen:
-                self._seen.add((point.period, point.latency))
-                print(f"{serving.seconds:6.1f} s  {serving.point_text(point)}", file=sys.stderr, flush=True)
 
 
 def serve_source(
@@ -79,74 +64,35 @@ def serve_source(
              else None if throughput is None else 1 / parse_throughput(throughput, unit))
     budget = options.budget()
     count = case.micro_batches if micro_batches is not None or size is not None else None
-    hunt = _Hunt(case, size, count, floor, budget, on_progress)
+    search = _FrontSearch(case, size, count, floor, budget, on_progress)
     try:
         with budget.limited(), breakable():
-            hunt.start()
+            search.start()
             if floor is None:
-                hunt.trace(points)
+                search.trace(points)
             else:
-                hunt.meet(floor)
+                search.meet(floor)
     except KeyboardInterrupt:
         budget.interrupted = True
-    if not hunt.points:
-        hunt.settle()
-    if not hunt.points:
+    if not search.points:
+        search.settle()
+    if not search.points:
         if budget.interrupted:
             raise KeyboardInterrupt
         raise NoneFound(f"{case.name}: no steady state {'so fast ' if floor is not None else ''}was found within the "
                         "time limit, and it is not proven that there is none; give it more time")
-    return hunt.result()
+    return search.result()
 
 
-@dataclass
-class _Placed:
-    """What is known of one placement. Times are in ticks of its instance.
-
-    ``bounds`` are ``(period, latency)``: at most so long a period, at least so long a latency.
-    """
-
-    placement: Placement
-    instance: TickProblem
-    known: list[Periodic]
-    least_period: Fraction
-    bounds: list[tuple[Fraction, Fraction]] = field(default_factory=list)
-
-    @property
-    def fastest(self) -> Periodic:
-        return min(self.known, key=lambda found: (found.period, found.latency))
-
-    def limit(self, period: Fraction) -> Fraction:
-        """A period in the problem's unit as ticks."""
-        return period / self.instance.tick
-
-    def best_within(self, period: Fraction) -> Periodic | None:
-        """The known schedule of least latency with a period of at most ``period`` (the problem's unit)."""
-        fast = [found for found in self.known if found.period <= self.limit(period)]
-        return min(fast, key=lambda found: (found.latency, found.period), default=None)
-
-    def bound_within(self, period: Fraction) -> Fraction | None:
-        """A proven bound on the latency at a period of at most ``period``, both in the problem's unit; None where no
-        schedule is so fast."""
-        instance, limit = self.instance, self.limit(period)
-        if self.least_period > instance.loosened(limit):
-            return None
-        path = longest_chain(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
-        if path is None:
-            return None
-        best = max([Fraction(path), *(bound for at, bound in self.bounds if at >= limit)])
-        return instance.latency_bound(best, Fraction(instance.heaviest_load) - instance.loss)
-
-
-class _Hunt:
+class _FrontSearch:
     """The search for latencies over the placements of a case."""
 
     def __init__(self, case: Case, size: int | None, count: int | None, floor: Fraction | None, budget: Budget,
                  on_progress: Callable[[Serving], None]) -> None:
         self.case, self.size, self.count, self.floor = case, size, count, floor
         self.budget, self.on_progress = budget, on_progress
-        self.points: dict[tuple[Fraction, Fraction], tuple[_Placed, Periodic]] = {}  # by period and latency
-        self.placed: list[_Placed] = []
+        self.points: dict[tuple[Fraction, Fraction], tuple[PlacedRates, Periodic]] = {}  # by period and latency
+        self.placed: list[PlacedRates] = []
         self.examined = 0  # placements that bounds hold for: fewer than all after an early interrupt
         self._built: dict[tuple[Fraction, Fraction], tuple[Schedule, tuple[Number, ...]]] = {}
 
@@ -225,13 +171,13 @@ class _Hunt:
             raise Infeasible(f"{problem.name}: no steady state is looked for, so there is no throughput to hold: "
                              "every micro-batch must give back the memory it takes, each part after it was taken")
         name = None if search.best is None else str(search.best.solver.get("name"))
-        placed = _Placed(placement, instance, list({id(one): one for one in (
+        placed = PlacedRates(placement, instance, list({id(one): one for one in (
             periodic_seed(instance, None), periodic_seed(instance, name))}.values()),
             Fraction(instance.heaviest_load))
         self.placed.append(placed)
 
-        def changed(search: PeriodSearch) -> None:
-            placed.least_period = max(placed.least_period, search.bound)
+        def changed(search: Bracket) -> None:
+            placed.least_period = max(placed.least_period, search.refuted)
             if search.best.period < placed.fastest.period:
                 placed.known.append(search.best)
             if self._fast_enough(placed):
@@ -242,12 +188,12 @@ class _Hunt:
                 changed(find_period(instance, placed.fastest, self.budget, changed,
                                       deterministic=self.budget.share(1 / (parts + 1), _PERIOD)))
 
-    def _fast_enough(self, placed: _Placed) -> bool:
+    def _fast_enough(self, placed: PlacedRates) -> bool:
         return self.floor is not None and placed.fastest.period <= placed.limit(self.floor)
 
     def _probe(self, period: Fraction, parts: int) -> None:
         """Search every placement for the least latency at a period of at most ``period``; ``parts`` probes are left."""
-        def rank(placed: _Placed) -> Fraction:
+        def rank(placed: PlacedRates) -> Fraction:
             return placed.bound_within(period) or Fraction(0)
 
         for number, placed in enumerate(sorted(self.placed, key=rank)):
@@ -275,7 +221,7 @@ class _Hunt:
             self._add(placed, found.best)
         self.on_progress(self.result())
 
-    def _add(self, placed: _Placed, found: Periodic) -> None:
+    def _add(self, placed: PlacedRates, found: Periodic) -> None:
         tick = placed.instance.tick
         self.points.setdefault((found.period * tick, found.latency * tick), (placed, found))
 
@@ -311,7 +257,7 @@ class _Hunt:
             seconds=self.budget.elapsed, seed=self.budget.seed, interrupted=self.budget.interrupted,
             covered=self.case.coverage)
 
-    def _point(self, period: Fraction, latency: Fraction) -> Point:
+    def _point(self, period: Fraction, latency: Fraction) -> ServingPoint:
         placed, _ = self.points[period, latency]
         limit = max(period, self.floor or period)
         bound = min(float(latency), float(self._bound(limit)))
@@ -319,7 +265,7 @@ class _Hunt:
         schedule = placed.placement.label(schedule).with_solver(
             latency=float(latency), latency_bound=bound, latency_period=float(limit), seed=self.budget.seed,
             seconds=round(self.budget.elapsed, 3))
-        return Point(placed.placement.title, float(period), float(latency), bound, peak, schedule)
+        return ServingPoint(placed.placement.title, float(period), float(latency), bound, peak, schedule)
 
     def _build(self, period: Fraction, latency: Fraction) -> tuple[Schedule, tuple[Number, ...]]:
         """The schedule of a point for its micro-batches, judged, and every device's peak in the steady state."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from weft.api.sources import PathLike
+    from weft.app.lib.sources import PathLike
     from weft.solver.schedule import Schedule
 
 __all__ = ["Judgement", "judged", "read_schedule", "verdict"]

@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypedDict
 
 if TYPE_CHECKING:
     from weft.solver.cpsat.budget import Budget
 
-__all__ = ["SearchOptions", "began", "command_began"]
+__all__ = ["SearchKeywords", "SearchOptions", "began", "command_began"]
 
 #: What reading a source and making its placements may take of the time limit.
 _PREPARATION = 0.4
@@ -36,11 +37,21 @@ def began() -> float:
     return time.monotonic() if at is None else at
 
 
+class SearchKeywords(TypedDict, total=False):
+    """The fields of :class:`SearchOptions` as the keywords that public functions take in their place."""
+
+    time_limit: float
+    effort: float | None
+    seed: int
+    workers: int
+
+
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
     """``time_limit``: seconds on the clock. ``effort``: CP-SAT's deterministic time (about seconds) for all its runs
     together, so that a ``seed`` with one worker repeats a run exactly; ``None``: only the clock counts. ``workers``:
-    CP-SAT's threads. ``started``: since when the time limit counts, by :func:`time.monotonic`.
+    CP-SAT's threads. ``started``: since when the time limit counts, by :func:`time.monotonic`; every public function
+    sets it anew.
     """
 
     time_limit: float = 60.0
@@ -48,6 +59,34 @@ class SearchOptions:
     seed: int = 0
     workers: int = 1
     started: float = field(default_factory=began, compare=False)
+
+    @classmethod
+    def given(cls, options: SearchOptions | None, keywords: SearchKeywords, time_limit: float = 60.0) -> SearchOptions:
+        """What a public function was given: ``options``, or the defaults with this ``time_limit``, and ``keywords`` in
+        place of their fields. The time limit counts from now on, or since the command began.
+
+        Raises ``TypeError`` for a keyword that is no option, and ``ValueError`` for a value that means nothing.
+        """
+        for name in keywords:
+            if name not in SearchKeywords.__annotations__:
+                raise TypeError(f"got an unexpected keyword argument {name!r}; a search has "
+                                f"{', '.join(SearchKeywords.__annotations__)}")
+        found = replace(cls(time_limit) if options is None else options, started=began(), **keywords)
+        found.require_meaning()
+        return found
+
+    def require_meaning(self) -> None:
+        """Raise ``ValueError`` for a value that means nothing."""
+        for name in ("time_limit", "effort"):
+            value = getattr(self, name)
+            if value is None and name == "effort":
+                continue
+            if not isinstance(value, Real) or isinstance(value, bool) or not float(value) >= 0:
+                raise ValueError(f"{name} is {value!r}, it must be a number of seconds, 0 or more")
+        for name, least in (("seed", 0), ("workers", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) < 2**31:
+                raise ValueError(f"{name} is {value!r}, it must be a whole number from {least} to {2**31 - 1}")
 
     @property
     def settings(self) -> dict[str, Any]:

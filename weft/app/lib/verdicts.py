@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.coverage import OTHERS
-from weft.app.place.memory_plans import plan_lines
+from weft.app.lib.decided_memory import plan_lines
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.text.units import memory_text, time_text
 
@@ -171,11 +171,11 @@ def _stages(schedule: Schedule) -> list[str]:
         steps = ", ".join(f"{count} {kind.replace('_', '-')}" for kind, count in sorted(how["collectives"].items()))
         known = sum(share for origin, share in how.get("origins", {}).items() if origin != "modelled")
         rows.append(f"stage     {what} on {place}" + (f": {steps} a micro-batch" if steps else "")
-                    + (f"; {known:.0%} of its time is measured" if known else "") + _turns(parts, schedule))
+                    + (f"; {known:.0%} of its time is measured" if known else "") + _one_after_another(parts, schedule))
     return rows
 
 
-def _turns(parts: Mapping[str, Any] | None, schedule: Schedule) -> str:
+def _one_after_another(parts: Mapping[str, Any] | None, schedule: Schedule) -> str:
     """What parts that run in turn cost and save, as the end of a stage's line."""
     if parts is None:
         return ""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from weft.app.lib.options import SearchOptions
 from weft.models.graph.operators import OperatorGraph
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
-from weft.solver.placement.chain.search import Step, place
+from weft.solver.placement.bracket import Step
+from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.placement import Placement, meets
 from weft.solver.placement.problem import DeviceKind, PlacementError, PlacementProblem
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from weft.models.spec.sections import Spec
     from weft.solver.problem import Problem
 
-__all__ = ["StepLines", "blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
+__all__ = ["PlaceQuestion", "Wish", "blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
 
 _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
              "a model family")
@@ -30,31 +29,48 @@ _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage s
 Wish = tuple[int, float | None]
 
 
-def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, options: SearchOptions,
-                 on_step: Callable[[Step], None], *, devices: Mapping[str, Wish] | None, recompute: bool, latency: bool,
-                 stage_graph: bool, slack: float, replicate: bool, whole_layers: bool) -> Placement:
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlaceQuestion:
+    """What is asked of a placement, beside the graph; the fields are those of :func:`weft.place`."""
+
+    devices: Mapping[str, Wish] | None = None
+    recompute: bool = False
+    latency: bool = False
+    stage_graph: bool = False
+    slack: float = 0.0
+    replicate: bool = False
+    whole_layers: bool = True
+
+    def require_meaning(self) -> None:
+        """Raise :class:`PlacementError` for wishes that contradict each other."""
+        if self.latency and self.stage_graph:
+            raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
+                                 "leave one of them out")
+        if self.slack and not self.stage_graph:
+            raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for "
+                                 "one (--stage-graph)")
+        if self.replicate and not self.stage_graph:
+            raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages "
+                                 "too (--stage-graph)")
+
+
+def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, question: PlaceQuestion,
+                 options: SearchOptions, on_step: Callable[[Step], None]) -> Placement:
     """See :func:`weft.place`."""
-    if latency and stage_graph:
-        raise PlacementError("latency is minimised for stages in a row, a graph of stages is made shallow instead; "
-                             "leave one of them out")
-    if slack and not stage_graph:
-        raise PlacementError("slack is for a graph of stages, which it makes shallower; leave it out or ask for one "
-                             "(--stage-graph)")
-    if replicate and not stage_graph:
-        raise PlacementError("stages of a graph can be replicated, not those of a row; ask for a graph of stages too "
-                             "(--stage-graph)")
-    source = _problem_of(source, devices or {}, recompute=recompute, whole_layers=whole_layers, replicate=replicate)
+    question.require_meaning()
+    problem = _problem_of(source, question)
     settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
-    if stage_graph:
-        from weft.solver.placement.dag.search import place_graph
+    if question.stage_graph:
+        from weft.solver.placement.dag.place_graph import place_graph
 
-        return place_graph(source, slack=slack, on_step=on_step, **settings)
-    return place(source, latency=latency, on_step=on_step, **settings)
+        return place_graph(problem, slack=question.slack, on_step=on_step, **settings)
+    return place(problem, latency=question.latency, on_step=on_step, **settings)
 
 
-def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, devices: Mapping[str, Wish],
-                *, recompute: bool, whole_layers: bool, replicate: bool) -> PlacementProblem:
+def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec,
+                question: PlaceQuestion) -> PlacementProblem:
     """``source`` as a placement problem: files are told apart by their endings and fields."""
+    devices, replicate = question.devices or {}, question.replicate
     if isinstance(source, PlacementProblem):
         if replicate and not source.degrees:
             raise PlacementError(f"{source.name} has no times of parts of a micro-batch; give it degrees to replicate")
@@ -77,17 +93,17 @@ def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGrap
 
                 if replicate:
                     raise PlacementError(_ONE_SIZE.format(name))
-                return with_devices(load_profiled_graph(name, recompute=recompute), devices)
+                return with_devices(load_profiled_graph(name, recompute=question.recompute), devices)
             source = graph_from_json(value, name)
-    if recompute:
+    if question.recompute:
         raise PlacementError("recompute chooses among the alternatives of a Piper graph; leave it out")
     from weft.models.candidates.placement_sources import graph_problem, spec_problem
 
     if isinstance(source, OperatorGraph):
         if replicate:
             raise PlacementError(_ONE_SIZE.format(source.name))
-        return graph_problem(source, devices, whole_layers=whole_layers)
-    return with_devices(spec_problem(source, whole_layers=whole_layers, replicate=replicate), devices)
+        return graph_problem(source, devices, whole_layers=question.whole_layers)
+    return with_devices(spec_problem(source, whole_layers=question.whole_layers, replicate=replicate), devices)
 
 
 def with_devices(problem: PlacementProblem, wishes: Mapping[str, Wish]) -> PlacementProblem:
@@ -138,24 +154,6 @@ def parse_devices(text: str) -> dict[str, Wish]:
         amount = float(parse_bytes(memory.strip())) if colon else None
         found[name.strip()] = (int(count), amount)
     return found
-
-
-class StepLines:
-    """Shows on standard error each better placement and what the search does, a line each, once a second at most."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self._shown = 0.0
-        self._objective = float("inf")
-
-    def __call__(self, step: Step) -> None:
-        """Show where the search stands."""
-        now = time.monotonic()
-        if self.quiet or (step.objective >= self._objective and now - self._shown < 1.0):
-            return
-        self._objective, self._shown = step.objective, now
-        best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
-        print(f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}", file=sys.stderr)
 
 
 def placement_text(placement: Placement) -> str:

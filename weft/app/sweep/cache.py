@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case
 from weft.app.sweep.task import Solved
 from weft.solver.baselines import BASELINES
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
@@ -112,14 +112,12 @@ def _digest(value: Any) -> str:
 
 @cache
 def _makers() -> Mapping[str, str]:
-    """What made an entry. The solver's sources are part of it: between two releases they change, the version not."""
-    import weft
-
-    here = Path(weft.__file__).parent
-    home = here / "solver"
-    sources = [*sorted(home.rglob("*.py")), *(here / name for name in (
-        "app/solve.py", "app/compare.py", "app/lib/verdicts.py", "app/lib/options.py", "app/sweep/task.py"))]
+    """What made an entry: the sources of the solver and of what calls it, which change between two releases, too."""
+    weft = Path(__file__).parents[2]
+    app = weft / "app"
+    sources = [*sorted((weft / "solver").rglob("*.py")), *sorted((app / "lib").glob("*.py")),
+               app / "solve.py", app / "compare.py", app / "sweep" / "task.py"]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    return {"weft": weft.__version__, "sources": digest.hexdigest(), "ortools": metadata.version("ortools")}
+    return {"sources": digest.hexdigest(), "ortools": metadata.version("ortools")}

@@ -126,7 +126,9 @@ def _of_problem(problem: Problem, axes: Axes) -> _Grid:
 
 
 def _of_spec(spec: Spec, axes: Axes) -> _Grid:
-    from weft.models.spec.sections import ExplicitModel, GptModel, GraphModel, Training
+    from weft.models.spec.families import GptModel
+    from weft.models.spec.model_sections import ExplicitModel, GraphModel
+    from weft.models.spec.sections import Training
 
     run = spec.run
     if axes.recompute is not None and not isinstance(run, Training):
@@ -163,7 +165,7 @@ def _of_spec(spec: Spec, axes: Axes) -> _Grid:
 
 
 def _shapes(axes: Axes, allowed: tuple[str, ...]) -> list[tuple[str, ...]]:
-    from weft.models.candidates.split import SHAPES, stage_device
+    from weft.models.candidates.stages import SHAPES, stage_device
     from weft.models.spec.sections import Shape
 
     if axes.shapes is not None and axes.chunks is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from weft.app.solve import Case, Placement, case_of
+from weft.app.lib.case import Case, Placement, case_of
 from weft.app.sweep.points import Variant, with_memory
 from weft.app.sweep.result import peak_of
 from weft.solver.problem import Number

@@ -17,10 +17,11 @@ from weft.solver.baselines import BASELINES
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.text.pareto import non_dominated
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
-__all__ = ["OUTPUTS", "Known", "LeftOut", "Row", "Sweep", "memory_list", "non_dominated", "peak_of", "row_of"]
+__all__ = ["OUTPUTS", "Known", "LeftOut", "Row", "Sweep", "memory_list", "peak_of", "row_of"]
 
 SWEEP_FORMAT = "weft.sweep/1"
 #: The endings :meth:`Sweep.save` understands.
@@ -166,7 +167,7 @@ class Sweep:
         if Path(path).suffix.lower() == ".json":
             write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
             return
-        from weft.figures.front import draw_front
+        from weft.figures.memory_front import draw_front
 
         draw_front(self, path, title=title)
 
@@ -248,19 +249,6 @@ def row_of(variant: Variant, solved: Solved, *, added: bool = False) -> Row:
 def _throughput(work: int, schedule: Schedule) -> float:
     """Work per time unit, rounded so that equal makespans, added up in another order, give equal throughput."""
     return float(f"{work / schedule.makespan:.10g}")
-
-
-def non_dominated(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Which of ``(memory, throughput)`` no other point beats, by rising memory.
-
-    A point beats another if it has no more memory and no less throughput, and is better in one of the two; equal
-    points do not beat each other.
-    """
-    front: list[int] = []
-    for i in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
-        if not front or points[i][1] > points[front[-1]][1] or points[i] == points[front[-1]]:
-            front.append(i)
-    return front
 
 
 def memory_list(amounts: Sequence[Number | None], unit: str, *, with_unit: bool = True) -> str:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, case_of, read_source
+from weft.app.lib.case import Case, case_of, read_source
+from weft.app.lib.options import SearchKeywords, SearchOptions
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
-from weft.app.sweep.result import Known, LeftOut, Row, Sweep, non_dominated, row_of
+from weft.app.sweep.result import Known, LeftOut, Row, Sweep, row_of
 from weft.app.sweep.task import Solved, solve_point
 from weft.models.spec.spec import SpecError
 from weft.models.times.profiles import ProfileError
@@ -26,11 +26,12 @@ from weft.solver.control.parallel import processes as process_pool
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.problem import Problem
 from weft.solver.step.search import Infeasible
+from weft.text.pareto import non_dominated
 
 if TYPE_CHECKING:
-    from weft.api.sources import PathLike, Source
+    from weft.app.lib.sources import PathLike, Source
 
-__all__ = ["SweepProgress", "dask_executor", "seconds_a_point", "sweep_source"]
+__all__ = ["SweepProgress", "options_of_points", "sweep_source"]
 
 #: A point that was added can bring known schedules, on its own placements, that call for another.
 _ROUNDS = 6
@@ -51,9 +52,12 @@ class SweepProgress:
         return len(self.sweep.rows) + len(self.sweep.left_out)
 
 
-def seconds_a_point(effort: float | None) -> float:
-    """How long each point of a sweep is searched unless the caller says: longer where an effort should end it."""
-    return 10.0 if effort is None else 3600.0
+def options_of_points(options: SearchOptions | None, keywords: Mapping[str, Any]) -> SearchOptions:
+    """How each point of a sweep is searched: ``options``, with ``keywords`` in place of their fields. A time limit that
+    nobody gave is longer where an effort should end the search."""
+    stated = cast(SearchKeywords, {name: value for name, value in keywords.items()
+                                   if name != "time_limit" or value is not None})
+    return SearchOptions.given(options, stated, time_limit=10.0 if stated.get("effort") is None else 3600.0)
 
 
 def sweep_source(
@@ -64,7 +68,7 @@ def sweep_source(
     *,
     executor: Executor | None,
     processes: int | None,
-    cache: PathLike | bool,
+    cache: PathLike | bool | None,
     refine: bool,
 ) -> Sweep:
     """See :func:`weft.sweep`. The ``options`` are each point's; ``processes`` of them are solved side by side."""
@@ -89,8 +93,8 @@ def sweep_source(
     return found
 
 
-def _cache(choice: PathLike | bool) -> Cache | None:
-    if choice is False:
+def _cache(choice: PathLike | bool | None) -> Cache | None:
+    if choice is None or choice is False:
         return None
     return Cache(default_folder() if choice is True else choice)
 
@@ -113,7 +117,7 @@ class _Run:
         self.cached = 0
         self.refusal: ValueError = Infeasible("")
         self._blank = blank
-        self._asked = len(variants)
+        self._requested = len(variants)
         self._cases: dict[int, Case] = {}
         self._solved: dict[int, Solved] = {}
         self._pending: dict[Future[Solved | str], _Task] = {}
@@ -229,7 +233,7 @@ class _Run:
 
     def _keep(self, index: int, solved: Solved, *, cached: bool) -> None:
         self._solved[index] = solved
-        self.rows[index] = row_of(self.variants[index], solved, added=index >= self._asked)
+        self.rows[index] = row_of(self.variants[index], solved, added=index >= self._requested)
         self._report(self.rows[index], cached)
 
     def _leave_out(self, index: int, error: ValueError) -> None:
@@ -240,27 +244,3 @@ class _Run:
 
     def _report(self, result: Row | LeftOut, cached: bool) -> None:
         self.on_progress(SweepProgress(self.sweep, result, cached, time.monotonic() - self._started))
-
-
-# -- executors -----------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def dask_executor(address: str) -> Iterator[Executor]:
-    """The executor of a Dask cluster whose scheduler is at ``address``.
-
-    Raises ``ImportError`` where Dask is missing and ``OSError`` where no scheduler answers or a worker dies.
-    """
-    try:
-        from distributed import Client, KilledWorker
-    except ImportError:
-        raise ImportError("--dask needs Dask: install it with  pip install 'weft[dask]'") from None
-    try:
-        client = Client(address, timeout=10, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise OSError(f"no Dask scheduler answers at {address!r} ({error or type(error).__name__})") from None
-    with client:
-        try:
-            yield client.get_executor(pure=False)
-        except KilledWorker as error:
-            raise ChildProcessError(f"a Dask worker ended unexpectedly ({error})") from None

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from weft.app.compare import known_schedules
+from weft.app.lib.case import Case
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, solve_case
+from weft.app.solve import solve_case
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible

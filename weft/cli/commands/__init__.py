@@ -1,6 +1,6 @@
 """The commands of the command line, a module each: what it accepts, what its help says and what it runs.
 
-A new command is a module here with its :class:`~weft.cli.commands.command.Command` as ``COMMAND``, and a name in the
+A new command is a module here with its :class:`~weft.cli.lib.command.Command` as ``COMMAND``, and a name in the
 list below. The modules import at their top nothing that is heavy: ``weft --help`` imports all of them.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from weft.cli.commands.command import Command
+from weft.cli.lib.command import Command
 
 __all__ = ["commands"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, require_output, require_torch
+from weft import api
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -26,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
     from weft.models.graph.operator_files import graph_to_json, save_graph
 
     require_output(options.output, "an operator graph", JSON, [options.model])
-    graph = weft.capture(options.model)
+    graph = api.capture(options.model)
     shown = by_layer(graph)
     if options.output:
         save_graph(shown if options.layers else graph, options.output)

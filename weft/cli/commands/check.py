@@ -7,9 +7,9 @@ import json
 import textwrap
 
 from weft.app.lib.judged import verdict
-from weft.cli.commands.arguments import add_schedule
-from weft.cli.commands.command import GOOD, NO, Command
-from weft.cli.commands.summary import summary
+from weft.cli.lib.arguments import add_schedule
+from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.summary import summary
 
 __all__ = ["COMMAND"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-import weft
-from weft.cli.commands.arguments import add_search, add_spec
-from weft.cli.commands.command import GOOD, SPEC, Command
-from weft.cli.commands.output import search, show
+from weft import api
+from weft.cli.lib.arguments import add_search, add_spec
+from weft.cli.lib.command import GOOD, SPEC, Command
+from weft.cli.lib.output import search, show
 
 __all__ = ["COMMAND"]
 
@@ -18,7 +18,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    show(search(weft.compare, options.spec, options, micro_batches=options.micro_batches), options.json)
+    show(search(api.compare, options.spec, options, micro_batches=options.micro_batches), options.json)
     return GOOD
 
 

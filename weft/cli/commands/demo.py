@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-import weft
-from weft.cli.commands.arguments import add_search
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import require_folder, search, show
+from weft import api
+from weft.cli.lib.arguments import add_search
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import require_folder, search, show
 
 __all__ = ["COMMAND"]
 
@@ -20,7 +20,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require_folder(options.output)
-    shown = search(weft.demo, options.output, options)
+    shown = search(api.demo, options.output, options)
     show(shown.comparison, options.json)
     if not options.json:
         print("written: " + "  ".join(str(path) for path in shown.files))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 
-import weft
-from weft.cli.commands.arguments import add_schedule
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import require_output
+from weft import api
+from weft.cli.lib.arguments import add_schedule
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import require_output
 
 __all__ = ["COMMAND"]
 
@@ -34,8 +34,8 @@ def _run(options: argparse.Namespace) -> int:
         require_output(output, "a picture", (*FORMATS, ".json"),
                        [options.schedule, options.baseline, options.measured])
     for output in outputs:
-        weft.draw(options.schedule, output, baseline=options.baseline, measured=options.measured, title=options.title,
-                  critical=options.critical, history=options.history)
+        api.draw(options.schedule, output, baseline=options.baseline, measured=options.measured, title=options.title,
+                 critical=options.critical, history=options.history)
         print(f"written to {output}")
     return GOOD
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-import weft
-from weft.cli.commands.command import GOOD, NO, Command
-from weft.cli.commands.output import show
+from weft import api
+from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.output import show
 
 __all__ = ["COMMAND"]
 
@@ -19,7 +19,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    found = weft.estimate(options.spec, shape=options.shape)
+    found = api.estimate(options.spec, shape=options.shape)
     show(found, options.json, width=180)
     return GOOD if found.fits else NO
 

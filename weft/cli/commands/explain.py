@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
-from weft.cli.commands.arguments import add_search, count, micro_batches
-from weft.cli.commands.command import GOOD, NO, Command
-from weft.cli.commands.output import search
+from weft import api
+from weft.cli.lib.arguments import add_search, count, micro_batches
+from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.output import search
 
 __all__ = ["COMMAND"]
 
@@ -23,7 +23,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    found = search(weft.explain, options.spec, options, micro_batches=options.micro_batches, what_if=options.what_if,
+    found = search(api.explain, options.spec, options, micro_batches=options.micro_batches, what_if=options.what_if,
                    in_flight=options.in_flight)
     print(json.dumps(found.to_json()) if options.json else found)
     return NO if found.schedule is None else GOOD

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import weft
+from weft import api
 from weft.app.export import EXPORTS
-from weft.cli.commands.arguments import add_schedule
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import require_output
+from weft.cli.lib.arguments import add_schedule
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import require_output
 
 __all__ = ["COMMAND"]
 
@@ -24,7 +24,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require_output(options.output, "", [Path(options.output).suffix.lower()], [options.schedule])
-    for path in weft.export_schedule(options.schedule, options.output, format=options.format, torch=options.torch):
+    for path in api.export_schedule(options.schedule, options.output, format=options.format, torch=options.torch):
         print(f"written to {path}")
     return GOOD
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-import weft
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, kept, require_output, show
+from weft import api
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, kept, require_output, show
 
 __all__ = ["COMMAND"]
 
@@ -20,7 +20,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require_output(options.output, "a problem", JSON, [options.plan, *options.timelines])
-    found = weft.fit(options.plan, *options.timelines)
+    found = api.fit(options.plan, *options.timelines)
     if options.output:
         kept(found.save, options.output, "the problem")
     show(found, options.json)

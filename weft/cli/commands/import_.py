@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-import weft
-from weft.cli.commands.arguments import micro_batches
-from weft.cli.commands.command import GOOD, NO, Command
-from weft.cli.commands.output import JSON, require_output, save
-from weft.cli.commands.summary import summary
+from weft import api
+from weft.cli.lib.arguments import micro_batches
+from weft.cli.lib.command import GOOD, NO, Command
+from weft.cli.lib.output import JSON, require_output, save
+from weft.cli.lib.summary import summary
 
 __all__ = ["COMMAND"]
 
@@ -26,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
     from weft.solver.judge.validate import violations
 
     require_output(options.output, "a schedule", JSON, [options.file, options.problem])
-    schedule = weft.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)
+    schedule = api.import_schedule(options.file, problem=options.problem, micro_batches=options.micro_batches)
     save(schedule, options.output)
     print(summary(schedule))
     faults = violations(schedule)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-import weft
-from weft.cli.commands.arguments import add_search, add_spec, count
-from weft.cli.commands.command import GOOD, SPEC, Command
-from weft.cli.commands.output import kept, require_output, show, told
+from weft import api
+from weft.cli.lib.arguments import add_search, add_spec, count, search_options
+from weft.cli.lib.command import GOOD, SPEC, Command
+from weft.cli.lib.output import kept, require_output, show, told
 
 __all__ = ["COMMAND"]
 
@@ -25,18 +25,15 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.app.latency.result import OUTPUTS
-    from weft.cli.progress import Waiting
+    from weft.app.latency.serving import OUTPUTS
+    from weft.cli.lib.progress import PointLines, Waiting
 
     for output in options.output or ():
         require_output(output, "a latency", OUTPUTS, [options.spec])
     with Waiting(quiet=options.quiet) as waiting:
-        from weft.app.latency.search import PointLines
-
-        found = weft.latency(
+        found = api.latency(
             options.spec, throughput=options.throughput, period=options.period, points=options.points,
-            micro_batches=options.micro_batches, time_limit=options.time_limit, effort=options.effort,
-            seed=options.seed, workers=options.workers,
+            micro_batches=options.micro_batches, options=search_options(options),
             on_progress=told(waiting.before(PointLines(quiet=options.quiet))))
     for output in options.output or ():
         kept(found.save, output, "the result")

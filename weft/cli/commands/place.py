@@ -6,10 +6,10 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-import weft
-from weft.cli.commands.arguments import add_search, share
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, kept, require_output, show, told
+from weft import api
+from weft.cli.lib.arguments import add_search, search_options, share
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, kept, require_output, show, told
 
 if TYPE_CHECKING:
     from weft.solver.problem import Problem
@@ -46,8 +46,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from weft.app.place.place import StepLines, blocks_of, placement_text
-    from weft.cli.progress import Waiting
+    from weft.app.place.place import blocks_of, placement_text
+    from weft.cli.lib.progress import StepLines, Waiting
     from weft.solver.placement.dag.stage_dag import GraphPlacement
     from weft.solver.placement.problem import PlacementError
 
@@ -58,13 +58,12 @@ def _run(options: argparse.Namespace) -> int:
                              "--stage-graph or --memory")
     _require_outputs(options)
     with Waiting(quiet=options.quiet) as waiting:
-        found = weft.place(options.graph, devices=options.devices, recompute=options.recompute,
-                           latency=options.latency, stage_graph=options.stage_graph, slack=options.slack,
-                           replicate=options.replicate, whole_layers=not options.operators,
-                           time_limit=options.time_limit, effort=options.effort, seed=options.seed,
-                           workers=options.workers, on_step=told(
-                               waiting.before(StepLines(quiet=options.quiet)),
-                               lambda step: step.objective < float("inf")))
+        found = api.place(options.graph, devices=options.devices, recompute=options.recompute,
+                          latency=options.latency, stage_graph=options.stage_graph, slack=options.slack,
+                          replicate=options.replicate, whole_layers=not options.operators,
+                          options=search_options(options), on_step=told(
+                              waiting.before(StepLines(quiet=options.quiet)),
+                              lambda step: step.objective < float("inf")))
     answer, blocks = found.to_json(), None
     if options.problem:
         assert isinstance(found, GraphPlacement)
@@ -78,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
 def _likeness(path: str) -> float:
     """How far a model may be from the spec at ``path``: not at all from a graph that was captured."""
     from weft.models.candidates.build import LIKENESS
-    from weft.models.spec.sections import GraphModel
+    from weft.models.spec.model_sections import GraphModel
     from weft.models.spec.spec import load_spec
 
     return 0.0 if isinstance(load_spec(path).model, GraphModel) else LIKENESS
@@ -98,7 +97,7 @@ def _run_memory(options: argparse.Namespace) -> int:
     if not options.graph.endswith((".yaml", ".yml")):
         raise PlacementError(f"{options.graph}: --memory is for model specs (.yaml)")
     _require_outputs(options)
-    found = weft.place_memory(options.graph, time_limit=options.time_limit)
+    found = api.place_memory(options.graph, time_limit=options.time_limit)
     _write(options, found.to_json(), with_static(found.candidates[0]))
     show(found, options.json, width=180)
     _tell_written(options)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
-from weft.cli.commands.arguments import add_allowed, add_schedule
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, require_output, require_torch
+from weft import api
+from weft.cli.lib.arguments import add_allowed, add_schedule
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -27,8 +27,8 @@ def _run(options: argparse.Namespace) -> int:
         require_torch("plan --stages")
     elif options.allow_unsplit or options.allow_other_model:
         raise ValueError("plan: --allow-unsplit and --allow-other-model are about stages: they need --stages")
-    plan = weft.plan(options.schedule, options.output, options.stages, allow_unsplit=options.allow_unsplit,
-                     allow_other_model=options.allow_other_model)
+    plan = api.plan(options.schedule, options.output, options.stages, allow_unsplit=options.allow_unsplit,
+                    allow_other_model=options.allow_other_model)
     if options.output:
         print(f"written to {options.output}")
     else:

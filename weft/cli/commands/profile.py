@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
-from weft.cli.commands.arguments import byte_size, count, natural, workers
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, kept, require_output, require_torch
+from weft import api
+from weft.cli.lib.arguments import byte_size, count, natural, workers
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, kept, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -42,7 +42,8 @@ def _run(options: argparse.Namespace) -> int:
         return _run_stages(options)
     if options.problem is not None:
         raise ValueError("profile: --problem needs --stages; operators are not yet cut into stages")
-    from weft.app.profile import OperatorLine, profile_operators
+    from weft.app.profile.operators import profile_operators
+    from weft.cli.lib.progress import OperatorLine
     from weft.models.times.measured_times import save_times, times_to_json
 
     with OperatorLine(quiet=options.quiet) as progress:
@@ -56,12 +57,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _run_stages(options: argparse.Namespace) -> int:
-    from weft.app.profile import stage_lines
+    from weft.app.profile.stages import stage_lines
     from weft.runtime.measure.stage_costs import measured_problem, save_stage_costs, stage_costs_to_json
     from weft.solver.io.files import save_problem
 
-    measured = weft.profile_stages(options.stages, repeats=options.repeats, device=options.device,
-                                   ranks=options.ranks)
+    measured = api.profile_stages(options.stages, repeats=options.repeats, device=options.device,
+                                  ranks=options.ranks)
     if options.output:
         kept(lambda name: save_stage_costs(measured, name), options.output, "the figures")
     print(json.dumps(stage_costs_to_json(measured)) if options.json else "\n".join(stage_lines(measured)))
@@ -87,7 +88,7 @@ COMMAND = Command(
         "MODEL is what torch.export.save wrote: each distinct operator of it is run alone on random tensors, never "
         "the model. One that would not fit is skipped and its time filled in; the result says of each figure whether "
         "it was measured, interpolated or modelled.",
-        "--stages names a function without arguments that gives a weft.runtime.interface.training.Training with all "
+        "--stages names a function without arguments that gives a weft.runtime.Training with all "
         "stages of a chain, or of a graph (weft.profile_stages in Python): each is run alone as `weft replay` runs "
         "it. Told are the time and the memory of its forward, its backward, and of the backward's two halves. "
         "--problem writes what to solve (these durations, this memory, one stage a device). Ranks that share a "

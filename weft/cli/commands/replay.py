@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
-from weft.cli.commands.arguments import add_allowed, count, positive
-from weft.cli.commands.command import GOOD, Command
-from weft.cli.commands.output import JSON, require_output, require_torch
+from weft import api
+from weft.cli.lib.arguments import add_allowed, count, positive
+from weft.cli.lib.command import GOOD, Command
+from weft.cli.lib.output import JSON, require_output, require_torch
 
 __all__ = ["COMMAND"]
 
@@ -53,12 +53,12 @@ def _run(options: argparse.Namespace) -> int:
         return _run_alone(options)
     if options.device is not None or options.json:
         raise ValueError("--device and --json of replay are for --rank-alone")
-    found = weft.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
-                        timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
-                        reserve=options.reserve, checkpoint=options.checkpoint,
-                        checkpoint_every=options.checkpoint_every, resume=options.resume, unchecked=options.unchecked,
-                        replicas=options.replicas, paced=options.paced, allow_unsplit=options.allow_unsplit,
-                        allow_other_model=options.allow_other_model)
+    found = api.replay(options.plan, emulate=options.emulate, stages=options.stages, timeout=options.timeout,
+                       timeline_path=options.timeline, time_scale=options.time_scale, transport=options.transport,
+                       reserve=options.reserve, checkpoint=options.checkpoint,
+                       checkpoint_every=options.checkpoint_every, resume=options.resume, unchecked=options.unchecked,
+                       replicas=options.replicas, paced=options.paced, allow_unsplit=options.allow_unsplit,
+                       allow_other_model=options.allow_other_model)
     if found is not None:  # rank 0 has the whole picture
         print(found)
     return GOOD
@@ -76,8 +76,8 @@ def _run_alone(options: argparse.Namespace) -> int:
         if given:
             raise ValueError(f"{option} is for ranks that run together; --rank-alone runs each by itself")
     ranks = None if options.rank_alone == "all" else [int(options.rank_alone)]
-    found = weft.replay_alone(options.plan, ranks, stages=options.stages, device=options.device,
-                              allow_unsplit=options.allow_unsplit, allow_other_model=options.allow_other_model)
+    found = api.replay_alone(options.plan, ranks, stages=options.stages, device=options.device,
+                             allow_unsplit=options.allow_unsplit, allow_other_model=options.allow_other_model)
     print(json.dumps(found.to_json()) if options.json else found)
     return GOOD
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
-from weft.cli.commands.command import GOOD, Command
+from weft import api
+from weft.cli.lib.command import GOOD, Command
 
 __all__ = ["COMMAND"]
 
 
 def _arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("of", nargs="?", choices=weft.SCHEMAS, default="spec",
+    command.add_argument("of", nargs="?", choices=api.SCHEMAS, default="spec",
                          help="which file: a model spec (the default), a block problem, a schedule, or what weft "
                          "place writes")
 
 
 def _run(options: argparse.Namespace) -> int:
-    print(json.dumps(weft.schema(options.of), indent=1))
+    print(json.dumps(api.schema(options.of), indent=1))
     return GOOD
 
 

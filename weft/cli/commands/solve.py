@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-import weft
-from weft.cli.commands.arguments import add_search, add_spec
-from weft.cli.commands.command import GOOD, SPEC, Command
-from weft.cli.commands.output import JSON, require_output, save, search
-from weft.cli.commands.summary import summary
+from weft import api
+from weft.cli.lib.arguments import add_search, add_spec
+from weft.cli.lib.command import GOOD, SPEC, Command
+from weft.cli.lib.output import JSON, require_output, save, search
+from weft.cli.lib.summary import summary
 
 __all__ = ["COMMAND"]
 
@@ -22,7 +22,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require_output(options.output, "a schedule", JSON, [options.spec])
-    schedule = search(weft.solve, options.spec, options, micro_batches=options.micro_batches)
+    schedule = search(api.solve, options.spec, options, micro_batches=options.micro_batches)
     if options.output is not None:
         save(schedule, options.output)
     if options.json:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 
-import weft
-from weft.cli.commands.arguments import add_repeatable, counts, positive, texts, workers
-from weft.cli.commands.command import GOOD, INTERRUPTED, SPEC, Command
-from weft.cli.commands.output import kept, require_output, show, told
+from weft import api
+from weft.cli.lib.arguments import add_repeatable, counts, positive, texts, workers
+from weft.cli.lib.command import GOOD, INTERRUPTED, SPEC, Command
+from weft.cli.lib.output import kept, require_output, show, told
 
 __all__ = ["COMMAND"]
 
@@ -41,16 +41,16 @@ def _arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from weft.app.sweep.dask import dask_executor
     from weft.app.sweep.result import OUTPUTS
-    from weft.app.sweep.run import dask_executor
-    from weft.cli.progress import SweepLines, Waiting
+    from weft.cli.lib.progress import SweepLines, Waiting
 
     for output in options.output or ():
         require_output(output, "a sweep", OUTPUTS, [options.spec])
     with contextlib.ExitStack() as stack:
         waiting = stack.enter_context(Waiting(quiet=options.quiet))
         executor = stack.enter_context(dask_executor(options.dask)) if options.dask else None
-        found = weft.sweep(
+        found = api.sweep(
             options.spec, memory=options.memory, micro_batches=options.micro_batches,
             micro_batch_sizes=options.micro_batch_size, recompute=options.recompute, shapes=options.shapes,
             chunks=options.chunks, executor=executor, workers=options.workers, cache=options.cache,

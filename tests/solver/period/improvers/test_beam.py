@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from tests.support.builders import chain, judged, pipeline, v
 from tests.support.strategies import problems
-from weft.models.zoo.shapes import shape
+from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.solve import Budget
-from weft.solver.period.improvers.beam import AtPeriod, Beam, improve_by_beam, suits_beam
+from weft.solver.period.improvers.beam import AtPeriod, Partial, improve_by_beam, suits_beam
 from weft.solver.period.improvers.beam_expansion import EARLY, FREE, LATE, fits, place
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
@@ -28,7 +28,7 @@ def beam(instance: TickProblem, period: int, width: int = 20, seed: int = 0) -> 
     lags, devices = closure(instance, period), range(len(instance.capacity))
     if lags is None:
         return None
-    return Beam(AtPeriod.of(instance, period, lags), devices, width, np.random.default_rng(seed)).run(Budget())
+    return Partial(AtPeriod.of(instance, period, lags), devices, width, np.random.default_rng(seed)).run(Budget())
 
 
 @pytest.mark.parametrize("memory", [2, 4, 8])

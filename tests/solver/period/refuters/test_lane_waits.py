@@ -14,24 +14,26 @@ from hypothesis import strategies as st
 from tests.oracles.brute import least_whole_period
 from tests.support.builders import chain, loop, pipeline, tight_v, uneven, v, waves
 from weft.solver.cpsat.solve import Budget
+from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.refuters.lane_wait_dp import LanePatterns
-from weft.solver.period.refuters.lane_waits import LaneBound
-from weft.solver.period.refuters.lane_weights import Lanes
+from weft.solver.period.refuters.lane_waits import LaneWaits
+from weft.solver.period.refuters.lane_weights import LaneWeights
 from weft.solver.period.search import find_period
 from weft.solver.period.structure.device_order import both_ways
-from weft.solver.period.structure.lanes import Tracks
+from weft.solver.period.structure.lanes import Lanes
+from weft.solver.period.technique import Allowance, Task
 from weft.solver.problem import Dependency, Device, Problem
 from weft.solver.relations.min_dist import closure, closure_bound
 from weft.solver.ticks import TickProblem
 
 
-def lanes_of(problem: Problem, held: int = 1) -> Lanes | None:
+def lanes_of(problem: Problem, held: int = 1) -> LaneWeights | None:
     instance = TickProblem.of(problem)
     lags = closure(instance, sum(instance.durations) + sum(arc.lag for arc in instance.arcs))
     assert lags is not None
-    tracks = Tracks.of(instance, both_ways(instance)[0])
-    return None if tracks is None else Lanes.of(tracks, held, lags)
+    lanes = Lanes.of(instance, both_ways(instance)[0])
+    return None if lanes is None else LaneWeights.of(lanes, held, lags)
 
 
 def names(problem: Problem, row: tuple[int, ...]) -> list[str]:
@@ -136,16 +138,17 @@ def test_amounts_that_differ_and_are_large() -> None:
         assert shares[1] <= shares[0] <= 1 and shares[2] == inf
 
 
-def test_waits_refute_what_the_closure_does_not() -> None:
+def test_waits_refute_what_least_distances_do_not() -> None:
     """A V of two chunks with memory for four activations on each of eight devices."""
     instance = TickProblem.of(tight_v())
     start = one_at_a_time(instance)
     search = find_period(instance, start, Budget(), deterministic=30.0)
     assert search.proven
-    lanes = LaneBound.of(instance, ceil(start.period))
+    lanes = LaneWaits.of(Bracket(instance, Fraction(instance.heaviest_load), start), Task(instance.heaviest_load))
     assert lanes is not None
-    by_closure = closure_bound(instance, ceil(start.period)) - 1
-    by_lanes = max(period for period in range(by_closure, ceil(search.best.period), 5)
-                   if period == by_closure or lanes.refutes(period, 48, Budget()))
-    assert by_lanes > 1.1 * by_closure
-    assert lanes.near and not lanes.refutes(ceil(search.best.period), 48, Budget())
+    time = Allowance(Budget(), inf, inf)
+    by_distances = closure_bound(instance, ceil(start.period)) - 1
+    by_lanes = max(period for period in range(by_distances, ceil(search.best.period), 5)
+                   if period == by_distances or lanes.refutes([period], time))
+    assert by_lanes > 1.1 * by_distances
+    assert lanes.near and not lanes.refutes([ceil(search.best.period)], time)

@@ -10,8 +10,8 @@ import pytest
 
 import weft
 from tests.support.builders import chain, loop, pipeline, together_spec
-from weft.app.latency.result import Serving, parse_period, parse_throughput
-from weft.app.solve import case_of
+from weft.app.latency.serving import Serving, parse_period, parse_throughput
+from weft.app.lib.case import case_of
 from weft.cli.main import main
 from weft.models.spec.spec import parse_spec
 from weft.solver.io.files import load_schedule, save_problem

@@ -10,8 +10,8 @@ import pytest
 import weft
 from tests.support.builders import chain, pipeline
 from tests.support.paths import SPECS
+from weft.app.lib.case import case_of
 from weft.app.lib.coverage import NOTHING, Coverage
-from weft.app.solve import case_of
 from weft.cli.main import main
 from weft.models.spec.spec import load_spec
 from weft.solver.io.files import load_schedule, save_problem

@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+import weft
 from tests.support.builders import chain, pipeline
+from tests.support.sweeps import EFFORT, uniform
+from weft.app.lib.case import Case, case_of
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import Case, case_of
 from weft.app.sweep import cache as cache_module
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.task import Solved, solve_point
@@ -151,3 +153,10 @@ def test_the_default_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/ignored")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_folder() == tmp_path / ".cache" / "weft"
+
+
+@pytest.mark.parametrize("none", [None, False])
+def test_none_is_no_cache(none: Literal[False] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert weft.sweep(uniform(), micro_batches=[2], workers=1, effort=EFFORT, cache=none).cached == 0
+    assert list(tmp_path.iterdir()) == []

@@ -16,18 +16,19 @@ from hypothesis import strategies as st
 import weft
 from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec, v
 from tests.support.sweeps import EFFORT, sweep, uniform
-from weft.app.solve import case_of
+from weft.app.lib.case import case_of
 from weft.app.sweep.points import Axes, variants_of
 from weft.app.sweep.refine import tightened
-from weft.app.sweep.result import non_dominated, peak_of
+from weft.app.sweep.result import peak_of
 from weft.cli.main import main
-from weft.figures.front import front_chart
 from weft.figures.marks import specification
+from weft.figures.memory_front import front_chart
 from weft.figures.style import text_width
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.baselines import baseline
 from weft.solver.judge.validate import violations
 from weft.solver.step.search import Infeasible
+from weft.text.pareto import non_dominated
 from weft.text.units import memory_text
 
 SPEC = (TINY_SPEC.replace("micro_batch_size: 1", "micro_batch_size: 2")

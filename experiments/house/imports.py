@@ -1,0 +1,99 @@
+"""Who imports whom, read from the source: files of the four rooms ``weft``, ``runtime``, ``models`` and ``solver``.
+
+Both layouts are understood: today's, where everything is imported as ``weft.*`` and the folders of three rooms stand
+at the top of the repository, and the one before, where these were packages of their own. Imports inside functions
+count, those for types alone (``if TYPE_CHECKING``) do not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import networkx as nx
+
+__all__ = ["ROOMS", "Sources"]
+
+#: The folders at the top of the repository that are weft, from the front door down.
+ROOMS = ("weft", "runtime", "models", "solver")
+
+
+class Sources:
+    """The Python files of the repository at ``root``, by the name that they are imported by."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.prefix = "weft." if (root / "weft" / "solver").exists() else ""
+        self.files = {self._module(path): path for room in ROOMS for path in sorted((root / room).rglob("*.py"))
+                      if not any(folder.is_symlink() for folder in path.parents)}
+
+    def _module(self, path: Path) -> str:
+        parts = list(path.relative_to(self.root).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        return ".".join(parts) if parts[0] == "weft" else self.prefix + ".".join(parts)
+
+    @cached_property
+    def trees(self) -> dict[str, ast.Module]:
+        """Every file, parsed."""
+        return {module: ast.parse(path.read_text(encoding="utf-8")) for module, path in self.files.items()}
+
+    def folder(self, module: str) -> str:
+        """The folder of a module, from the root of the repository."""
+        return self.files[module].parent.relative_to(self.root).as_posix()
+
+    def room(self, module: str) -> str:
+        """The room of a module: its folder, or the one above for the parts of a room (``solver/period``)."""
+        return "/".join(self.folder(module).split("/")[:2])
+
+    def imports(self, module: str) -> Iterator[str]:
+        """The modules of weft that ``module`` imports."""
+        for name in imported(self.trees[module]):
+            found = name if name in self.files else name.rpartition(".")[0]
+            if found in self.files and found != module:
+                yield found
+
+    @cached_property
+    def graph(self) -> nx.DiGraph[str]:
+        """An edge from each file to each that it imports."""
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(self.files)
+        graph.add_edges_from((module, other) for module in self.files for other in self.imports(module))
+        return graph
+
+    @property
+    def entrances(self) -> set[str]:
+        """The modules that only give the rooms' public names, or start the command line; what these import is above
+        them, and no arrow between rooms."""
+        return {"weft.__main__", *(self.prefix + room for room in ROOMS[1:])}
+
+    def between(self, level: int) -> nx.DiGraph[str]:
+        """The same between folders of at most ``level`` names, where these differ, without the entrances."""
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        place = {module: "/".join(self.folder(module).split("/")[:level]) for module in self.files
+                 if module not in self.entrances}
+        graph.add_nodes_from(place.values())
+        graph.add_edges_from((place[one], place[other]) for one, other in self.graph.edges
+                             if one in place and other in place and place[one] != place[other])
+        return graph
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Every dotted name that the statements of ``tree`` import: of ``from a import b`` both ``a.b`` and, as what stands
+    before the last dot, ``a``."""
+    types_only = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and _is_for_types(node.test)
+                  for statement in node.body for inner in ast.walk(statement)}
+    for node in ast.walk(tree):
+        if id(node) in types_only:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _is_for_types(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING")

@@ -1,0 +1,243 @@
+"""The dynamic program behind :mod:`weft.models.candidates.stage_split`.
+
+The dynamic program goes over the GPUs. A state is what is still to be placed: the layers from one cut on (one stage a
+GPU), or the layers between two cuts (two stages a GPU, where GPU s takes the next piece of the first half and the
+piece of the second half that goes with it). A limit on load and shortfall prunes it: stages that exceed it are cut
+short, since load and need only grow with a stage, and so are states whose remaining layers exceed what the remaining
+GPUs can do within the limit. The limit starts at a lower bound and grows until it admits a split; the best within it
+is then the best of all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, count
+from typing import NamedTuple, TypeAlias
+
+from weft.models.candidates.stages import Backward, MemoryRule, Shape, Stages, peak_bytes, stage_device, static_bytes
+from weft.models.layers.costs import LayerCost
+from weft.solver.control.clock import checkpoint
+
+__all__ = ["Intervals", "SplitSearch"]
+
+_State: TypeAlias = tuple[int, int]
+#: The stages of one GPU: first layer and end of each.
+Intervals: TypeAlias = tuple[tuple[int, int], ...]
+
+_UNLIMITED = 10**30
+#: By how much a limit grows when it admits no split.
+_GROWTH = 1.1
+#: After so many limits that admitted none, a run without a limit on the load tells whether any split fits.
+_DOUBT = 3
+
+
+class _Measure(NamedTuple):
+    """What a GPU's stages measure: their load and that of the larger one (nanoseconds), the shortfall (bytes)."""
+
+    load: int
+    stage: int
+    shortfall: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """The most that each field of a :class:`_Measure` may be."""
+
+    load: int
+    stage: int
+    shortfall: int
+
+
+class SplitSearch:
+    """The dynamic program for one shape, one set of layers and one set of GPUs."""
+
+    def __init__(self, shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int], in_flight: Sequence[int],
+                 rule: MemoryRule, borders: Sequence[int]) -> None:
+        backward, bytes_per_parameter = rule.backward, rule.bytes_per_parameter
+        capacity = tuple(amount - rule.reserve for amount in memory)
+        self.shape: Shape = shape
+        self.borders = borders
+        self.stages = Stages(layers)
+        self.capacity = capacity
+        self.in_flight = [[count for count, device in zip(in_flight, stage_device(shape, len(capacity)), strict=True)
+                           if device == s] for s in range(len(capacity))]
+        self.rule = rule
+        self.gpus = len(capacity)
+        self._singles = [self.stages.stage(i, i + 1) for i in range(len(layers))]
+        needs = [static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
+                 - _shared(layer, bytes_per_parameter, backward)  # another layer of the stage may count it
+                 for layer, one in zip(layers, self._singles, strict=True)]
+        # Whichever stage has a layer holds all that the layer needs, shared or not.
+        self.largest = max(static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
+                           for one in self._singles)
+        self.load_before = list(accumulate((one.load for one in self._singles), initial=0))
+        self.need_before = list(accumulate(needs, initial=0))
+        self.capacity_behind = [sum(capacity[s + 1:]) for s in range(self.gpus)]
+        self._shortfalls: dict[tuple[int, Intervals], int] = {}
+
+    # -- the questions -------------------------------------------------------------------------------------------
+
+    def best(self, least_load: int) -> tuple[Intervals, ...] | None:
+        """The stages of each GPU in the best split that fits, ``None`` if none does; none has a smaller bottleneck than
+        ``least_load`` nanoseconds."""
+        limits = self._least_load(least_load) if self.largest <= max(self.capacity) else None
+        if limits is None:
+            return None
+        if self.shape != "chain":  # one stage a GPU: its load is the GPU's
+            found = self.run("stage", limits)
+            assert found is not None  # the split with the least load is within these limits
+            limits = replace(limits, stage=found[0])
+        found = self.run("shortfall", limits)
+        assert found is not None  # and so here
+        return found[1]
+
+    def _least_load(self, known: int) -> _Limits | None:
+        """The limits within which only splits of the least load are that fit, ``None`` if none does."""
+        total = self.load_before[-1]
+        heaviest = max(layer.load for layer in self._singles)
+        limit = max(-(-total // self.gpus), heaviest, known)
+        for tries in count():
+            limits = _Limits(min(limit, total), _UNLIMITED, 0)
+            found = self.run("load", limits)
+            if found is not None:
+                return replace(limits, load=found[0])
+            if limit >= total or (tries == _DOUBT and self.run("shortfall", _Limits(total, _UNLIMITED, 0)) is None):
+                return None
+            limit = int(limit * _GROWTH) + 1
+        raise AssertionError("a limit that grows reaches the total")
+
+    def least_shortfall(self) -> tuple[Intervals, ...]:
+        """The split whose largest shortfall is least, whatever its load."""
+        step = self.need_before[-1] // self.gpus // 16 + 1
+        limit = -(-(self.need_before[-1] - sum(self.capacity)) // self.gpus)
+        while True:
+            found = self.run("shortfall", _Limits(_UNLIMITED, _UNLIMITED, limit))
+            if found is not None:
+                return found[1]
+            limit, step = limit + step, int(step * _GROWTH) + 1
+
+    # -- the dynamic program -------------------------------------------------------------------------------------
+
+    def run(self, goal: str, limits: _Limits) -> tuple[int, tuple[Intervals, ...]] | None:
+        """The least value of the largest ``goal`` (a field of :class:`_Measure`) of any GPU within the limits, and each
+        GPU's stages; ``None`` if no split is within the limits."""
+        count = len(self.stages.layers)
+        # The loop's second half starts at one of these layers; the other shapes have no such cut to guess.
+        halves = range(self.gpus, count - self.gpus + 1) if self.shape == "loop" else (count,)
+        best: tuple[int, tuple[Intervals, ...]] | None = None
+        for half in halves:
+            found = self._run(goal, half, limits)
+            if found is not None:
+                best, limits = found, replace(limits, **{goal: found[0] - 1})
+        return best
+
+    def _run(self, goal: str, half: int, limits: _Limits) -> tuple[int, tuple[Intervals, ...]] | None:
+        states: dict[_State, int] = {(0, half): -_UNLIMITED}
+        steps: list[dict[_State, tuple[_State, Intervals]]] = []
+        for s in range(self.gpus):
+            following: dict[_State, int] = {}
+            step: dict[_State, tuple[_State, Intervals]] = {}
+            for state, value in states.items():
+                for target, intervals, measure in self._moves(s, state, half, limits):
+                    reached = max(value, getattr(measure, goal))
+                    if target not in following or reached < following[target]:
+                        following[target] = reached
+                        step[target] = state, intervals
+            states = following
+            steps.append(step)
+        if not states:
+            return None
+        state = min(states, key=lambda final: (states[final], final))
+        value, found = states[state], []
+        for step in reversed(steps):
+            state, intervals = step[state]
+            found.append(intervals)
+        return value, tuple(reversed(found))
+
+    def _moves(self, s: int, state: _State, half: int,
+               limits: _Limits) -> Iterator[tuple[_State, Intervals, _Measure]]:
+        """What GPU ``s`` may take next within the limits: the state behind it, its stages and what they measure."""
+        checkpoint()
+        start = state[0]
+        behind = self.gpus - 1 - s
+        least = self._remaining(self.load_before, state, half) - behind * limits.load  # those behind cannot carry that
+        # What the GPUs behind could carry if the rest were divisible at will.
+        most_load, most_need = behind * limits.load, self.capacity_behind[s] + behind * limits.shortfall
+        for first_end in self._first_ends(state, half, behind):
+            first_load = self.load_before[first_end] - self.load_before[start]
+            if first_load > min(limits.load, limits.stage) or (self.borders and self._crosses(start, first_end)):
+                break
+            for target, second in self._seconds(state, first_end, half, behind, least - first_load):
+                second_load = 0 if second is None else self.load_before[second[1]] - self.load_before[second[0]]
+                if first_load + second_load > limits.load or second_load > limits.stage:
+                    break
+                if second is not None and self.borders and self._crosses(*second):
+                    break
+                if (self._remaining(self.need_before, target, half) > most_need
+                        or self._remaining(self.load_before, target, half) > most_load):
+                    continue
+                intervals = ((start, first_end),) if second is None else ((start, first_end), second)
+                shortfall = self.shortfall(s, intervals)
+                if shortfall > limits.shortfall:
+                    break
+                yield target, intervals, _Measure(first_load + second_load, max(first_load, second_load), shortfall)
+
+    def _first_ends(self, state: _State, half: int, behind: int) -> range:
+        """Ends of the next GPU's first stage, the nearest first."""
+        start, other = state
+        if self.shape == "v":
+            return range(start + 1, other - 2 * behind)
+        return range(half, half + 1) if behind == 0 else range(start + 1, half - behind + 1)
+
+    def _seconds(self, state: _State, first_end: int, half: int, behind: int,
+                 least: int) -> Iterator[tuple[_State, tuple[int, int] | None]]:
+        """The second stages that go with a first one, the smallest first, from a load of ``least`` on."""
+        other = state[1]
+        if self.shape == "chain":
+            yield (first_end, half), None
+        elif self.shape == "v":
+            begin = min(other - 1, bisect_right(self.load_before, self.load_before[other] - least) - 1)
+            starts = (first_end,) if behind == 0 else range(begin, first_end + 2 * behind - 1, -1)
+            for second_start in starts:
+                yield (first_end, second_start), (second_start, other)
+        else:
+            count = len(self.stages.layers)
+            begin = max(other + 1, bisect_left(self.load_before, self.load_before[other] + least))
+            ends = (count,) if behind == 0 else range(begin, count - behind + 1)
+            for second_end in ends:
+                yield (first_end, second_end), (other, second_end)
+
+    def _crosses(self, first: int, last: int) -> bool:
+        """Whether a border is inside the stage of layers ``first`` to ``last - 1``."""
+        return bool(self.borders) and bisect_right(self.borders, first) < bisect_left(self.borders, last)
+
+    def _remaining(self, before: Sequence[int], state: _State, half: int) -> int:
+        """What the layers still to be placed come to, by the sums ``before`` each layer."""
+        start, other = state
+        if self.shape == "loop":
+            return before[half] - before[start] + before[-1] - before[other]
+        return before[other] - before[start]
+
+    # -- one GPU -------------------------------------------------------------------------------------------------
+
+    def load(self, intervals: Intervals) -> int:
+        """Nanoseconds of work for one micro-batch of a GPU with these stages."""
+        return sum(self.load_before[last] - self.load_before[first] for first, last in intervals)
+
+    def shortfall(self, s: int, intervals: Intervals) -> int:
+        """What GPU ``s`` lacks with these stages, in bytes; negative: what it has to spare."""
+        key = (s, intervals)
+        if key not in self._shortfalls:
+            stages = [self.stages.stage(first, last) for first, last in intervals]
+            self._shortfalls[key] = static_bytes(stages, self.rule.bytes_per_parameter) + peak_bytes(
+                stages, self.in_flight[s], self.rule.backward) - self.capacity[s]
+        return self._shortfalls[key]
+
+
+def _shared(layer: LayerCost, bytes_per_parameter: int, backward: Backward) -> int:
+    """What a layer needs that a stage may have already, in bytes."""
+    activations = 0 if backward == "none" else sum(size for _, size in layer.shared_activations)
+    gradients = sum(size for _, size in layer.held_gradients)
+    return activations + gradients + bytes_per_parameter * sum(count for _, count in layer.shared_parameters)

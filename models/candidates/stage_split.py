@@ -1,0 +1,124 @@
+"""Cutting a chain of layers into stages: the exact best contiguous split under each GPU's memory.
+
+Best means, in this order: the least bottleneck (the largest load, forward and backward, of any GPU); then, with two
+stages a GPU, the least load of the largest stage (among splits of equal bottleneck are such with a single layer in
+each first stage, and all depth gained by two stages lost); then the least shortfall (the largest of any GPU's memory
+need minus its memory), which on equal GPUs is the least peak memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from weft.models.candidates.split_search import Intervals, SplitSearch
+from weft.models.candidates.stages import MemoryRule, Shape, StageCost, stage_device
+from weft.models.layers.costs import LayerCost
+from weft.models.spec.quantities import format_bytes
+from weft.solver.control.clock import OutOfTime
+
+__all__ = ["NoSplit", "StageSplit", "split_layers"]
+
+
+_DEFAULT_RULE = MemoryRule()
+
+
+class NoSplit(ValueError):
+    """No split fits into memory.
+
+    What is missing is searched for on first use of ``str()`` or of one of these: ``device`` lacks ``missing`` bytes
+    in the split that comes closest; ``least`` bytes on that GPU, and as many more on every other one, is the least
+    memory with which a split exists. The text leaves that out where time is over before it is found, and they raise
+    :class:`~weft.solver.control.clock.OutOfTime` then. ``besides``: what the text says further.
+    """
+
+    def __init__(self, search: SplitSearch, memory: Sequence[int]) -> None:
+        super().__init__()
+        self._search = search
+        self._memory = tuple(memory)
+        self.besides = ""
+
+    @cached_property
+    def _closest(self) -> tuple[int, int]:
+        """The GPU that lacks most in the split that comes closest, and how much."""
+        lacking = [self._search.shortfall(s, own) for s, own in enumerate(self._search.least_shortfall())]
+        return lacking.index(max(lacking)), max(lacking)
+
+    @property
+    def device(self) -> int:
+        return self._closest[0]
+
+    @property
+    def missing(self) -> int:
+        return self._closest[1]
+
+    @property
+    def least(self) -> int:
+        return self._memory[self.device] + self.missing
+
+    def __str__(self) -> str:
+        what = (f"no split of {len(self._search.stages.layers)} layers onto {len(self._memory)} GPUs "
+                f"({self._search.shape}) fits")
+        try:
+            device, missing = self._closest
+        except OutOfTime:
+            return f"{what}; how much memory is missing was not found within the time limit{self.besides}"
+        needs = ("the least memory per GPU with which a split exists is" if len(set(self._memory)) == 1 else
+                 "a split exists if every GPU has that much more, this one")
+        return (f"{what}: gpu{device} with its {format_bytes(self._memory[device])} lacks {format_bytes(missing)}; "
+                f"{needs} {format_bytes(self.least)}{self.besides}")
+
+
+@dataclass(frozen=True, slots=True)
+class StageSplit:
+    """Stage s is layers ``cuts[s]`` to ``cuts[s + 1] - 1`` and runs on GPU ``devices[s]``.
+
+    Per GPU: ``loads`` in seconds for one micro-batch, ``memory`` in bytes, weights and their state included.
+    """
+
+    shape: Shape
+    stages: tuple[StageCost, ...]
+    devices: tuple[int, ...]
+    loads: tuple[float, ...]
+    memory: tuple[int, ...]
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The first layer of every stage, and the number of layers."""
+        return (*(stage.first for stage in self.stages), self.stages[-1].last)
+
+
+def split_layers(shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int],
+                 in_flight: Sequence[int] | None = None, rule: MemoryRule = _DEFAULT_RULE, *,
+                 borders: Iterable[int] = (), least_load: float = 0.0) -> StageSplit:
+    """The best split of ``layers`` in ``shape`` onto GPUs with ``memory`` bytes each.
+
+    ``in_flight``: micro-batches of each stage that hold activations at once; by default 1, the least that any schedule
+    needs. ``rule``: what stages need of a GPU's memory. ``borders``: layers before which a stage must begin.
+    ``least_load``: seconds that the bottleneck is known to take at least, such as that of the best split under more
+    memory. Raises :class:`NoSplit` if none fits, and ``ValueError`` if there are fewer layers than stages or more
+    borders than ends of stages.
+    """
+    stage_count = len(stage_device(shape, len(memory)))
+    inner = sorted(border for border in set(borders) if 0 < border < len(layers))
+    if len(layers) < stage_count:
+        raise ValueError(f"{len(layers)} layers cannot fill {stage_count} stages")
+    if len(inner) >= stage_count:
+        raise ValueError(f"{stage_count} stages cannot end at all of {len(inner)} borders")
+    search = SplitSearch(shape, layers, memory, in_flight or (1,) * stage_count, rule, inner)
+    found = search.best(round(least_load * 1e9))
+    if found is None:
+        raise NoSplit(search, memory)
+    return _split_of(search, found)
+
+
+def _split_of(search: SplitSearch, stages_on: tuple[Intervals, ...]) -> StageSplit:
+    """The split in which GPU s holds the stages ``stages_on[s]``."""
+    intervals = sorted(interval for own in stages_on for interval in own)
+    return StageSplit(
+        search.shape,
+        tuple(search.stages.stage(first, last) for first, last in intervals),
+        stage_device(search.shape, search.gpus),
+        tuple(round(search.load(own) * 1e-9, 9) for own in stages_on),
+        tuple(search.shortfall(s, own) + search.capacity[s] for s, own in enumerate(stages_on)))

@@ -1,0 +1,50 @@
+"""Learned tables: embeddings of tokens and positions, and biases for attention scores."""
+
+from __future__ import annotations
+
+import math
+
+from weft.models.graph.operators import Parameter, Split, Tensor, Work
+from weft.models.zoo.lib.blocks import along_rows
+from weft.models.zoo.lib.builder import Builder, Passes, Saved
+
+__all__ = ["embedding", "relative_bias"]
+
+
+def embedding(b: Builder, ids: Tensor, entries: int, width: int, name: str, *,
+              positions: int | Parameter = 0, weight: Parameter | None = None, dropout: bool = False) -> Tensor:
+    """Rows of a table by number; ``ids`` is (batch, sequence).
+
+    ``positions``: so many learned positions are added (0: none), or those of another layer's table. ``weight``: another
+    layer's table, to share it.
+
+    Split by vocabulary every device looks up the rows it holds, and the terms are added up; the gradient of the table
+    is dense, as frameworks make it.
+    """
+    table = weight or b.parameter(f"{name}.weight", entries, width)
+    place = (positions,) if isinstance(positions, Parameter) else (
+        b.parameter(f"{name}.positions", positions, width),) if positions else ()
+    y = b.tensor(name, (*ids.shape, width))
+    names = frozenset(p.name for p in (table, *place))
+    mask = [b.tensor(f"{name}.mask", y.shape, "bool")] if dropout and b.dropout else []
+    last = len(y.shape) - 1
+    b.add("embedding", name, [ids], [y],
+          work=Passes(forward=Work(float(math.prod(y.shape)), ids.bytes + y.bytes, y.bytes),
+                      weight_grad=Work(float(math.prod(y.shape)), y.bytes + ids.bytes,
+                                       sum(p.bytes for p in (table, *place)) + y.bytes)),
+          parameters=(table, *place), saved=Saved([ids, *mask], deferred=[ids, *mask], internal=mask),
+          splits=[*along_rows(b, ids, y),
+                  Split("vocabulary", entries, {}, {y.name: "partial"}, frozenset({table.name})),
+                  Split("hidden", width, {}, {y.name: last}, names)])
+    return y
+
+
+def relative_bias(b: Builder, heads: int, shape: tuple[int, int], entries: int) -> Tensor:
+    """A bias for every head and every pair of positions, looked up in a learned table of ``entries``."""
+    y = b.tensor("relative_bias", (heads, *shape))
+    table = b.parameter("relative_bias.weight", entries, heads)
+    b.add("relative_bias", "relative_bias", [], [y],
+          work=Passes(forward=Work(0, table.bytes, y.bytes), weight_grad=Work(float(y.bytes), y.bytes, table.bytes)),
+          parameters=[table], saved=Saved(deferred=[]),
+          splits=[Split("heads", heads, {}, {y.name: 0}, frozenset({table.name}))])
+    return y

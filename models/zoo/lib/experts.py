@@ -1,0 +1,54 @@
+"""A mixture of experts in the place of a feed-forward part (Lepikhin et al., GShard, 2020; Fedus et al., Switch
+Transformer, 2021; Jiang et al., Mixtral, 2024).
+
+Tokens are moved into one buffer an expert, (experts, capacity, hidden), and back. Devices that hold some experts each
+cut that buffer by expert; devices that hold some sequences each produce it cut by capacity: going from one to the other
+is the all-to-all of expert parallelism.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.models.graph.operators import Split, Tensor
+from weft.models.zoo.lib.blocks import activation, linear, pointwise
+from weft.models.zoo.lib.builder import Builder, Passes, Saved
+
+__all__ = ["mixture_of_experts"]
+
+
+def mixture_of_experts(b: Builder, x: Tensor, experts: int, active: int, hidden: int, kind: str = "gelu", *,
+                       bias: bool = True, capacity_factor: float = 1.0) -> Tensor:
+    """Every token of ``x`` (batch, sequence, hidden) goes to ``active`` of ``experts`` feed-forward parts."""
+    tokens = math.prod(x.shape[:-1])
+    capacity = math.ceil(tokens * active / experts * capacity_factor)
+    gates = pointwise(b, "softmax", "experts.gates", [linear(b, x, experts, "experts.router", bias=False)], flops=5.0,
+                      keeps="output")
+    buffer = b.tensor("experts.dispatched", (experts, capacity, x.shape[-1]))
+    by_batch = {tensor.name: 0 for tensor in (x, gates)}
+    b.add("dispatch", "experts.dispatch", [x, gates], [buffer], saved=Saved([gates]),
+          splits=[Split("batch", x.shape[0], by_batch, {buffer.name: 1}),
+                  Split("experts", experts, {}, {buffer.name: 0})])
+    inner = 2 * hidden if kind in ("swiglu", "geglu") else hidden
+    up = _expert_linear(b, buffer, inner, "experts.up", bias)
+    down = _expert_linear(b, activation(b, up, kind, f"experts.{kind}"), x.shape[-1], "experts.down", bias)
+    y = b.tensor("experts.combined", x.shape)
+    b.add("combine", "experts.combine", [down, gates], [y], work=Passes(2.0 * active * math.prod(x.shape)),
+          saved=Saved([down, gates]),
+          splits=[Split("batch", x.shape[0], {down.name: 1, gates.name: 0}, {y.name: 0}),
+                  Split("experts", experts, {down.name: 0, gates.name: 2}, {y.name: "partial"})])
+    return y
+
+
+def _expert_linear(b: Builder, x: Tensor, out: int, name: str, bias: bool) -> Tensor:
+    """One linear layer an expert: ``x`` is (experts, capacity, in)."""
+    experts, capacity, width = x.shape
+    y = b.tensor(name, (experts, capacity, out))
+    matrix = b.parameter(f"{name}.weight", experts, out, width)
+    parameters = (matrix, *((b.parameter(f"{name}.bias", experts, out),) if bias else ()))
+    b.add("expert_linear", name, [x], [y], work=Passes(2.0 * experts * capacity * width * out), parameters=parameters,
+          saved=Saved([x], deferred=[x]),
+          splits=[b.along("experts", 0, [x], [y], parameters), b.along("capacity", 1, [x], [y]),
+                  Split("output", out, {}, {y.name: 2}, frozenset(p.name for p in parameters)),
+                  Split("input", width, {x.name: 2}, {y.name: "partial"}, frozenset({matrix.name}))])
+    return y

@@ -1,0 +1,129 @@
+"""Running a plan with the other ranks: emulated, or once for each batch of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weft.runtime.checkpoint.signature import SignatureError, require_signature
+from weft.runtime.execute.emulate import Emulation
+from weft.runtime.execute.executor import Executor, Worker
+from weft.runtime.execute.pacing import Paced
+from weft.runtime.interface.training import Training
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import Reduce
+from weft.runtime.plan.timeline import Measured
+from weft.runtime.ranks.health import require_finite
+from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.replay.options import seconds_in_unit
+from weft.runtime.replay.result import Replay, gather_replay
+from weft.runtime.train.agreement import Allowed, require_agreement
+from weft.runtime.train.reduction import Reduction
+from weft.runtime.train.worker import Stages
+
+if TYPE_CHECKING:
+    from weft.runtime.checkpoint.checkpoint import Checkpoints
+
+__all__ = ["Trainer", "run_emulated", "run_training"]
+
+
+def run_emulated(plan: Plan, session: Session, seconds_per_unit: float, paced: bool = False) -> Replay | None:
+    """Run ``plan`` once with emulated blocks; the result is on rank 0. ``paced``: no micro-batch begins before the plan
+    has it begin."""
+    session.watch.doing("learning how long a short sleep lasts")
+    executor = _executor(plan, session, Emulation(plan, seconds_per_unit, session.now),
+                         pace=seconds_per_unit if paced else None)
+    measured = executor.run()
+    executor.close()
+    return gather_replay(plan, session, seconds_per_unit, measured, paced=paced)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """What runs a training on one rank: the ``worker`` that computes, and the ``gradients`` that are summed."""
+
+    worker: Stages
+    gradients: Reduction
+
+    @classmethod
+    def of(cls, plan: Plan, session: Session, training: Training, allowed: Allowed | None) -> Trainer:
+        """That of rank ``session.rank``. All ranks must make theirs together.
+
+        Raises :class:`~weft.runtime.ranks.session.SessionError` for stages that are not those of the plan, unless that
+        is ``allowed`` (:mod:`weft.runtime.train.agreement`).
+        """
+        try:
+            require_signature(plan, training)
+        except SignatureError as error:
+            raise SessionError(str(error)) from None
+        worker = Stages(plan, session, training)
+        require_agreement(plan, session, training, allowed or Allowed())
+        return cls(worker, Reduction(plan, session, training, worker.folding))
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether there are gradients at all."""
+        return self.worker.graph.has_backward
+
+    def begin(self, step: int) -> None:
+        """Batch ``step`` begins: gradients become zero."""
+        self.worker.begin(step)
+        self.gradients.clear()
+
+    def end(self, session: Session, training: Training, step: int) -> float | None:
+        """Batch ``step`` has been computed: finish its gradients, then step the optimizer.
+
+        Returns the norm of the gradients before clipping (``None`` without clipping). Raises
+        :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
+        """
+        require_finite(self.worker.losses, step)
+        if self.has_backward:
+            self.gradients.finish()
+        session.doing(f"after the backward of batch {step}")
+        if training.after_backward is not None:
+            training.after_backward(step)
+        norm = self.gradients.clip() if self.has_backward else None
+        self.gradients.step()
+        return norm
+
+
+def run_training(plan: Plan, session: Session, training: Training, checkpoints: Checkpoints | None = None,
+                 paced: bool = False, allowed: Allowed | None = None) -> Replay | None:
+    """Run ``plan`` for each batch of ``training``, stepping its optimizer; the result is on rank 0.
+
+    With ``checkpoints``, training is saved, and resumed where they say so. ``paced``: no micro-batch begins before the
+    plan has it begin. Raises what :meth:`Trainer.of` and :meth:`Trainer.end` do.
+
+    After each batch every parameter's gradient is that of the mean loss over the whole batch, over all replicas; with
+    :class:`~weft.runtime.interface.optim.AdamA` it has been folded into the optimizer's moments and freed instead.
+    """
+    trainer = Trainer.of(plan, session, training, allowed)
+    worker, gradients = trainer.worker, trainer.gradients
+    executor = _executor(gradients.plan, session, worker, gradients.start, seconds_in_unit(plan) if paced else None)
+    measured: list[Measured] = []
+    losses: list[float] = []
+    norms: list[float] = []
+    first = 0 if checkpoints is None else checkpoints.restore(plan, session, training)
+    for step in range(first, training.steps):
+        trainer.begin(step)
+        measured = executor.run(together=paced or step in (first, training.steps - 1))  # the last's timeline is kept
+        loss = worker.loss()
+        if (norm := trainer.end(session, training, step)) is not None:
+            norms.append(norm)
+        losses.append(loss)
+        if checkpoints is not None:
+            checkpoints.save(plan, session, training, step)
+    executor.close()
+    worker.close()
+    return gather_replay(plan, session, seconds_in_unit(plan), measured, losses if worker.wiring.has_losses else (),
+                         norms, paced)
+
+
+def _executor(plan: Plan, session: Session, worker: Worker, reduce: Callable[[Reduce], None] | None = None,
+              pace: float | None = None) -> Executor:
+    """The executor of a plan; with ``pace``, the seconds of one of its time units, micro-batches arrive as planned."""
+    if pace is not None:
+        worker = Paced(worker, plan, session, pace, lambda: executor.begun)
+    executor = Executor(plan, session, worker, reduce=reduce)
+    return executor

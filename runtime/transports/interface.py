@@ -1,0 +1,89 @@
+"""What a transport is: the roles that every file of this room's registry fills.
+
+A *transport* (:class:`TransportKind`) is what ``--transport`` names: it says where the stages run and opens one rank's
+:class:`Transport`, which starts every :class:`Transfer` of that rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeAlias
+
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from weft.runtime.ranks.session import Session
+
+__all__ = ["Devices", "Parcel", "Transfer", "Transport", "TransportError", "TransportKind"]
+
+#: What a message carries: tensors by name.
+Parcel: TypeAlias = "Mapping[str, Tensor]"
+
+
+class TransportError(ValueError):
+    """A transport that does not exist, or cannot carry this: one sentence."""
+
+
+class Devices(Enum):
+    """Where the stages of a rank run under a transport."""
+
+    CPU = "the CPU"
+    OWN_GPU = "a GPU of its own if each rank of this machine has one, else the CPU"
+    ANY_GPU = "a GPU, which several ranks may share, if there is one, else the CPU"
+
+
+class Transfer(Protocol):
+    """A transfer under way. Keep it until :meth:`wait` returns."""
+
+    def wait(self) -> None:
+        """Wait, on the host, until it is over. Raises ``ConnectionError`` if the peer is gone.
+
+        On a GPU too the wait is on the host, not only in the stream, so that the watchdog can say which transfer a
+        hanging program waits for.
+        """
+
+
+class Transport(Protocol):
+    """One rank's side of all its messages. What it starts with one peer, it must start in the program's order."""
+
+    def slot(self, landing: Landing) -> Parcel:
+        """Where ``landing`` lands, in its shapes; the same tensors in every step."""
+
+    def receiver(self, landing: Landing) -> Callable[[], Transfer]:
+        """A function that posts a receive, once for each call. Called before the first step. The function raises
+        ``ConnectionError`` if the peer is gone."""
+
+    def sender(self, message: Staging) -> Callable[[Parcel], Transfer]:
+        """A function that starts sending a parcel, which must not change until the transfer is over. Called before the
+        first step. The function raises ``ConnectionError`` if the peer is gone."""
+
+    def close(self) -> None:
+        """Release all buffers and connections. No transfer may be under way."""
+
+
+class TransportKind(Protocol):
+    """One value of ``--transport``: a class in the registry, or an instance of it with its parameters.
+
+    ``name`` stands before the colon of the option. ``usage`` is how the option is written, for error messages.
+    ``posts_early``: whether receives are posted as soon as their buffer is free, rather than where the program has
+    them. ``devices`` says where the stages run.
+    """
+
+    name: ClassVar[str]
+    usage: ClassVar[str]
+    posts_early: ClassVar[bool]
+    devices: ClassVar[Devices]
+
+    @classmethod
+    def parse(cls, parameters: str | None) -> Self | None:
+        """The transport with ``parameters``, the text after the colon (``None``: there is no colon); ``None`` if they
+        are not valid."""
+
+    def open(self, session: Session, tables: Sequence[BufferTable]) -> Transport:
+        """This rank's transport, its buffers made and its ranks connected in pairs.
+
+        All ranks must call it together. Raises :class:`TransportError` where this transport cannot work.
+        """

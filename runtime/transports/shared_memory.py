@@ -1,0 +1,231 @@
+"""One-sided transfers between processes of one host, through memory that they share.
+
+Each rank makes one piece of anonymous shared memory (``memfd``: it has no name, and goes when the last process that
+maps it goes, however that ends): counters for what comes from each peer, then its slots. Its peers map it and write
+there. On GPUs the slots lie in the owner's GPU memory and peers open them by CUDA IPC, the counters stay in CPU
+memory; several ranks may use one GPU.
+
+Only the processor orders counters and data: stores are seen in their order on x86-64, which is required.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import secrets
+import select
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.runtime.plan.buffers import BufferTable, Landing, Staging
+from weft.runtime.ranks.session import Session
+from weft.runtime.transports.buffer_tensors import ALIGNED, allocate, view, whole
+from weft.runtime.transports.interface import Parcel, TransportError
+from weft.runtime.transports.one_sided import OneSided
+
+__all__ = ["matching", "share"]
+
+LANE = 2 * ALIGNED  # bytes: a line for what the receiver writes, and one for what the sender writes
+
+
+class _Counters:
+    """The :class:`~weft.runtime.transports.one_sided.Lane` at ``offset`` of a shared memory.
+
+    The receiver's line holds ``posted``; the sender's ``written``. With a ``link`` (latency, bandwidth), messages'
+    arrival times lie in ``moments``, one for each of the last messages: more than are ever posted at once.
+    """
+
+    def __init__(self, memory: memoryview, offset: int, moments: memoryview[float] | None,
+                 link: tuple[float, float] | None, now: Callable[[], float]) -> None:
+        self._posted = memory[offset:offset + 8].cast("q")
+        self._written = memory[offset + ALIGNED:offset + ALIGNED + 8].cast("q")
+        self._moments, self._link, self._now = moments, link, now
+        self._free = 0.0  # when the emulated link has carried what left before
+
+    @property
+    def posted(self) -> int:
+        return self._posted[0]
+
+    @posted.setter
+    def posted(self, count: int) -> None:
+        self._posted[0] = count
+
+    @property
+    def written(self) -> int:
+        return self._written[0]
+
+    @written.setter
+    def written(self, count: int) -> None:
+        self._written[0] = count
+
+    def arrival(self, number: int) -> float:
+        return 0.0 if self._moments is None else self._moments[number % len(self._moments)]
+
+    def leave(self, number: int, size: int) -> None:
+        if self._moments is None or self._link is None:
+            return
+        latency, bandwidth = self._link
+        self._free = max(self._now(), self._free) + size / bandwidth
+        self._moments[number % len(self._moments)] = self._free + latency
+
+
+class _Shape:
+    """What lies where in the memory of a rank with ``table``: the same on all ranks."""
+
+    def __init__(self, table: BufferTable, world: int, on_gpu: bool) -> None:
+        self.moments = max(1, len(table.receives))  # a peer cannot have more messages written and not yet read
+        self.lanes = ALIGNED  # a token stands before
+        self.arrivals = self.lanes + world * LANE
+        at = self.arrivals + whole(world * self.moments * 8)
+        self.slots = []
+        for size in () if on_gpu else table.slots:
+            self.slots.append(at)
+            at += whole(size)
+        self.size = at
+
+
+def share(session: Session, tables: Sequence[BufferTable], link: tuple[float, float] | None) -> OneSided:
+    """The transport of this rank; all ranks must call it together. ``link`` is an emulated link's latency in seconds
+    and bandwidth in bytes per second. Raises :class:`~weft.runtime.transports.interface.TransportError` where memory
+    cannot be shared."""
+    rank, table = session.rank, tables[session.rank]
+    if platform.machine().lower() not in ("x86_64", "amd64") or not hasattr(os, "memfd_create"):
+        raise TransportError("--transport shared needs Linux on x86-64; use gloo or nccl")
+    if link is not None and session.device.type == "cuda":
+        raise TransportError("--transport emulated is for stages that run on a CPU")
+    memories = _Memories(session, tables, link)
+    slots = {landing: memories.slot(rank, landing) for landing in table.receives}
+    remote = {message: memories.slot(message.peer, landing) for message, landing in matching(rank, tables).items()}
+    session.barrier("to share memory")
+    os.close(memories.file)  # all ranks have mapped what they need
+    processes = _Processes(memories.pids)
+    return OneSided(slots, remote, {peer: memories.lane(rank, peer) for peer in memories.pids},
+                    {peer: memories.lane(peer, rank) for peer in memories.pids}, processes.alive,
+                    closed=processes.close)
+
+
+class _Memories:
+    """The shared memory of this rank and of its peers, mapped. All ranks must make theirs together.
+
+    ``file`` is this rank's own memory, to be closed when all ranks have mapped it; ``pids`` are its peers' processes.
+    """
+
+    def __init__(self, session: Session, tables: Sequence[BufferTable], link: tuple[float, float] | None) -> None:
+        self._tables, self._link, self._world = tables, link, session.world
+        rank, table = session.rank, tables[session.rank]
+        self._rank, self._on_gpu = rank, session.device.type == "cuda"
+        token = secrets.token_bytes(16)
+        self.file, own = _own_memory(rank, self._shape(rank).size, token)
+        self._gpu_slots = allocate(table.slots, session.device) if self._on_gpu else []
+        found: list[Any] = session.exchange((os.getpid(), self.file, token, _gpu_handles(self._gpu_slots, table)),
+                                            "sharing memory")
+        self._peers_slots = _PeersSlots(rank, {owner: handles for owner, (*_, handles) in enumerate(found)})
+        peers = {landing.peer for landing in table.receives} | {message.peer for message in table.sends}
+        self.pids = {peer: found[peer][0] for peer in sorted(peers)}
+        self._memories = {rank: memoryview(own)}
+        for peer, pid in self.pids.items():
+            _, file, its_token, _ = found[peer]
+            self._memories[peer] = memoryview(_map(peer, pid, file, its_token, self._shape(peer)))
+
+    def slot(self, owner: int, landing: Landing) -> Parcel:
+        """Where ``landing`` lands in the memory of rank ``owner``."""
+        if self._on_gpu:
+            memory = (self._gpu_slots[landing.slot] if owner == self._rank
+                      else self._peers_slots[owner, landing.slot])
+            return view(memory, landing.layout)
+        return view(torch.frombuffer(self._memories[owner], dtype=torch.uint8, count=landing.layout.size,
+                                     offset=self._shape(owner).slots[landing.slot]), landing.layout)
+
+    def lane(self, owner: int, source: int) -> _Counters:
+        """The counters of what rank ``source`` sends to rank ``owner``, in the owner's memory."""
+        shape, memory = self._shape(owner), self._memories[owner]
+        first = shape.arrivals + 8 * source * shape.moments
+        moments: memoryview[float] | None = None
+        if self._link is not None:
+            moments = memory[first:first + 8 * shape.moments].cast("d")
+        return _Counters(memory, shape.lanes + source * LANE, moments, self._link, time.perf_counter)
+
+    def _shape(self, owner: int) -> _Shape:
+        return _Shape(self._tables[owner], self._world, self._on_gpu)
+
+
+def _own_memory(rank: int, size: int, token: bytes) -> tuple[int, mmap.mmap]:
+    """A new file of ``size`` bytes in memory, and its mapping, which begins with ``token``."""
+    file = os.memfd_create("weft")
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        raise TransportError(f"--transport shared: rank {rank} cannot have {size} bytes of shared memory: "
+                             f"{error.strerror}") from None
+    own = mmap.mmap(file, size)
+    own[:len(token)] = token
+    return file, own
+
+
+def matching(rank: int, tables: Sequence[BufferTable]) -> dict[Staging, Landing]:
+    """For each message that ``rank`` sends, where it lands on its peer."""
+    landings = {(landing.what, peer): landing for peer, table in enumerate(tables) for landing in table.receives
+                if landing.peer == rank}
+    return {message: landings[message.what, message.peer] for message in tables[rank].sends}
+
+
+def _map(peer: int, pid: int, file: int, token: bytes, shape: _Shape) -> mmap.mmap:
+    trouble = (f"--transport shared: rank {peer}'s memory cannot be opened from here: the ranks must be processes of "
+               "one user on one host (and in one container)")
+    try:
+        with open(f"/proc/{pid}/fd/{file}", "r+b") as opened:
+            memory = mmap.mmap(opened.fileno(), shape.size)
+    except (OSError, ValueError):
+        raise TransportError(trouble) from None
+    if memory[:len(token)] != token:
+        raise TransportError(trouble)
+    return memory
+
+
+class _Processes:
+    """Those of the peers, by handles that do not mistake a later process for one of them."""
+
+    def __init__(self, pids: Mapping[int, int]) -> None:
+        self._handles = {peer: os.pidfd_open(pid) for peer, pid in pids.items()}
+        self._polls = {peer: select.poll() for peer in pids}
+        for peer, handle in self._handles.items():
+            self._polls[peer].register(handle, select.POLLIN)
+
+    def alive(self, peer: int) -> bool:
+        """Whether the process of ``peer`` still runs."""
+        return not self._polls[peer].poll(0)
+
+    def close(self) -> None:
+        """Give the handles back."""
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
+
+def _gpu_handles(slots: Sequence[Tensor], table: BufferTable) -> dict[tuple[int, int], Any]:
+    """By slot and peer, what opens it there. PyTorch counts who has a tensor: it wants each handle opened once, no more
+    and no less, or it complains at the end that memory was let go while others had it."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    writers = sorted({(landing.slot, landing.peer) for landing in table.receives}) if slots else []
+    return {(slot, peer): reduce_tensor(slots[slot]) for slot, peer in writers}  # type: ignore[no-untyped-call]
+
+
+class _PeersSlots(dict[tuple[int, int], Tensor]):
+    """Slots in the memory of peers, by owner and number, each opened at its first use."""
+
+    def __init__(self, rank: int, handles: dict[int, dict[tuple[int, int], Any]]) -> None:
+        super().__init__()
+        self._rank, self._handles = rank, handles
+
+    def __missing__(self, key: tuple[int, int]) -> Tensor:
+        owner, slot = key
+        build, arguments = self._handles[owner][slot, self._rank]
+        self[key] = opened = build(*arguments)
+        assert isinstance(opened, Tensor)
+        return opened

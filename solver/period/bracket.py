@@ -1,0 +1,59 @@
+"""What is known of the least period: refuted up to here, achieved by this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from weft.solver.period.counts import Counts
+from weft.solver.period.params import PARAMETERS
+from weft.solver.period.periodic import Periodic
+from weft.solver.ticks import TickProblem
+
+__all__ = ["PROOF_TOLERANCE", "Bracket"]
+
+#: A period is called proven when it is within this share of its bound.
+PROOF_TOLERANCE = PARAMETERS.proof_tolerance
+
+
+@dataclass
+class Bracket:
+    """The least period of ``instance``, one micro-batch a period (or as many as ``best`` has), from both sides.
+
+    ``refuted``, in ticks: every shorter period is proven impossible. At first that is the load of the busiest device or
+    link; later the longest period that a technique has refuted. ``best`` is the shortest steady state found. Techniques
+    change them by :meth:`refute` and :meth:`offer` alone; ``listener`` hears of every change, and ``refuted_by`` and
+    ``best_by`` say which technique made the last one. ``counts`` says what every technique did.
+    """
+
+    instance: TickProblem
+    refuted: Fraction
+    best: Periodic
+    listener: Callable[[Bracket], None] = lambda _: None
+    refuted_by: str = "load"
+    best_by: str = "start"
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def proven(self) -> bool:
+        """Whether no such period is shorter than that of ``best``, by more than :data:`PROOF_TOLERANCE`."""
+        return self.best.period <= self.refuted * Fraction(1 + PROOF_TOLERANCE)
+
+    def refute(self, period: int | Fraction, by: str) -> None:
+        """Learn that every period shorter than ``period`` ticks is impossible."""
+        if period > self.refuted:
+            self.refuted, self.refuted_by = Fraction(period), by
+            self.counts.of(by).proofs += 1
+            self.publish()
+
+    def offer(self, found: Periodic, by: str) -> None:
+        """Learn of a steady state: it is kept where it is shorter than the best."""
+        if found.period < self.best.period:
+            self.best, self.best_by = replace(found, copies=self.best.copies), by
+            self.counts.of(by).improvements += 1
+            self.publish()
+
+    def publish(self) -> None:
+        """Tell the listener."""
+        self.listener(self)

@@ -1,0 +1,114 @@
+"""One climb for all refuters: which periods they are asked.
+
+Feasibility is monotone in the period, so all that is refuted lies below all that is achieved. A climb goes up from what
+is refuted by growing steps; where a period stays open it comes closer from below. How far and how close is each
+refuter's own (:class:`~weft.solver.period.technique.Steps`): least distances are cheap and settle a tick, models are
+dear and leave a near period open, the V shape looks at two periods at a time.
+"""
+
+from __future__ import annotations
+
+from math import ceil, isqrt
+
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.params import PARAMETERS
+from weft.solver.period.technique import Allowance, Refuter
+
+__all__ = ["Bisection", "Doubling", "Once", "Thirds", "climb", "refute"]
+
+
+def refute(refuter: Refuter, bracket: Bracket, time: Allowance) -> None:
+    """Climb, and again with a sharper refuter, as long as there is one."""
+    while refuter.ready(time) and not time.spent and _known(refuter, bracket) < ceil(bracket.best.period) - 1:
+        climb(refuter, bracket, time)
+        if not refuter.sharpen(time):
+            return
+
+
+def climb(refuter: Refuter, bracket: Bracket, time: Allowance) -> None:
+    """Refute periods between the bracket's two ends, as far as ``refuter`` can within ``time``."""
+    low, high = _known(refuter, bracket), ceil(bracket.best.period)
+    steps, count = refuter.steps(), bracket.counts.of(refuter.name)
+    while not time.spent and (periods := steps.next(low, high)):
+        count.calls += len(periods)
+        refuted = refuter.refutes(periods, time)
+        if refuted:
+            low = max(refuted)
+            bracket.refute(low, refuter.name)
+        high = min([ceil(bracket.best.period), high, *(period for period in periods if period > low)])
+
+
+def _known(refuter: Refuter, bracket: Bracket) -> int:
+    """Up to which period the refuter needs not be asked."""
+    return int(bracket.refuted) if refuter.known is None else refuter.known
+
+
+class Doubling:
+    """A period at a time: steps double with each refutation and halve with each period that stays open.
+
+    A step that reaches an open or achieved period ends the climb, as does an open period closer than ``closest``, a
+    share of the period: dear refuters are not asked the same stretch again.
+    """
+
+    def __init__(self, closest: float = 0.0) -> None:
+        self.closest = closest
+        self._step = self._last = 0
+
+    def next(self, low: int, high: int) -> list[int]:
+        """See :class:`~weft.solver.period.technique.Steps`."""
+        if not self._step:
+            self._step = max(1, int(low * PARAMETERS.rise))
+        elif low >= self._last:
+            self._step *= 2
+        elif self._step == 1 or self._last < low * (1 + self.closest):
+            return []
+        else:
+            self._step //= 2
+        self._last = low + self._step
+        return [self._last] if self._last < high else []
+
+
+class Thirds:
+    """Two periods at a time: steps grow until one stays open, then what is left is divided in three.
+
+    Ends where no more than ``closest`` is left, a share of the period.
+    """
+
+    def __init__(self, closest: float, growth: int) -> None:
+        self.closest, self.growth = closest, growth
+        self._step = self._last = 0
+        self._open = False
+
+    def next(self, low: int, high: int) -> list[int]:
+        """See :class:`~weft.solver.period.technique.Steps`."""
+        if low + max(1, int(low * self.closest)) >= high:
+            return []
+        self._step = self._step * self.growth or max(1, int(low * PARAMETERS.rise))
+        self._open = self._open or self._last > low
+        if self._open:
+            self._step = max(1, (high - low) // 3)
+        periods = sorted({min(low + self._step, high - 1), min(low + 2 * self._step, high - 1)})
+        self._last = periods[-1]
+        return periods
+
+
+class Bisection:
+    """The geometric middle, until a tick is left: for refuters that take no time to speak of."""
+
+    def next(self, low: int, high: int) -> list[int]:
+        """See :class:`~weft.solver.period.technique.Steps`."""
+        return [isqrt((low + 1) * high)] if low + 1 < high else []
+
+
+class Once:
+    """The least period that is open, and no other."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def next(self, low: int, high: int) -> list[int]:
+        """See :class:`~weft.solver.period.technique.Steps`."""
+        if self._asked or low + 1 >= high:
+            return []
+        self._asked = True
+        return [low + 1]

@@ -1,0 +1,55 @@
+"""What each technique of a search was asked, what it said and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+
+__all__ = ["Count", "Counts"]
+
+
+@dataclass
+class Count:
+    """One technique: ``calls`` are the periods a refuter was asked, or the runs of an improver; ``proofs`` raised the
+    bound, ``improvements`` shortened the best; ``seconds`` is wall time."""
+
+    calls: int = 0
+    proofs: int = 0
+    improvements: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class Counts:
+    """A :class:`Count` for each technique by name, in the order in which they came up."""
+
+    by_name: dict[str, Count] = field(default_factory=dict)
+
+    def of(self, name: str) -> Count:
+        """The count of technique ``name``, new if it was not asked yet."""
+        return self.by_name.setdefault(name, Count())
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[Count]:
+        """The seconds of what happens inside are the technique's."""
+        count, began = self.of(name), perf_counter()
+        try:
+            yield count
+        finally:
+            count.seconds += perf_counter() - began
+
+    def add(self, other: Counts) -> None:
+        """Count also what another search counted."""
+        for name, more in other.by_name.items():
+            count = self.of(name)
+            count.calls += more.calls
+            count.proofs += more.proofs
+            count.improvements += more.improvements
+            count.seconds += more.seconds
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        """By name, as the field ``techniques`` of a schedule's ``solver`` (docs/FORMATS.md)."""
+        return {name: {"calls": count.calls, "proofs": count.proofs, "improvements": count.improvements,
+                       "seconds": round(count.seconds, 3)} for name, count in self.by_name.items()}

@@ -1,0 +1,186 @@
+"""Every constant of the period search, with its unit, its meaning and what set it.
+
+*Seconds* are CP-SAT's deterministic seconds (machine-independent, about seconds of a core) unless said otherwise.
+"By scale" means: chosen on the runs of ``experiments/period/scale.py`` (periods, bounds and CPU seconds of generated
+chains, Vs, loops and Tessel's shapes, 4 to 64 devices); the single trials are not on record. "By argument" gives the
+reason instead. A change is held against the golden runs (``python -m tests.golden``) and that experiment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+__all__ = ["PARAMETERS", "Parameters"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The constants, by what they belong to."""
+
+    # -- the search as a whole --------------------------------------------------------------------------------------
+
+    #: Share: a period this close to its bound is proven. By argument: finer than any measured duration.
+    proof_tolerance: float = 1e-6
+    #: Blocks from which on structure comes first: whole models are asked last, and only for the bound where beams find
+    #: the schedules. By scale.
+    many_blocks: int = 128
+    #: Blocks at most of a model, of all devices or of a subset, that is to refute, and of a problem that is searched in
+    #: neighbourhoods although beams suit it. By scale: larger ones say nothing in reasonable time.
+    most_blocks: int = 256
+    #: Blocks of a small model; a larger one gets proportionally more time. By scale.
+    few_blocks: int = 96
+    #: Seconds of the first try at a period of a small model. By scale: most periods are decided by then.
+    first_try: float = 0.25
+    #: From pass to pass, tries take so many times longer and periods lie so many times closer. By argument: all earlier
+    #: passes together take a third of the last one.
+    longer: int = 4
+    #: Share of a period: open periods lie no closer in the first pass. By scale.
+    first_spacing: float = 1 / 64
+    #: One part in so many of the period: a narrower gap is not halved, the tick below the best is tried. By scale: by
+    #: then the best is the optimum more often than not.
+    narrow_gap: int = 500
+    #: Ticks: no ticks so fine that a path through all blocks is longer. By argument: numbers have 63 bits, and sums
+    #: of a few paths must fit.
+    most_fine: int = 2**60
+    #: Deterministic seconds for an order of one micro-batch, where no heuristic finds one that fits. By argument:
+    #: without one there is no period at all.
+    alone: float = 5.0
+
+    # -- shares of time: of a try in the opening (see strategy.py), of what is left ---------------------------------
+
+    #: Share of a try for a period of the V shape in the opening. By scale: its programme tells early whether it helps.
+    v_shape_opening: float = 1 / 8
+    #: Share of a try for the waits on lanes, subsets of devices and the whole model in the opening. By scale.
+    refuters_opening: float = 1 / 2
+    #: Share of a try for the least period that is open, asked once more of all devices. By scale.
+    least_opening: float = 1 / 4
+    #: Share of the time left that one run of beams, or of neighbourhoods, may take. By argument: bounds need
+    #: the rest.
+    improvers: float = 1 / 2
+    #: Seconds a block for one run of beams. By scale.
+    beam_block: float = 0.006
+    #: Seconds a block for one run of neighbourhoods. By scale.
+    neighbourhoods_block: float = 0.002
+
+    # -- climbing: which periods a refuter is asked -----------------------------------------------------------------
+
+    #: Share of the period: the first step above what is refuted. By scale.
+    rise: float = 1 / 512
+    #: Share of the period: models do not step closer. By scale: what they leave open there, they leave open.
+    models_closest: float = 1 / 1024
+    #: Share of the period: the V shape does not step closer. By scale.
+    v_shape_closest: float = 1 / 4096
+    #: By how much the V shape's step grows; other refuters' steps double. By scale.
+    v_shape_growth: int = 4
+
+    # -- refuters: subsets of devices -------------------------------------------------------------------------------
+
+    #: Shares of the devices that are asked on their own, small ones first. By scale.
+    subsets: tuple[float, ...] = (1 / 8, 1 / 4, 1 / 2)
+    #: Devices with work from which on subsets are asked. By argument: an eighth is then two devices.
+    subsets_from: int = 16
+    #: Seconds of a small model of which a subset gets its share. By scale.
+    subset_try: float = 2.0
+    #: Share of the devices that is asked before a whole model is solved. By scale.
+    subset_before_whole: float = 1 / 2
+
+    # -- refuters: V shape ------------------------------------------------------------------------------------------
+
+    #: Cells of a period at first, and at most. By scale: patterns grow with their cube.
+    v_shape_first_cells: int = 32
+    v_shape_most_cells: int = 240
+    #: Share: how long cells are the next time. By argument: patterns triple.
+    v_shape_shorter: float = 0.7
+    #: How many times longer than a model a period may take. By scale: what is open now is refuted by finer cells.
+    v_shape_patience: int = 8
+    #: Patterns that count as a second. By measurement on one core.
+    v_shape_second: float = 250e6
+    #: Patterns of one device at most. By argument: a byte or two each, and as much again for each of two periods.
+    v_shape_most_states: int = 2**28
+
+    # -- refuters: waits on lanes -----------------------------------------------------------------------------------
+
+    #: Devices whose memory is counted: of the first alone, then of so many together. By scale.
+    lanes_held: tuple[int, ...] = (1, 4)
+    #: Cells of a period by number of lanes, few and then more. By argument: patterns are cells ** (lanes - 1).
+    lanes_cells: Mapping[int, tuple[int, ...]] = field(
+        default_factory=lambda: {2: (256, 1024), 3: (128, 256), 4: (48, 96)})
+    #: Share of the room: where waits come to less, finer cells are not tried. By scale.
+    lanes_near: float = 0.9
+    #: Patterns, over all devices, that count as a second. By measurement on one core.
+    lanes_second: float = 50e6
+    #: Lanes at most. By argument: more have too many patterns.
+    lanes_most: int = 4
+    #: Parts that weights are made up of, at most. By argument: costs are small whole numbers then.
+    lanes_parts: int = 64
+    #: Cells times weight: where waits may come to so many, they never do. By argument: 32-bit costs.
+    lanes_no_limit: int = 2**29
+    #: Cells times weight that floats may be wrong by. By argument: sums of a few tens of doubles.
+    lanes_float: float = 1e-6
+
+    # -- the model of one period ------------------------------------------------------------------------------------
+
+    #: What sums of amount x time may come to in CP-SAT. By argument: 63 bits with room for its own arithmetic.
+    model_most_sum: int = 2**58
+
+    # -- improvers: list schedule -----------------------------------------------------------------------------------
+
+    #: By how much the period grows where blocks do not fit. By argument: 70 periods up to the double.
+    list_growth: float = 1.01
+    #: How often blocks are moved to and fro at one period. By scale.
+    list_rounds: int = 3
+
+    # -- improvers: beams -------------------------------------------------------------------------------------------
+
+    #: Partial schedules in a beam, one run after the other. By scale: more find little more, other random choices do.
+    beam_widths: tuple[int, ...] = (50, 100)
+    #: Candidates for the next device, for each partial schedule; and where blocks stray. By scale.
+    beam_branches: int = 30
+    beam_straying: int = 100
+    #: Periods: longer waits are as good as these. By argument: no pipeline here needs more.
+    beam_long: int = 10
+    #: Parts of the period in which offsets are told apart. By scale.
+    beam_parts: int = 16
+    #: Blocks to come by whose waits candidates are compared. By scale.
+    beam_sample: int = 32
+    #: Ticks: no distance says anything that is further below zero. By argument: windows are sums of them.
+    beam_far: int = 2**60
+    #: Blocks of a device from which on its candidates take too long. By argument: pairs grow with the square.
+    beam_crowded: int = 16
+    #: Share of the gap between bound and best at which a period is looked for at first. By scale.
+    beam_first_share: Fraction = Fraction(1, 8)
+    #: Share of the period: no attempt closer to the best. By scale.
+    beam_near: Fraction = Fraction(1, 2000)
+    #: How often beams fail at a period before a longer one is tried. By scale: other random choices often reach it.
+    beam_tries: int = 2
+    #: Chance of a start at the end of the pipeline from which the best was not found. By scale.
+    beam_other_end: float = 0.3
+    #: Schedules times blocks, over all devices, that count as a second. By measurement on one core.
+    beam_second: float = 25e6
+    #: Periods after the begin of its window up to which a free block is put: on the first device, on others. By scale.
+    beam_first_reach: int = 6
+    beam_reach: int = 1
+    #: Share of the blocks that stray, where they may, and how far, as a share of the period. By scale.
+    beam_stray: float = 0.3
+    beam_astray: float = 0.3
+    #: Chance, at least, that of two blocks which overlap the further way out is taken. By scale.
+    beam_unlikely: float = 0.15
+
+    # -- improvers: neighbourhoods ----------------------------------------------------------------------------------
+
+    #: Share of the period by which the next one is shorter: at first, at most, and at least. By scale.
+    neighbourhoods_first_step: float = 0.01
+    neighbourhoods_most_step: float = 0.04
+    neighbourhoods_last_step: float = 0.001
+    #: Seconds for one neighbourhood. By scale.
+    neighbourhoods_each: float = 0.2
+    #: Neighbourhoods in a row that are neither improved nor refuted and end a run. By scale.
+    neighbourhoods_patience: int = 8
+    #: Best over bound: closer than that, whole periods are decided instead. By scale.
+    neighbourhoods_close: Fraction = Fraction(101, 100)
+
+
+#: What the search uses.
+PARAMETERS = Parameters()

@@ -1,0 +1,45 @@
+"""Periods refuted by least distances (Rau's MinDist, closed under two more arguments; see
+:mod:`weft.solver.relations.min_dist`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.climb import Bisection
+from weft.solver.period.technique import Allowance, Refuter, Task
+from weft.solver.relations.min_dist import closure
+from weft.solver.ticks import TickProblem
+
+__all__ = ["LeastDistances"]
+
+
+class LeastDistances(Refuter):
+    """Refutes a period whose least distances lead around, or hold more memory than there is. Takes milliseconds.
+
+    ``near`` is the least period that it leaves open, in ticks. The load is tried too: it bounds the period, which does
+    not refute it.
+    """
+
+    name: ClassVar[str] = "least-distances"
+
+    def __init__(self, instance: TickProblem) -> None:
+        self.instance = instance
+        self.near = instance.heaviest_load
+        self.known = instance.heaviest_load - 1
+
+    @classmethod
+    def of(cls, bracket: Bracket, task: Task) -> Self | None:
+        """Any problem has least distances."""
+        return cls(bracket.instance)
+
+    def steps(self) -> Bisection:
+        """Down to a tick."""
+        return Bisection()
+
+    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+        """Those without least distances."""
+        refuted = [period for period in periods if closure(self.instance, period) is None]
+        self.near = max([self.near, *(period + 1 for period in refuted)])
+        return refuted

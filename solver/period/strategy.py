@@ -1,0 +1,117 @@
+"""Which technique comes when, and for how long: a generator that :mod:`weft.solver.period.search` iterates.
+
+After every turn it looks at the bracket and at what the technique said of itself. Two constants draw the line
+(:class:`~weft.solver.period.params.Parameters`): below ``many_blocks`` whole models decide one period after the other;
+from there on structure comes first, and beams and neighbourhoods find the schedules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from math import ceil
+from typing import TypeAlias, TypeVar
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.period.bracket import Bracket
+from weft.solver.period.decide import size
+from weft.solver.period.improvers.beam import Beam
+from weft.solver.period.improvers.list_schedule import ListSchedule
+from weft.solver.period.improvers.neighbourhoods import Neighbourhoods
+from weft.solver.period.improvers.whole_model_solve import WholeModelSolve
+from weft.solver.period.params import PARAMETERS
+from weft.solver.period.refuters.device_subsets import DeviceSubsets
+from weft.solver.period.refuters.lane_waits import LaneWaits
+from weft.solver.period.refuters.least_distances import LeastDistances
+from weft.solver.period.refuters.v_shape import VShape
+from weft.solver.period.refuters.whole_model import WholeModel
+from weft.solver.period.technique import Allowance, Improver, Refuter, Task, Technique
+
+__all__ = ["Strategy", "Turn"]
+
+#: A technique and the time it gets.
+Turn: TypeAlias = tuple[Refuter | Improver, Allowance]
+
+_Technique = TypeVar("_Technique", bound=Technique)
+
+
+class Strategy:
+    """The turns of one search; techniques named in ``without`` get none."""
+
+    def __init__(self, bracket: Bracket, time: Allowance, task: Task, without: Collection[str]) -> None:
+        self.bracket, self.time, self.task, self.without = bracket, time, task, without
+        self.blocks = len(bracket.instance.durations)
+        self.many = self.blocks >= PARAMETERS.many_blocks
+        self.each = PARAMETERS.first_try * size(bracket.instance)  # deterministic seconds of a try in this pass
+        self.v_shape: VShape | None = None  # where it helps
+        self.by_models = True  # whether models of many blocks are asked at all
+
+    def turns(self) -> Iterator[Turn]:
+        """What takes no time, then what structure says of many blocks, then ever longer passes."""
+        yield from self._at_once()
+        if self.many:
+            yield from self._opening()
+        yield from self._passes()
+
+    def _at_once(self) -> Iterator[Turn]:
+        unlimited = Allowance(Budget(), float("inf"), float("inf"))
+        if (distances := self._made(LeastDistances)) is not None:
+            yield distances, unlimited
+            self.task = replace(self.task, near=distances.near)
+        if (listed := self._made(ListSchedule)) is not None:
+            yield listed, unlimited
+
+    def _opening(self) -> Iterator[Turn]:
+        """Every refuter once, in brief. Models say little of a large V shape, and lane waits no more than its own
+        programme."""
+        if (v_shape := self._made(VShape)) is not None:
+            yield v_shape, self._brief(PARAMETERS.v_shape_opening)
+            self.v_shape = v_shape if v_shape.helped else None
+        self.by_models = self.v_shape is None or self.blocks < PARAMETERS.most_blocks
+        if not self.by_models:
+            return
+        brief = self._brief(PARAMETERS.refuters_opening)
+        if self.v_shape is None and (lanes := self._made(LaneWaits)) is not None:
+            yield lanes, brief
+        yield from self._models(brief)
+        if WholeModel.name not in self.without:
+            yield WholeModel(self.bracket, self.task, once=True), self._brief(PARAMETERS.least_opening)
+
+    def _passes(self) -> Iterator[Turn]:
+        """Improvers, then refuters, until the gap is closed to a tick; every pass longer than the one before."""
+        self.task = replace(self.task, strays=self.v_shape is not None)
+        beam = self._made(Beam) if self.many else None
+        nearby = self._made(Neighbourhoods) if self.many and (
+            self.blocks <= PARAMETERS.most_blocks or beam is None) else None
+        solve = self._made(WholeModelSolve) if beam is None else None
+        while not self.time.spent and self.bracket.refuted < ceil(self.bracket.best.period) - 1:
+            now = self.time.at_most(self.each)
+            if beam is not None:
+                yield beam, self.time
+            if nearby is not None:
+                yield nearby, self.time
+            if self.v_shape is not None:
+                yield self.v_shape, now
+            if solve is not None:
+                yield solve, now
+            elif beam is not None and (self.by_models or (self.v_shape is not None and self.v_shape.exhausted)):
+                yield from self._models(now)  # for the bound alone
+            if self.each >= self.time.each:
+                return
+            self.each *= PARAMETERS.longer
+
+    def _models(self, time: Allowance) -> Iterator[Turn]:
+        """Subsets of the devices, small ones first, then all devices, as far as they are not too large."""
+        if (subsets := self._made(DeviceSubsets)) is not None:
+            yield subsets, time
+        if (whole := self._made(WholeModel)) is not None:
+            yield whole, time
+
+    def _brief(self, share: float) -> Allowance:
+        return self.time.at_most(self.each * share)
+
+    def _made(self, technique: type[_Technique]) -> _Technique | None:
+        if technique.name in self.without:
+            return None
+        with self.bracket.counts.timed(technique.name):
+            return technique.of(self.bracket, self.task)

@@ -1,0 +1,58 @@
+"""Replicated stages without proof, where a graph is too wide for its levels: longer pieces of its paths, and chains."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar, Self
+
+from weft.solver.placement.dag.graph_bracket import GraphBracket
+from weft.solver.placement.dag.levels.ideals import TooWide
+from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels
+from weft.solver.placement.dag.levels.shorten_paths import shorten_paths
+from weft.solver.placement.problem import PlacementError
+
+__all__ = ["ByRows"]
+
+
+class ByRows:
+    """The better of a coarser graph's stages and of the best chains of a few orders. Raises
+    :class:`~weft.solver.placement.problem.PlacementError` where devices are of several kinds or the graph is too large.
+    """
+
+    name: ClassVar[str] = "rows"
+
+    @classmethod
+    def of(cls, bracket: GraphBracket) -> Self | None:
+        return cls() if bracket.problem.degrees else None
+
+    def improve(self, bracket: GraphBracket, share: float) -> bool:
+        bracket.by = self.name
+        problem, most = bracket.problem, bracket.params.replicated_groups
+        if sum(kind.count > 0 for kind in problem.kinds) > 1:
+            raise PlacementError("stages are replicated on devices of one kind, and here there are several; leave out "
+                                 "the replication or the other kinds")
+        if bracket.whole.count > most:
+            raise PlacementError(f"{problem.name} has {bracket.whole.count} operators to divide, replicated stages "
+                                 f"are made of {most} or fewer; keep layers whole, or do without replication")
+        _in_pieces(bracket, share)
+        bracket.offer(bracket.whole, first_chain(bracket.whole, bracket.budget, bracket.params))
+        return True
+
+
+def _in_pieces(bracket: GraphBracket, share: float) -> None:
+    """By levels, of the graph with every path made of a few pieces, as many as the levels can take."""
+    params, tried = bracket.params, bracket.whole.count
+    for pieces in params.pieces:
+        groups = shorten_paths(bracket.whole, pieces)
+        if groups.count == tried:
+            continue
+        tried = groups.count
+        bracket.say(f"levels of paths of {pieces}")
+        goal = LevelGoal(bracket.bound, bracket.slack, max_cuts=params.pieces_cuts)
+        try:
+            with bracket.part(share) as part:
+                found = levels(groups, part, goal, on_found=partial(bracket.offer_with_bound, groups), params=params)
+        except TooWide:
+            continue
+        if bracket.offer(groups, found.stages):
+            return

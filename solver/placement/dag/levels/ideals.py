@@ -1,0 +1,223 @@
+"""The ideals of a graph that is a set of paths, and the levels that can be taken off the end of each.
+
+An *ideal* is a set of groups that nothing outside comes before: one number a path
+(:mod:`weft.solver.placement.dag.levels.paths`), how many of its groups, from its start, are in it. A *level* is what is
+in an ideal and not in a smaller one; it falls into connected *pieces*.
+
+Ideals are named by how many groups of a family's paths they hold, falling, and a level by which segments of which
+families it has; only one of those that differ by the names of interchangeable paths is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement.dag.levels.paths import Paths
+from weft.solver.placement.groups import Groups, least_times, least_work, waits
+from weft.solver.placement.params import PARAMS
+
+__all__ = ["Cuts", "Ideal", "Ideals", "Piece", "TooWide"]
+
+Ideal: TypeAlias = tuple[int, ...]
+#: What a piece, or a stage, holds, sorted: of a path of a family the groups from one place up to another.
+Piece: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
+class TooWide(Exception):
+    """More ideals or cuts of them than this program is meant for, a graph it is not meant for, or the time is over."""
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """All ways to take a level off an ideal: number of the ideal that is left, and of the level."""
+
+    rest: NDArray[np.int64]
+    level: NDArray[np.int64]
+
+
+class Ideals:
+    """``all[i]``: ideals by number, 0 the empty one, 1 the whole graph; ``levels[i]``: the pieces of a level.
+
+    Levels are kept where no load need exceed ``limit`` and no more devices than ``devices`` be taken. With ``in_a_row``
+    a level is one piece. Without ``twins`` every path is a family of its own. ``alike``: ideals of the same graph with
+    other costs, made without a limit, whose cuts serve here too if the paths are the same. Raises :class:`TooWide` past
+    ``max_cuts``, and where pieces of a level may be cheaper together than one of them alone: a tensor may join them.
+    """
+
+    def __init__(self, groups: Groups, budget: Budget, *, limit: float, devices: int, in_a_row: bool,
+                 twins: bool = True, max_cuts: int = PARAMS.max_cuts, alike: Ideals | None = None) -> None:
+        self.groups, self.budget, self.limit, self.devices = groups, budget, limit, devices
+        self.in_a_row, self.max_cuts = in_a_row, max_cuts
+        if not in_a_row and _has_loose_net(groups):
+            raise TooWide("a tensor joins operators of which neither comes before the other")
+        self.form = Paths.of(groups, twins=twins)
+        self.paths, self.families, self.followers = self.form.paths, self.form.families, self.form.followers
+        self.family, self._twin = self.form.family, self.form.has_twin  # a twin: so is the path before it
+        self.least, self.work = least_times(groups).tolist(), least_work(groups).tolist()
+        self.least_before, self.work_before = self.sums(self.least), self.sums(self.work)
+        self.all: list[Ideal] = []
+        self.levels: list[tuple[Piece, ...]] = []
+        self._number: dict[Ideal, int] = {}
+        self._level: dict[tuple[Piece, ...], int] = {}
+        self._cuts: dict[int, Cuts] = {}
+        self._register((0,) * len(self.paths))
+        self.whole = self._register(tuple(map(len, self.paths)))
+        self._names = math.prod(math.comb(len(family) + len(self.paths[family.start]), len(family))
+                                for family in self.families)  # of ideals, were no path before another
+        if (alike is not None and math.isinf(alike.limit) and alike.in_a_row == self.in_a_row
+                and alike.form == self.form):
+            self.limit, self.all, self.levels = alike.limit, alike.all, alike.levels
+            self._number, self._level, self._cuts = alike._number, alike._level, alike._cuts
+
+    @property
+    def count(self) -> int:
+        """Cuts that were made so far."""
+        return sum(len(cuts.rest) for cuts in self._cuts.values())
+
+    def sums(self, amounts: Sequence[float]) -> list[list[float]]:
+        """Per path the sums of what its groups have of something, before each of its places."""
+        return [[0.0, *itertools.accumulate(amounts[group] for group in path)] for path in self.paths]
+
+    def sum_of(self, sums: Sequence[Sequence[float]], piece: Piece) -> float:
+        """What such a piece has of it."""
+        return sum(sums[self.families[f].start][end] - sums[self.families[f].start][start] for f, start, end in piece)
+
+    # -- names -------------------------------------------------------------------------------------------------------
+
+    def name(self, ideal: Sequence[int]) -> Ideal:
+        """The ideal that stands for all that differ from this one by names of interchangeable paths."""
+        return tuple(itertools.chain.from_iterable(
+            sorted(ideal[family.start:family.stop], reverse=True) if len(family) > 1 else (ideal[family.start],)
+            for family in self.families))
+
+    def members(self, piece: Piece) -> list[int]:
+        """Groups that such a piece, or stage, can be made of."""
+        taken = [family.start for family in self.families]
+        found: list[int] = []
+        for family, start, end in piece:
+            found.extend(self.paths[taken[family]][start:end])
+            taken[family] += 1
+        return found
+
+    def _register(self, ideal: Ideal) -> int:
+        number = self._number.get(ideal)
+        if number is None:
+            number = self._number[ideal] = len(self.all)
+            self.all.append(ideal)
+        return number
+
+    # -- cuts --------------------------------------------------------------------------------------------------------
+
+    def cuts(self, number: int) -> Cuts:
+        """The levels that can be taken off ideal ``number``."""
+        if number not in self._cuts:
+            if self._names > PARAMS.max_names:
+                raise TooWide(f"up to {self._names:.0e} ideals")
+            rests: list[int] = []
+            levels: list[int] = []
+            ideal, before = self.all[number], self.count
+            for rest, roots in self._take(ideal):
+                if before + len(rests) >= self.max_cuts:
+                    raise TooWide(f"more than {self.max_cuts} cuts")
+                if len(rests) % 1000 == 0 and self.budget.spent:
+                    raise TooWide("the time is over")
+                pieces: dict[int, list[tuple[int, int, int]]] = {}
+                for path, (left, root) in enumerate(zip(rest, roots, strict=True)):
+                    if left < ideal[path]:
+                        pieces.setdefault(0 if self.in_a_row else root, []).append(
+                            (self.family[path], left, ideal[path]))
+                key = tuple(sorted(tuple(sorted(piece)) for piece in pieces.values()))
+                level = self._level.get(key)
+                if level is None:
+                    level = self._level[key] = len(self.levels)
+                    self.levels.append(key)
+                rests.append(self._register(self.name(rest)))
+                levels.append(level)
+            self._cuts[number] = Cuts(np.array(rests, np.int64), np.array(levels, np.int64))
+        return self._cuts[number]
+
+    def cut(self, number: int, index: int) -> tuple[Ideal, list[tuple[Piece, list[int]]]]:
+        """Cut ``index`` of ideal ``number``: what is left, path by path (not renamed), and each piece with its groups.
+        """
+        ideal = self.all[number]
+        rest, roots = next(itertools.islice(self._take(ideal), index, None))
+        found: dict[int, tuple[list[tuple[int, int, int]], list[int]]] = {}
+        for path, (left, root) in enumerate(zip(rest, roots, strict=True)):
+            if left < ideal[path]:
+                segments, groups = found.setdefault(0 if self.in_a_row else root, ([], []))
+                segments.append((self.family[path], left, ideal[path]))
+                groups.extend(self.paths[path][left:ideal[path]])
+        return rest, [(tuple(sorted(segments)), groups) for segments, groups in found.values()]
+
+    def _take(self, ideal: Ideal) -> Iterator[tuple[Ideal, Ideal]]:
+        """What is left of ``ideal`` after each level that keeps to the limit, and per path the first path that its
+        taken part hangs together with."""
+        outside = sum(sums[-1] - sums[count] for sums, count in zip(self.work_before, ideal, strict=True))
+        taken = (math.ceil(min(outside / self.limit * (1 - 1e-9), self.devices)) if outside and self.limit else 0)
+        most = self.limit * (1 + 1e-9)
+        room = most * max(0, self.devices - taken)
+        rest, count = list(ideal), len(ideal)
+        piece_of: list[int] = [-1] * count
+        loads: list[float] = [0.0] * count
+        least, work, in_a_row = self.least_before, self.work_before, self.in_a_row
+
+        def take(path: int, total: float, together: float) -> Iterator[tuple[Ideal, Ideal]]:
+            if path == count:
+                left = tuple(rest)
+                if left != ideal:
+                    yield left, tuple(piece_of)
+                return
+            yield from take(path + 1, total, together)
+            if any(rest[other] for other in self.followers[path]):
+                return
+            up_to = ideal[path]
+            if self._twin[path] and ideal[path - 1] == ideal[path]:
+                up_to = ideal[path - 1] - rest[path - 1]  # the twin before takes no less
+            joined = {piece_of[other] for other in self.followers[path] if ideal[other]}
+            load = sum(loads[root] for root in joined)
+            before = list(piece_of), list(loads)
+            root = min(joined, default=path)
+            for p in range(path):
+                if piece_of[p] in joined:
+                    piece_of[p] = root
+            piece_of[path] = root
+            for number in range(1, up_to + 1):
+                more = least[path][ideal[path]] - least[path][ideal[path] - number]
+                all_of_it = total + work[path][ideal[path]] - work[path][ideal[path] - number]
+                if load + more > most or all_of_it > room or (in_a_row and together + more > most):
+                    break
+                loads[root] = load + more
+                rest[path] = ideal[path] - number
+                yield from take(path + 1, all_of_it, together + more)
+            rest[path] = ideal[path]
+            piece_of[:], loads[:] = before
+
+        yield from take(0, 0.0, 0.0)
+
+
+def _has_loose_net(groups: Groups) -> bool:
+    """Whether all groups of some net can be in one level, and not in one piece of it: step by step from one to another
+    of which one comes before the other, its groups do not all hang together. (What comes between two groups of a level
+    is in it too.) So it is with what backward operators pass to each other beside the forward graph."""
+    before = [0] * groups.count  # all that comes before a group, as bits
+    for first, second in sorted(waits(groups), key=lambda pair: pair[1]):
+        before[second] |= before[first] | 1 << first
+    for net in groups.nets:
+        apart = set(net.groups[1:])
+        fresh = [net.groups[0]]
+        while fresh and apart:
+            one = fresh.pop()
+            joined = {other for other in apart if before[max(one, other)] >> min(one, other) & 1}
+            apart -= joined
+            fresh.extend(joined)
+        if apart:
+            return True
+    return False

@@ -1,0 +1,150 @@
+"""Graphs of stages by dynamic programming over levels: exact, and quick where a graph is a few paths.
+
+Under a limit on the load, the program of :mod:`weft.solver.placement.dag.levels.level_program` finds stages on the
+devices there are, as shallow as possible, or proves that there are none. So the least largest load is found by
+bisection and proven by a last run just below it. Cuts of the graph and what they need at least do not change from run
+to run: they are made once, for the largest load of a first chain.
+
+After the dynamic programs of Piper (Tarnawski et al., NeurIPS 2021: ideals, one stage each) and GraphPipe (Jeon et al.,
+ASPLOS 2025: series-parallel graphs by their splits); the levels are what makes it exact for graphs of stages of any
+form. ``in_a_row`` is Piper's formulation: a level is one stage, connected or not.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.level_program import Program
+from weft.solver.placement.division import Division
+from weft.solver.placement.groups import Groups
+from weft.solver.placement.orders.depth_first import depth_first_order
+from weft.solver.placement.orders.slice_replicated import slice_replicated
+from weft.solver.placement.params import PARAMS, PlacementParams
+
+__all__ = ["LevelGoal", "LevelSolved", "first_chain", "levels"]
+
+
+@dataclass(frozen=True)
+class LevelGoal:
+    """What is searched for. ``least``: a bound on the least largest load that is known. ``slack``: how much above the
+    least load the shallowest stages may have, as a share of it; ``shallower``: further slacks to give the shallowest
+    stages for. ``most``: larger loads are not wanted. ``in_a_row``: a chain of stages. ``max_cuts``: of ideals."""
+
+    least: float
+    slack: float = 0.0
+    shallower: tuple[float, ...] = ()
+    most: float = math.inf
+    in_a_row: bool = False
+    max_cuts: int = PARAMS.max_cuts
+
+
+@dataclass(frozen=True)
+class LevelSolved:
+    """``stages`` from the first to the last, or ``None`` where no number of levels keeps to any limit; ``bound`` on the
+    largest load, ``least``, the least found, and ``depth``, the least within ``limit``. ``shallower``: for each further
+    slack of the goal, the shallowest stages within it. ``ideals`` and ``cuts``: how many there were; ``steps``: levels
+    that were packed or looked up in all."""
+
+    stages: Division | None
+    bound: float
+    least: float
+    depth: int
+    limit: float
+    ideals: int
+    cuts: int
+    steps: int
+    shallower: tuple[Division, ...] = ()
+
+
+def levels(groups: Groups, budget: Budget, goal: LevelGoal, *, ideals: Ideals | None = None,
+           on_found: Callable[[Division, float], None] = lambda *_: None,
+           params: PlacementParams = PARAMS) -> LevelSolved:
+    """The graph of stages (with ``goal.in_a_row``: the chain) with the least largest load, and then the least depth
+    among those with a largest load no more than ``goal.slack`` above it. If there are no stages with less than
+    ``goal.most``, ``bound`` is that.
+
+    ``ideals``: of the same graph with other costs, made without a limit, to be used again. ``on_found`` gets stages and
+    a bound on the largest load, as they are found. Raises :class:`~weft.solver.placement.dag.levels.ideals.TooWide`
+    where the devices are of several kinds, a graph has too many ideals, a tensor joins operators of a level that
+    nothing else does, or the budget ends first.
+    """
+    there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
+    if len(there) != 1:
+        raise TooWide("several kinds of device")
+    if groups.count > params.level_groups:
+        raise TooWide(f"more than {params.level_groups} groups")
+    start = first_chain(groups, budget, params)
+    if start is not None:
+        on_found(start, goal.least)
+    top = _largest_limit(groups, there[0], start, goal)
+    widest = top * (1 + max((goal.slack, *goal.shallower))) * (1 + 1e-9)
+    ideals = Ideals(groups, budget, limit=widest, devices=groups.problem.kinds[there[0]].count,
+                    in_a_row=goal.in_a_row, max_cuts=goal.max_cuts, alike=ideals)
+    program = Program(ideals, there[0], heavy_times=params.heavy_times)
+    found, low = _first_below(program, max(goal.least, program.crowded()), top, params.bisection_gap)
+    if found is None:
+        return LevelSolved(None, low if goal.most < math.inf else math.inf, math.inf, 0, math.inf, len(ideals.all),
+                           ideals.count, program.steps)
+    found, low = _bisected(program, found, low, params.bisection_gap, on_found)
+    limit = found.value * (1 + goal.slack + 1e-9)
+    shallowest = program.run(limit, fewest=True)
+    assert shallowest is not None
+    depth = program.depth
+    further = [program.run(found.value * (1 + slack + 1e-9), fewest=True) for slack in goal.shallower]
+    return LevelSolved(shallowest, min(low, found.value), found.value, depth, limit, len(ideals.all), ideals.count,
+                       program.steps, tuple(division for division in further if division is not None))
+
+
+def _largest_limit(groups: Groups, kind: int, start: Division | None, goal: LevelGoal) -> float:
+    """A load that some stages keep to, or which is more than is wanted, or more than all stages can have."""
+    device = groups.problem.kinds[kind]
+    slowest = max(float(times[:, kind].sum()) for devices, times in groups.degrees if devices <= device.count)
+    top = start.value if start else slowest + sum(net.cost for net in groups.nets) * device.transfer_factor
+    return max(min(top, goal.most), goal.least) * (1 + 1e-9)
+
+
+def _first_below(program: Program, least: float, top: float, gap: float) -> tuple[Division | None, float]:
+    """Stages within ``top``, or ``None``, and the largest limit refuted (``top`` where it is). Small limits leave
+    little to look at: upwards, in growing steps."""
+    low, found, more = least, None, gap
+    limit = -1.0
+    while found is None and limit < top:
+        limit = min(top, low * (1 + more)) if least > 0 else top
+        found = program.run(limit)
+        low, more = (limit, more * 4) if found is None else (low, more)
+    return found, low
+
+
+def _bisected(program: Program, found: Division, low: float, gap: float,
+              on_found: Callable[[Division, float], None]) -> tuple[Division, float]:
+    """The stages with the least largest load, and a bound that proves it."""
+    on_found(found, low)
+    just_below = True  # often what was found is the best there is
+    while found.value > low * (1 + 1e-9):
+        just_below = just_below or found.value <= low * (1 + gap)
+        limit = found.value * (1 - 1e-9) if just_below else (low + found.value) / 2
+        better, just_below = program.run(limit), False
+        low, found = (limit, found) if better is None else (low, better)
+        on_found(found, low)
+    return found, low
+
+
+def first_chain(groups: Groups, budget: Budget, params: PlacementParams = PARAMS) -> Division | None:
+    """The best chain of stages of a few orders of the groups, on the devices of the only kind; a chain holds no less
+    than the same stages as a graph."""
+    chance = random.Random(budget.seed)
+    orders = [list(range(groups.count)),
+              *(depth_first_order(groups, chance, backwards=bool(i % 2)) for i in range(params.chain_orders - 1))]
+    best: Division | None = None
+    for number, order in enumerate(orders):
+        if number and (budget.spent or groups.count > params.few_orders_groups):
+            break
+        chain = slice_replicated(groups, order)
+        if chain is not None and (best is None or chain.value < best.value):
+            best = chain
+    return best

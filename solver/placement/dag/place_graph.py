@@ -1,0 +1,84 @@
+"""From a placement problem to a graph of stages: least largest load, then least depth, each with a bound.
+
+One goal after the other, never both in one sum. Graphs of a few paths need no encoding: a dynamic program over levels
+proves both goals, and is tried first. Where stages may be replicated it is the only exact way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container
+
+from weft.solver.control.stopping import breakable
+from weft.solver.cpsat.solve import Budget
+from weft.solver.feasibility.infeasible import NoneFound
+from weft.solver.placement import judge
+from weft.solver.placement.bracket import Step
+from weft.solver.placement.dag.constructions.by_encoding import ByEncoding
+from weft.solver.placement.dag.constructions.by_levels import ByLevels
+from weft.solver.placement.dag.constructions.by_rows import ByRows
+from weft.solver.placement.dag.graph_bracket import GraphBracket
+from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
+from weft.solver.placement.division import parts_of
+from weft.solver.placement.params import PARAMS, PlacementParams
+from weft.solver.placement.problem import PlacementError, PlacementProblem
+from weft.solver.placement.technique import Technique, applying
+
+__all__ = ["WAYS", "place_graph", "place_graph_within"]
+
+#: The first that is for the graph and its devices answers both questions.
+WAYS: tuple[type[Technique[GraphBracket]], ...] = (ByLevels, ByRows, ByEncoding)
+
+
+def place_graph(problem: PlacementProblem, *, slack: float = 0.0, time_limit: float = 60.0,
+                effort: float | None = None, seed: int = 0, workers: int = 1,
+                on_step: Callable[[Step], None] = lambda _: None) -> GraphPlacement:
+    """The graph of stages with the least largest load, and of these the shallowest.
+
+    ``slack`` lets the shallowest have a largest load up to that fraction above the least one. Other arguments and
+    errors are those of :func:`weft.solver.placement.chain.place.place`; a search cut short by time or Ctrl-C returns
+    the best graph so far.
+    """
+    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    return place_graph_within(problem, budget, slack=slack, on_step=on_step)
+
+
+def place_graph_within(problem: PlacementProblem, budget: Budget, *, slack: float = 0.0,
+                       on_step: Callable[[Step], None] = lambda _: None, params: PlacementParams = PARAMS,
+                       without: Container[str] = ()) -> GraphPlacement:
+    """:func:`place_graph` within ``budget``. ``without``: names of techniques to leave out."""
+    if not 0 <= slack < math.inf:
+        raise PlacementError(f"slack is {slack}, it must be 0 or more and finite")
+    bracket = GraphBracket(problem, budget, slack, on_step, params)
+    try:
+        with breakable():
+            for technique in applying(WAYS, bracket, without):
+                share = params.way_shares.get(technique.name, params.usual_share)
+                if bracket.run(technique, share) or bracket.over:
+                    break
+    except KeyboardInterrupt:
+        budget.interrupted = True
+    except NoneFound:  # one of the ways; another may have found something
+        if bracket.best is None:
+            raise
+    if bracket.best is None:
+        bracket.give_up()
+    return _answer(bracket)
+
+
+def _answer(bracket: GraphBracket) -> GraphPlacement:
+    assert bracket.best is not None
+    problem, devices = bracket.problem, [stage.devices for stage in bracket.best]
+    stages, after, depths = stages_by_depth(problem, parts_of(bracket.best), devices)
+    faults = judge.breaches(problem, stages)
+    if faults:
+        raise judge.InvalidPlacement("; ".join(faults))
+    objective = max(stage.load for stage in stages)
+    return GraphPlacement(
+        problem, stages, objective, judge.latency_of(problem, stages), min(bracket.bound, objective),
+        solver={"groups": bracket.groups.count, "by": bracket.by, "steps": bracket.steps,
+                "coarsening": None if bracket.by != ByRows.name else
+                "the graph is too wide for proof: a few pieces a path, or a few orders, were searched",
+                **bracket.spent()},
+        after=after, depths=depths, depth_bound=min(bracket.depth_bound, max(depths)), slack=bracket.slack,
+        least=min(bracket.least, objective))

@@ -1,0 +1,79 @@
+"""Memory in the threshold encoding: rows that hold wherever a stage is on a kind with limited memory.
+
+Rows count each kind's memory in units of its own, a power of two with which all amounts are whole where that is fine
+enough, and rounded down otherwise: to 2^-45 of the kind's memory. So no row is stricter than the judge, who lets sums
+exceed the memory by a billionth (:func:`weft.solver.placement.groups.room`), and one kind with much memory does not
+blur another with little.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from ortools.sat.python import cp_model
+
+from weft.solver.placement.encoding.threshold import Terms, Threshold
+from weft.solver.placement.groups import room
+
+__all__ = ["excess_scale", "memory_terms", "require_memory", "require_memory_with"]
+
+#: Units of a kind's memory at most: with 2^17 groups sums stay inside 64 bits.
+_UNITS = 2**45
+#: Units of all memory together at most, where kinds share a unit.
+_WHOLE = 2**50
+
+
+def require_memory(threshold: Threshold) -> None:
+    """Every stage within the memory of its kind, as a row of stages holds it."""
+    for k, kind in enumerate(threshold.groups.problem.kinds):
+        for stage in range(threshold.stages if kind.memory is not None and kind.count else 0):
+            in_flight = threshold.groups.problem.in_flight(threshold.stages - stage)
+            terms, limit = memory_terms(threshold, stage, k, in_flight)
+            on = threshold.kind[stage][k]
+            if on is not False and sum(amount for amount, _ in terms) > limit:
+                threshold.at_most(terms, limit, on)
+
+
+def memory_terms(threshold: Threshold, stage: int, kind: int, in_flight: int) -> tuple[Terms, int]:
+    """(units, literal) whose sum is what ``stage`` holds with so many micro-batches in flight, and what a device of
+    ``kind``, whose memory is limited, has. A group that does not fit by itself counts as one unit more than that."""
+    groups = threshold.groups
+    memory = groups.problem.kinds[kind].memory
+    assert memory is not None
+    demand: list[float] = (groups.resident + in_flight * groups.per_micro_batch).tolist()
+    if not memory:
+        return [(int(demand[group] > 0), threshold.inside(group, stage)) for group in threshold.groups_at(stage)], 0
+    most = room(memory)
+    finest = max(Fraction(amount).denominator for amount in (most, *(a for a in demand if a <= most)))
+    scale = min(Fraction(finest), Fraction(2) ** math.floor(math.log2(_UNITS) - math.log2(most)))
+    limit = math.floor(Fraction(most) * scale)
+    return [(min(math.floor(Fraction(demand[group]) * scale), limit + 1), threshold.inside(group, stage))
+            for group in threshold.groups_at(stage)], limit
+
+
+def require_memory_with(threshold: Threshold, excess: cp_model.IntVar) -> None:
+    """Every stage within the memory of its kind and ``excess`` more, in units of :func:`excess_scale`."""
+    groups, problem, scale = threshold.groups, threshold.groups.problem, excess_scale(threshold)
+    for k, kind in enumerate(problem.kinds):
+        if kind.memory is None or not kind.count:
+            continue
+        limit = math.floor(Fraction(kind.memory) * scale)
+        for stage in range(threshold.stages):
+            demand = (groups.resident + problem.in_flight(threshold.stages - stage) * groups.per_micro_batch).tolist()
+            terms: Terms = [(math.floor(Fraction(demand[group]) * scale), threshold.inside(group, stage))
+                            for group in threshold.groups_at(stage)]
+            on = threshold.kind[stage][k]
+            if on is not False and sum(amount for amount, _ in terms) > limit:
+                threshold.at_most(terms, limit + excess, on)
+
+
+def excess_scale(threshold: Threshold) -> Fraction:
+    """Units for one of the problem's in rows where all kinds lack the same: a power of two, with which all amounts are
+    whole if it is small enough for that."""
+    groups, problem = threshold.groups, threshold.groups.problem
+    amounts = [*groups.resident.tolist(), *groups.per_micro_batch.tolist()]
+    limits = [kind.memory for kind in problem.kinds if kind.memory is not None]
+    total = max(groups.memory(range(groups.count), problem.in_flight(threshold.stages)), *limits, 1.0)
+    finest = max(Fraction(amount).denominator for amount in (*amounts, *limits))
+    return min(Fraction(finest), Fraction(2) ** math.floor(math.log2(_WHOLE) - math.log2(total)))

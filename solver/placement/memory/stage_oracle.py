@@ -1,0 +1,243 @@
+"""One stage of a memory plan: whether some operators from one to another fit a device within a time.
+
+The decision is how many operators of each class (:mod:`weft.solver.placement.memory.classes`) are recomputed and how
+many offloaded: integers, not one choice an operator. Three answers, the cheapest first: an upper bound on what can be
+saved (no), a greedy choice (yes), and CP-SAT (:mod:`weft.solver.placement.memory.stage_model`).
+
+With ``strict`` buffers a stage's recompute buffer is sized for the classes that are recomputed at all: as if all their
+operators in the stage were. Where every operator is a class of its own this is the largest run itself; otherwise it
+is a rule of the plan, not a limit of the device: a stage does one and the same with a class's backward.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft.solver.cpsat.solve import Budget, run
+from weft.solver.placement.memory.classes import Choice, Classes, Ints
+from weft.solver.placement.memory.plan import MemoryProblem
+from weft.solver.placement.memory.stage_model import StageModel
+from weft.solver.placement.params import PARAMS
+
+__all__ = ["StageOracle"]
+
+
+class StageOracle:
+    """Answers for all stages of one problem. ``unknown`` counts questions that CP-SAT left open."""
+
+    def __init__(self, problem: MemoryProblem, budget: Budget) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.classes = Classes.make(problem)
+        self.unknown = 0
+        #: (stage, start) -> ends and limits that a choice was found for.
+        self._shown: dict[tuple[int, int], list[tuple[int, int, Choice]]] = {}
+        self.solved = 0
+        c = self.classes
+        with np.errstate(divide="ignore"):
+            density = np.where(c.kept > 0, c.kept / np.maximum(c.forward, 1e-9), -1.0)
+        self._by_density = np.argsort(-density, kind="stable")
+        self._by_size = np.argsort(-c.kept, kind="stable")
+        sizes = np.unique(c.kept)
+        if len(sizes) > PARAMS.buffer_levels:
+            sizes = sizes[np.linspace(0, len(sizes) - 1, PARAMS.buffer_levels).round().astype(int)]
+        self._levels = sizes
+        self._recomputes = "recompute" in problem.modes
+        self._offloads = "offload" in problem.modes
+
+    # -- amounts ---------------------------------------------------------------------------------------------------
+
+    def spare_time(self, first: int, last: int, limit: int) -> int:
+        """Nanoseconds left for second forwards; negative where the stage does not fit ``limit`` at all."""
+        if self.problem.link_time(first) > limit:
+            return -1
+        total = self.problem.totals[0]
+        return limit - (total[last] - total[first])
+
+    def excess(self, stage: int, first: int, last: int) -> int:
+        """Bytes that must be saved: what the stage holds if everything is kept, less the memory."""
+        _, kept, resident, weights = self.problem.totals
+        count = self.problem.in_flight(stage)
+        versions = (count - 1) * (weights[last] - weights[first]) if self.problem.versions else 0
+        return (resident[last] - resident[first] + versions - self.problem.memory
+                + count * (kept[last] - kept[first] + self.problem.input_bytes(first)))
+
+    # -- the question ----------------------------------------------------------------------------------------------
+
+    def fits(self, stage: int, first: int, last: int, limit: int) -> bool:
+        """Whether operators ``first`` to ``last - 1`` fit as ``stage`` within ``limit`` nanoseconds."""
+        quick = self.quick(stage, first, last, limit)
+        if quick is not None:
+            return quick
+        choice = self.choose(stage, first, last, limit)
+        return choice is not None and self._remember(stage, first, last, limit, choice)
+
+    def quick(self, stage: int, first: int, last: int, limit: int) -> bool | None:
+        """Yes, no, or not known without a search."""
+        spare, excess = self.spare_time(first, last, limit), self.excess(stage, first, last)
+        if spare < 0:
+            return False
+        if excess <= 0:
+            return True
+        if not self.problem.modes or self._most_saved(stage, first, last, spare, limit) < excess:
+            return False
+        choice = self._greedy(stage, first, last, spare, limit, excess)
+        return None if choice is None else self._remember(stage, first, last, limit, choice)
+
+    def _remember(self, stage: int, first: int, last: int, limit: int, choice: Choice) -> bool:
+        self._shown.setdefault((stage, first), []).append((last, limit, choice))
+        return True
+
+    def _recalled(self, stage: int, first: int, last: int, limit: int) -> Choice:
+        """The choice by which this stage, or a longer one from the same start, was shown to fit."""
+        there = self.classes.before[last] - self.classes.before[first]
+        for end, at, choice in self._shown.get((stage, first), ()):
+            if end >= last and at <= limit:
+                recompute = np.minimum(choice.recompute, there)
+                return Choice(recompute, np.minimum(choice.offload, there - recompute), choice.input_offloaded)
+        raise AssertionError("a stage that fits was shown to")
+
+    def _offload_gain(self, stage: int) -> int:
+        """Bytes saved by each offloaded byte, buffers of whole micro-batches taken off."""
+        return self.problem.in_flight(stage) - (self.problem.copy_buffers if self.problem.rules == "strict" else 0)
+
+    def _most_saved(self, stage: int, first: int, last: int, spare: int, limit: int) -> int:
+        """No choice saves more.
+
+        For each level of the largest recomputed operator: the fractional knapsack over operators up to it, by bytes
+        per nanosecond, less a buffer of the level below. Likewise for copies, where every byte saves as much as every
+        other one, so the copy engine's bytes are the bound. The two may count an operator twice, which only adds.
+        """
+        c, count = self.classes, self.problem.in_flight(stage)
+        there = c.before[last] - c.before[first]
+        best_recompute = 0.0
+        if self._recomputes:
+            order = self._by_density
+            number = np.where(c.kept[order] > 0, there[order], 0)
+            for level, size in enumerate(self._levels):
+                taken = np.where(c.kept[order] <= size, number, 0)
+                times = np.cumsum(taken * c.forward[order])
+                values = np.cumsum(taken * c.kept[order])
+                at = int(np.searchsorted(times, spare, side="right"))
+                value = float(values[at - 1]) if at else 0.0
+                if at < len(order):
+                    left = spare - (int(times[at - 1]) if at else 0)
+                    value += left * float(c.kept[order[at]] / max(1, c.forward[order[at]]))
+                below = int(self._levels[level - 1]) if level else 0
+                best_recompute = max(best_recompute, count * value - below)
+        best_offload = 0
+        gain = self._offload_gain(stage)
+        if self._offloads and gain > 0:
+            received = self.problem.movable_input_bytes(first)
+            limit_bytes = self.problem.copy_bytes(limit)
+            for level, size in enumerate(self._levels):
+                there_bytes = int((there * c.kept)[c.kept <= size].sum()) + received
+                below = int(self._levels[level - 1]) if level and self.problem.rules == "published" else 0
+                buffers = self.problem.copy_buffers * below
+                best_offload = max(best_offload, gain * min(limit_bytes, there_bytes) - buffers)
+        return int(best_recompute) + 1 + best_offload
+
+    def _greedy(self, stage: int, first: int, last: int, spare: int, limit: int, excess: int) -> Choice | None:
+        """A choice that fits: recompute what saves most per nanosecond up to a size, then offload the largest."""
+        there = self.classes.before[last] - self.classes.before[first]
+        for size in (*self._levels[::-1], -1) if self._recomputes else (-1,):
+            recompute = self._recomputed(there, spare, int(size))
+            offloads = self._levels[::-1] if self._offloads and self._offload_gain(stage) > 0 else (-1,)
+            for largest in offloads[:4]:
+                choice = self._offloaded(first, there - recompute, recompute, limit, int(largest))
+                if self.saved(stage, first, last, choice) >= excess:
+                    return choice
+            if size < 0:
+                break
+        return None
+
+    def _recomputed(self, there: Ints, spare: int, size: int) -> Ints:
+        c = self.classes
+        taken = np.zeros_like(there)
+        for k in self._by_density:
+            if c.kept[k] <= 0:
+                break
+            if there[k] and c.kept[k] <= size:
+                taken[k] = min(int(there[k]), spare // max(1, int(c.forward[k])))
+                spare -= int(taken[k] * c.forward[k])
+        return taken
+
+    def _offloaded(self, first: int, there: Ints, recompute: Ints, limit: int, largest: int) -> Choice:
+        c, left = self.classes, self.problem.copy_bytes(limit) if largest >= 0 else 0
+        received = self.problem.movable_input_bytes(first)
+        with_input = 0 < received <= min(left, largest)
+        left -= received if with_input else 0
+        taken = np.zeros_like(there)
+        for k in self._by_size:
+            size = int(c.kept[k])
+            if there[k] and 0 < size <= largest and size <= left:
+                taken[k] = min(int(there[k]), left // size)
+                left -= int(taken[k]) * size
+        return Choice(recompute, taken, with_input)
+
+    def saved(self, stage: int, first: int, last: int, choice: Choice) -> int:
+        """Bytes that ``choice`` saves against keeping everything, buffers taken off."""
+        c, problem = self.classes, self.problem
+        received = problem.input_bytes(first) if choice.input_offloaded else 0
+        offloaded = int((choice.offload * c.kept).sum()) + received
+        dropped = int((choice.recompute * c.kept).sum()) - self._staying(first, last, choice.recompute)
+        saved = problem.in_flight(stage) * (dropped + offloaded)
+        used = choice.recompute > 0
+        if problem.rules == "published":
+            copied = max([received, *c.kept[choice.offload > 0].tolist()])
+            return int(saved - c.kept[used].max(initial=0) - problem.copy_buffers * copied)
+        longest = acc = 0
+        for k in c.of[first:last].tolist():
+            acc = acc + int(c.kept[k]) if used[k] else 0
+            longest = max(longest, acc)
+        return saved - longest - problem.copy_buffers * offloaded
+
+    def _staying(self, first: int, last: int, recompute: Ints) -> int:
+        """Bytes that stay at the beginnings of runs, if of each class the first operators are recomputed.
+
+        Operators of a class and those of the class before it stand in pairs; with the first ones of both recomputed,
+        only as many runs begin with the class as it has recomputed operators more.
+        """
+        c, staying = self.classes, 0
+        for k in np.flatnonzero((recompute > 0) & (c.passing > 0)).tolist():
+            begins, alone = c.unpaired(k, first, last)
+            p = int(c.follows[k])
+            paired = max(0, int(recompute[p]) - alone) if p >= 0 else 0
+            staying += int(c.passing[k]) * max(0, int(recompute[k]) - begins - paired)
+        return staying
+
+    # -- CP-SAT ----------------------------------------------------------------------------------------------------
+
+    def choose(self, stage: int, first: int, last: int, limit: int) -> Choice | None:
+        """A choice that fits, from CP-SAT; ``None``: there is none, or (then ``unknown`` counts it) the effort was not
+        enough to say."""
+        spare, excess = self.spare_time(first, last, limit), self.excess(stage, first, last)
+        return None if spare < 0 else self._run(self._model(stage, first, last, limit, spare, excess))
+
+    def lightest(self, stage: int, first: int, last: int, limit: int) -> Choice:
+        """For a stage that fits: a choice of least recomputed time, and of those one of least copied bytes."""
+        spare, excess = self.spare_time(first, last, limit), self.excess(stage, first, last)
+        nothing = np.zeros_like(self.classes.kept)
+        if excess <= 0:
+            return Choice(nothing, nothing, False)
+        model = self._model(stage, first, last, limit, spare, excess)
+        model.model.minimize(model.recomputing)
+        found = self._run(model)
+        if found is None:  # time is up
+            return self._recalled(stage, first, last, limit)
+        spare = int((found.recompute * self.classes.forward).sum())
+        model = self._model(stage, first, last, limit, spare, excess)
+        model.model.minimize(model.copying)
+        return self._run(model) or found
+
+    def _model(self, stage: int, first: int, last: int, limit: int, spare: int, excess: int) -> StageModel:
+        return StageModel(self.problem, self.classes, stage, first, last, spare=spare,
+                          copy_bytes=self.problem.copy_bytes(limit), excess=excess)
+
+    def _run(self, model: StageModel) -> Choice | None:
+        self.solved += 1
+        outcome = run(model.model, self.budget, deterministic=PARAMS.stage_effort, presolve=True)
+        if not outcome.found:
+            self.unknown += not outcome.infeasible
+            return None
+        return model.choice(outcome.solver)

@@ -1,0 +1,156 @@
+"""The block problems that a spec becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from weft.models.candidates.build import Candidate, bytes_per_parameter, candidates, layer_costs
+from weft.models.candidates.stage_split import NoSplit
+from weft.models.candidates.stages import Stages, peak_bytes
+from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
+from weft.solver.pipeline import Pipeline
+from weft.solver.problem import BlockKind
+from weft.solver.schedule import Schedule
+from weft.solver.timing import time_orders
+
+LAYERS = """\
+name: small
+model:
+  layers:
+    - {{name: embedding, forward: 1 ms, input_grad: 0, weight_grad: 1 ms, activation_memory: 10, output: 1000}}
+    - {{name: block, repeat: 6, forward: 1 ms, input_grad: 2 ms, weight_grad: 1 ms, activation_memory: 100,
+       weight_grad_memory: {held}, parameters: 10, workspace: 7, output: 1000}}
+    - {{name: head, forward: 2 ms, input_grad: 1 ms, weight_grad: 1 ms, activation_memory: 50, parameters: 20}}
+cluster: {{gpus: {gpus}, memory: {memory}, reserve: 0, bandwidth: 1 MB/s}}
+{run}
+"""
+
+
+def small(gpus: int = 2, memory: object = 100_000, held: int = 40, run: str = "training: {micro_batches: 8}",
+          extra: str = "") -> Spec:
+    return parse_spec(LAYERS.format(gpus=gpus, memory=memory, held=held, run=run) + extra)
+
+
+def sequential(candidate: Candidate, micro_batches: int) -> Schedule:
+    """One micro-batch after the other, each weight gradient right after its input gradient."""
+    problem = candidate.problem
+    orders = [[(block, m) for m in range(micro_batches) for block in row] for row in problem.blocks_on]
+    return Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), makespan_bound=0)
+
+
+def by_shape(found: Sequence[Candidate]) -> dict[tuple[str, str], Candidate]:
+    return {(entry.shape, entry.backward): entry for entry in reversed(found)}
+
+
+@pytest.mark.parametrize("spec", [small(), small(held=400), small(run="inference: {micro_batches: 3}"),
+                                  small(run="training: {micro_batches: 3, recompute: true}"), demo_spec()],
+                         ids=["split", "input gradient takes memory", "inference", "recompute", "demo"])
+def test_every_candidate_is_a_pipeline_of_its_shape_that_runs_one_micro_batch_at_a_time(spec: Spec) -> None:
+    for candidate in candidates(spec):
+        problem = candidate.problem
+        pipeline = Pipeline.of(problem)
+        assert pipeline.shape == candidate.shape
+        assert tuple(stage.device for stage in pipeline.stages) == candidate.stage_device
+        assert pipeline.is_split == (candidate.backward == "split")
+        assert pipeline.has_backward == (spec.training is not None)
+        schedule = sequential(candidate, 2)
+        for device, peak in zip(problem.devices, schedule.peak_memory, strict=True):
+            assert device.memory is not None and peak <= device.memory
+        for number in range(len(problem.devices)):
+            assert schedule.memory_profile(number)[-1][1] == 0  # all is given back
+        for block in problem.blocks:
+            assert all(isinstance(amount, int) for amount in (*block.memory, *block.workspace))
+            assert block.duration == round(block.duration, 9) > 0
+
+
+@pytest.mark.parametrize("held", [40, 400])
+def test_the_split_counts_the_memory_that_the_blocks_take(held: int) -> None:
+    """What :func:`peak_bytes` says of one micro-batch is what running it alone reaches."""
+    spec = small(held=held)
+    for candidate in candidates(spec):
+        costs = Stages(layer_costs(spec))
+        starts = [0]
+        for names in candidate.layers_of_stage:
+            starts.append(starts[-1] + len(names))
+        stages = [costs.stage(first, last) for first, last in pairwise(starts)]
+        for device, peak in enumerate(sequential(candidate, 1).peak_memory):
+            mine = [stage for stage, where in zip(stages, candidate.stage_device, strict=True) if where == device]
+            assert peak == peak_bytes(mine, [1] * len(mine), candidate.backward)
+
+
+def test_a_device_has_what_reserve_and_weights_leave() -> None:
+    spec = demo_spec()
+    for candidate in candidates(spec):
+        for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True):
+            assert device.memory == 24 * 1024**3 - spec.cluster.reserve - static
+        assert sum(candidate.static_memory) == sum(layer.parameters for layer in layer_costs(spec)) * 16
+    assert bytes_per_parameter(spec) == 16
+
+
+def test_the_demo_has_every_shape_and_mode() -> None:
+    found = by_shape(candidates(demo_spec()))
+    assert set(found) == {(shape, mode) for shape in ("chain", "v", "loop") for mode in ("full", "split")}
+    chain = found["chain", "full"]
+    assert [name for names in chain.layers_of_stage for name in names] == [
+        "embedding", *(f"layer{i}" for i in range(24)), "head"]
+    assert sum(row.forward + row.backward for row in chain.stages) == pytest.approx(0.379328198)
+
+
+def test_work_is_the_same_in_every_candidate() -> None:
+    work = {round(sum(block.duration for block in candidate.problem.blocks), 9) for candidate in candidates(small())}
+    assert work == {0.03}
+
+
+def test_transfers_are_lags_between_gpus_only() -> None:
+    found = by_shape(candidates(small()))
+    for shape, expected in (("chain", [1e-3]), ("v", [1e-3, 0, 1e-3]), ("loop", [1e-3] * 3)):
+        problem = found[shape, "split"].problem
+        lags = {(producer, consumer): dependency.lag for producer, consumer, dependency in problem.dependencies()}
+        names = [block.name for block in problem.blocks]
+        forward = [lags[names.index(f"F{s}"), names.index(f"F{s + 1}")] for s in range(len(expected))]
+        assert forward == expected
+        for s, lag in enumerate(expected):
+            gradient = f"I{s}" if f"I{s}" in names else f"W{s}"
+            assert lags[names.index(f"I{s + 1}"), names.index(gradient)] == lag
+
+
+def test_an_embedding_alone_has_a_weight_gradient_only() -> None:
+    spec = small(gpus=4, extra="placement: {shapes: [v], backward: [split]}\n")
+    problem = next(c for c in candidates(spec) if c.layers_of_stage[0] == ("embedding",)).problem
+    kinds = {block.name: block.kind for block in problem.blocks}
+    assert "I0" not in kinds and kinds["W0"] == BlockKind.WEIGHT_GRAD
+    assert Pipeline.of(problem).is_split
+
+
+def test_a_split_that_leaves_room_for_1f1b_is_offered_where_it_differs() -> None:
+    spec = small(memory=[1000, 2000], extra="placement: {shapes: [chain], backward: [full]}\n")
+    spread = {candidate.in_flight: [len(names) for names in candidate.layers_of_stage]
+              for candidate in candidates(spec)}
+    assert set(spread) == {"least", "1f1b"}
+    assert spread["1f1b"][0] < spread["least"][0]
+
+
+def test_a_spec_that_fits_nowhere_says_what_would_do() -> None:
+    with pytest.raises(NoSplit) as caught:
+        candidates(small(memory=700))
+    assert caught.value.least > 700
+    assert candidates(small(memory=caught.value.least))
+    with pytest.raises(NoSplit):
+        candidates(small(memory=caught.value.least - 1))
+
+
+@pytest.mark.parametrize(("spec", "words"), [
+    (small(gpus=9), "model has 8 layers, too few for cluster.gpus: 9"),
+    (small(gpus=5, extra="placement: {shapes: [v, loop]}\n"), "placement.shapes is v, loop, two stages on each of 5"),
+])
+def test_too_few_layers_are_refused(spec: Spec, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        candidates(spec)
+
+
+def test_two_stages_a_gpu_are_left_out_where_layers_or_gpus_are_too_few() -> None:
+    assert {candidate.shape for candidate in candidates(small(gpus=5))} == {"chain"}
+    assert {candidate.shape for candidate in candidates(small(gpus=1))} == {"chain"}

@@ -1,0 +1,215 @@
+"""Transfers between machines cost what the cluster of the spec says, in every shape: against times worked out here."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from weft.models.candidates.build import candidates
+from weft.models.candidates.estimate import estimate_spec
+from weft.models.candidates.family_costs import family_costs
+from weft.models.candidates.memory_candidates import decided_candidates
+from weft.models.candidates.placement_sources import spec_problem
+from weft.models.hardware.devices import DEVICES
+from weft.models.layers.cluster import AffineLink, MeasuredLink, model_cluster
+from weft.models.layers.collectives import REACHED, collective_time
+from weft.models.spec.spec import Spec, SpecError, parse_spec
+from weft.models.tensor_parallel.shapes import shape_candidates
+from weft.models.tensor_parallel.space import Space, space_of
+from weft.models.times.profiles import MIB
+from weft.solver.problem import Problem
+
+LAYERS = "".join(f"    - {{name: l{i}, forward: 1 ms, input_grad: 1 ms, weight_grad: 1 ms, output: {i + 1} MB}}\n"
+                 for i in range(8))
+CLUSTER = "bandwidth: 10 GB/s, latency: 1 us, gpus_per_machine: 2, machine_bandwidth: 8 Gbit/s, machine_latency: 30 us"
+
+
+def listed(cluster: str = CLUSTER, more: str = "", gpus: int = 4) -> Spec:
+    return parse_spec(f"name: a\nmodel:\n  layers:\n{LAYERS}cluster: {{gpus: {gpus}, memory: 8 GiB, {cluster}}}\n"
+                      f"training: {{micro_batches: 4}}\n{more}")
+
+
+def gpt(cluster: str, shapes: str, gpus: int = 4, memory: str = "8 GiB") -> Spec:
+    return parse_spec(
+        "name: g\nmodel: {family: gpt, layers: 8, hidden: 256, heads: 8, vocabulary: 1024, sequence: 128}\n"
+        f"cluster: {{gpus: {gpus}, memory: {memory}, device: v100, {cluster}}}\ntraining: {{micro_batches: 8}}\n"
+        f"placement: {{shapes: [{shapes}]}}\n")
+
+
+def lags(problem: Problem) -> dict[tuple[str, str], float]:
+    return {(wait.block, block.name): wait.lag for block in problem.blocks for wait in block.after}
+
+
+def by_hand(megabytes: int, source: int, target: int, per_machine: int = 2) -> float:
+    """Seconds from GPU to GPU of :data:`CLUSTER`: 10 GB/s after 1 us, between machines 1 GB/s after 30 us."""
+    if source == target:
+        return 0.0
+    if source // per_machine == target // per_machine:
+        return 1e-6 + megabytes * 1e6 / 10e9
+    return 30e-6 + megabytes * 1e6 / 1e9
+
+
+#: The GPU of each stage, by shape.
+WHERE = {"chain": (0, 1, 2, 3), "v": (0, 1, 2, 3, 3, 2, 1, 0), "loop": (0, 1, 2, 3, 0, 1, 2, 3)}
+
+
+@pytest.mark.parametrize("shape", WHERE)
+@pytest.mark.parametrize("backward", ["full", "split"])
+def test_stages_on_single_gpus_wait_for_the_link_between_them(shape: str, backward: str) -> None:
+    spec = listed(more=f"placement: {{shapes: [{shape}], backward: [{backward}]}}\n")
+    where, size = WHERE[shape], 8 // len(WHERE[shape])  # equal layers: equal stages
+    gradient = "I" if backward == "split" else "B"
+    for candidate in candidates(spec):
+        found = lags(candidate.problem)
+        assert candidate.stage_device == where
+        for s in range(len(where) - 1):
+            time = by_hand((s + 1) * size, where[s], where[s + 1])  # stage s ends with layer (s + 1) * size - 1
+            assert found[f"F{s}", f"F{s + 1}"] == pytest.approx(time, abs=1e-12), (s, "forward")
+            assert found[f"{gradient}{s + 1}", f"{gradient}{s}"] == pytest.approx(time, abs=1e-12), (s, "backward")
+    if shape == "loop":
+        assert found["F3", "F4"] == pytest.approx(30e-6 + 4e-3)  # from the last GPU back to the first
+    if shape == "v":
+        assert found["F3", "F4"] == 0.0 and found["F5", "F6"] == pytest.approx(30e-6 + 6e-3)
+
+
+def test_in_one_machine_nothing_changes() -> None:
+    alone = listed("bandwidth: 10 GB/s, latency: 1 us")
+    roomy = listed(CLUSTER.replace("gpus_per_machine: 2", "gpus_per_machine: 8"))
+    assert [c.problem for c in candidates(alone)] == [c.problem for c in candidates(roomy)]
+    assert [c.problem for c in candidates(alone)] != [c.problem for c in candidates(listed())]
+
+
+def test_chains_in_which_memory_is_decided_wait_too() -> None:
+    (candidate, *_) = decided_candidates(listed(more="placement: {memory: decide}\n"), time_limit=5.0)
+    cuts = candidate.decided.cuts if candidate.decided else ()
+    operators = candidate.decided.problem.operators if candidate.decided else ()
+    found = lags(candidate.problem)
+    for s in range(3):
+        megabytes = operators[cuts[s + 1] - 1].output // 10**6
+        assert found[f"F{s}", f"F{s + 1}"] == found[f"B{s + 1}", f"B{s}"] == pytest.approx(
+            by_hand(megabytes, s, s + 1), abs=2e-9)
+
+
+def test_measured_links_of_several_machines_use_the_measured_network(tmp_path: Path) -> None:
+    spec = listed("links: nvlink-v100, gpus_per_machine: 2", "placement: {shapes: [chain], backward: [full]}\n")
+    data = ROOT / "weft" / "models" / "data" / "aceso"
+    tables = {}
+    for name in ("intra", "inter"):
+        with open(data / f"p2p_{name}_node.csv", newline="") as file:
+            sizes, speeds = [[float(cell) for cell in row] for row in csv.reader(file)]
+        tables[name] = {size: size / 1024 / speed for size, speed in zip(sizes, speeds, strict=True)}  # GB/s in GiB
+    (candidate, *_) = candidates(spec)
+    found = lags(candidate.problem)
+    for s, (table, megabytes) in enumerate((("intra", 2), ("inter", 4), ("intra", 6))):
+        size = megabytes * 1e6 / MIB
+        low = max(known for known in tables[table] if known <= size)
+        high = min(known for known in tables[table] if known > size)
+        share = (size - low) / (high - low)
+        time = tables[table][low] + share * (tables[table][high] - tables[table][low])
+        assert found[f"F{s}", f"F{s + 1}"] == pytest.approx(time, rel=1e-5)
+    assert found["F1", "F2"] > 5 * found["F0", "F1"]
+
+
+def test_a_device_brings_its_links_and_its_network() -> None:
+    h100 = DEVICES["h100"]
+    network = model_cluster(listed("device: h100, gpus_per_machine: 2").cluster).network
+    assert network.near == AffineLink(h100.link_latency, h100.link)
+    assert network.far == AffineLink(h100.network_latency, h100.network) and network.size == 2
+    said = "device: h100, latency: 0, gpus_per_machine: 2, machine_latency: 1 ms"
+    partly = model_cluster(listed(said).cluster).network
+    assert partly.near == AffineLink(0.0, h100.link) and partly.far == AffineLink(1e-3, h100.network)
+    said = "device: h100, bandwidth: 1 GB/s, gpus_per_machine: 2, machine_bandwidth: 2 GB/s"
+    given = model_cluster(listed(said).cluster).network
+    assert given.near == AffineLink(0.0, 1e9) and given.far == AffineLink(0.0, 2e9)
+
+
+def test_groups_wait_for_the_link_between_them() -> None:
+    spec = gpt(CLUSTER, "groups, x, m")
+    space = _space(spec)
+    found, _ = shape_candidates(space, ("groups", "x", "m"), ("full",))
+    crossing = 0
+    for candidate in found:
+        gpus = {part.name: part.gpus for part in candidate.parts}
+        for (source, target), lag in lags(candidate.problem).items():
+            one, other = gpus[source[1:]], gpus[target[1:]]
+            if source[0] != target[0] or set(other) <= set(one):
+                continue
+            apart = len({gpu // 2 for gpu in (*one, *other)}) > 1
+            crossing += apart
+            rounds = 2 if len(other) > len(one) else 1
+            size = 128 * 256 * 2  # one hidden state of fp16
+            once = 30e-6 + size / 1e9 if apart else 1e-6 + size / 10e9
+            assert lag == pytest.approx(rounds * once, abs=2e-9), (candidate.title, source, target)
+    assert crossing and {candidate.shape for candidate in found} >= {"x", "m"}
+
+
+def test_groups_that_lie_across_machines_take_the_network_for_their_collectives() -> None:
+    slow = _space(gpt(CLUSTER, "tensor"))
+    fast = _space(gpt(CLUSTER.replace("8 Gbit/s", "80 Gbit/s").replace("30 us", "3 us"), "tensor"))
+    size, v100 = 128 * 256 * 2, DEVICES["v100"]
+    share = REACHED["all_reduce"][4]
+    for space, rate, latency in ((slow, 1e9, 30e-6), (fast, 10e9, 3e-6)):
+        ring = latency + 2 * 3 * size / 4 / (rate * share)
+        assert space._timer(4)("all_reduce", size) == pytest.approx(ring, abs=1e-9)
+        assert space._timer(2)("all_reduce", size) == collective_time("all_reduce", size, 2, v100).seconds
+    assert slow.costs[4][1].forward > fast.costs[4][1].forward
+    assert slow.costs[2][1].forward == fast.costs[2][1].forward
+    measured = _space(gpt("links: nvlink-v100, gpus_per_machine: 2", "tensor"))
+    far = measured.network.far
+    assert isinstance(far, MeasuredLink)
+    assert measured._timer(4)("all_reduce", 64 * MIB) == pytest.approx(6 * far.seconds(16 * MIB), abs=1e-9)
+
+
+def test_no_group_lies_across_machines_that_it_could_share() -> None:
+    for per_machine, degrees in ((3, (1, 6)), (4, (1, 2, 4)), (6, (1, 2, 4, 6))):
+        cluster = CLUSTER.replace("gpus_per_machine: 2", f"gpus_per_machine: {per_machine}")
+        assert _space(gpt(cluster, "tensor", gpus=6)).degrees == degrees
+
+
+@pytest.mark.parametrize(("gpus", "per_machine"), [(3, 2), (6, 4), (6, 5)])
+def test_gpus_that_do_not_fill_machines_evenly_do_not_all_compute_together(gpus: int, per_machine: int) -> None:
+    cluster = CLUSTER.replace("gpus_per_machine: 2", f"gpus_per_machine: {per_machine}")
+    found, refused = shape_candidates(_space(gpt(cluster, "chain", gpus=gpus)), ("tensor", "m", "groups"), ("full",))
+    assert {candidate.shape for candidate in found} <= {"groups"}
+    reasons = {entry.shape: entry.reason for entry in refused}
+    assert all(f"do not fill machines of {per_machine} evenly" in reasons[shape] for shape in ("tensor", "m"))
+
+
+def test_placed_operators_pay_for_the_slower_link_and_the_name_says_so() -> None:
+    near, far = gpt("bandwidth: 10 GB/s", "chain"), gpt(CLUSTER, "chain")
+    size = 128 * 256 * 2  # one hidden state of fp16, there and its gradient back
+    assert {tensor.time for tensor in spec_problem(near).tensors} == {2 * round(size / 10e9, 9)}
+    assert {tensor.time for tensor in spec_problem(far).tensors} == {2 * round(30e-6 + size / 1e9, 9)}
+    assert "every transfer as between machines" in spec_problem(far).name
+    assert spec_problem(near).name == "g"
+
+
+def test_the_estimate_says_what_each_stage_sends_and_how_long_that_takes() -> None:
+    estimate = estimate_spec(listed(), "chain")
+    assert [stage.transfer for stage in estimate.stages] == pytest.approx(
+        [by_hand(2, 0, 1), by_hand(4, 1, 2), by_hand(6, 2, 3), 0.0], abs=1e-12)
+    assert estimate.transfer_origin == "given"
+    assert estimate_spec(listed("device: h100")).transfer_origin == "modelled"
+    assert estimate_spec(listed("links: nvlink-v100, gpus_per_machine: 2")).transfer_origin == "measured"
+
+
+@pytest.mark.parametrize(("cluster", "words"), [
+    ("latency: 1 us", "latency needs bandwidth or device"),
+    ("reserve: 0", "give links (such as nvlink-v100), bandwidth"),
+    ("bandwidth: 1 GB/s, gpus_per_machine: 2", "4 GPUs stand in 2 machines (gpus_per_machine is 2); give the"),
+    ("bandwidth: 1 GB/s, machine_bandwidth: 1 GB/s", "machine_bandwidth is between machines; say how many GPUs"),
+    ("bandwidth: 1 GB/s, gpus_per_machine: 2, machine_latency: 1 us", "machine_latency needs machine_bandwidth"),
+    ("links: nvlink-v100, latency: 1 us", "give either links (measured) or bandwidth and latency")])
+def test_a_cluster_that_says_too_little_is_refused(cluster: str, words: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        listed(cluster)
+    assert words in str(caught.value)
+
+
+def _space(spec: Spec) -> Space:
+    space = space_of(spec, family_costs(spec))
+    assert space is not None
+    return space

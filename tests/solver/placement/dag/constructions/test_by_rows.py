@@ -1,0 +1,58 @@
+"""Replicated stages of graphs that are too wide for their levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.replicated_stages import shared, towers
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement import judge
+from weft.solver.placement.dag.constructions import by_levels, by_rows
+from weft.solver.placement.dag.levels.ideals import TooWide
+from weft.solver.placement.dag.levels.level_search import LevelGoal, LevelSolved, first_chain, levels
+from weft.solver.placement.dag.place_graph import place_graph
+from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.problem import DeviceKind, Node, PlacementError, PlacementProblem
+
+
+def test_devices_of_several_kinds_are_refused() -> None:
+    problem = PlacementProblem("two kinds", (DeviceKind("a", 2), DeviceKind("b", 1)), (Node("n", (1.0, 1.0)),), ())
+    with pytest.raises(PlacementError, match="devices of one kind"):
+        place_graph(shared(problem, 2))
+
+
+def test_a_graph_that_is_too_wide_gets_the_best_row_and_a_bound() -> None:
+    nodes = tuple(Node(f"n{i}", (1.0 + i / 100,)) for i in range(40))
+    found = place_graph(shared(PlacementProblem("wide", (DeviceKind("gpu", 3),), nodes, (), micro_batches=4), 2))
+    assert found.solver["by"] == "rows"
+    assert found.bound == pytest.approx(sum(node.times[0] or 0 for node in nodes) / 3)
+    assert found.bound <= found.objective <= 1.1 * found.bound
+
+
+def test_a_graph_too_wide_for_its_operators_is_searched_in_longer_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def narrow(groups: Groups, budget: Budget, goal: LevelGoal, **options: Any) -> LevelSolved:
+        if groups.count > 12:
+            raise TooWide("for this test")
+        return levels(groups, budget, goal, **options)
+
+    problem = towers(3, 8, 8)
+    exact = place_graph(problem)
+    for way in (by_levels, by_rows):
+        monkeypatch.setattr(way, "levels", narrow)
+    found = place_graph(problem)
+    assert (exact.solver["by"], found.solver["by"]) == ("levels", "rows")
+    assert exact.bound <= found.objective <= 1.2 * exact.bound
+    assert found.bound <= exact.bound
+    row = first_chain(groups_of(problem), Budget())
+    assert row is not None and found.objective <= row.value
+    assert "too wide for proof" in str(found.solver["coarsening"])
+    assert not judge.breaches(problem, found.stages)
+
+
+def test_a_graph_that_is_too_large_is_refused() -> None:
+    nodes = tuple(Node(f"n{i}", (1.0,)) for i in range(2001))
+    problem = PlacementProblem("huge", (DeviceKind("gpu", 2),), nodes, (), micro_batches=4)
+    with pytest.raises(PlacementError, match="huge has 2001 operators to divide"):
+        place_graph(shared(problem, 2))

@@ -1,0 +1,88 @@
+"""The least load, then the least depth, by levels, against all graphs of stages."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.placements import best_load
+from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement import judge
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
+from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
+from weft.solver.placement.dag.place_graph import place_graph
+from weft.solver.placement.dag.stage_dag import GraphPlacement, stages_by_depth
+from weft.solver.placement.groups import groups_of
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(), st.sampled_from([0.0, 0.3]))
+def test_levels_find_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
+    best = best_graph(problem, slack)
+    groups = groups_of(problem)
+    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), slack=slack))
+    if best is None:
+        assert found.stages is None
+        return
+    assert found.stages is not None
+    assert found.bound == pytest.approx(best[0], rel=1e-6)
+    assert found.depth == best[1]
+    stages, _, deep = stages_by_depth(problem, [(kind, [n for g in inside for n in groups.members[g]])
+                                                for kind, inside in found.stages.stages])
+    assert not judge.breaches(problem, stages)
+    assert max(deep) <= found.depth
+    assert max(stage.load for stage in stages) <= best[0] * (1 + slack) * (1 + 1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_levels_in_a_row_are_the_best_stages_in_a_row(problem: PlacementProblem) -> None:
+    groups = groups_of(problem)
+    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=True))
+    best = best_load(problem)
+    assert (found.stages.value if found.stages else float("inf")) == pytest.approx(best, rel=1e-6)
+
+
+def test_equal_branches_are_told_apart_by_place_and_not_by_name() -> None:
+    """Sixteen equal operators on eight devices: hundreds of ideals, of which a few dozen differ in more than names.
+    """
+    problem = forks(4, 4, devices=8, end=0.25, transfer=0.01)
+    groups = groups_of(problem)
+    found = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), max_cuts=20_000))
+    assert found.stages is not None
+    assert found.bound == pytest.approx(found.stages.value)
+    assert found.depth == 3
+    graph = place_graph(problem, effort=EFFORT)
+    assert isinstance(graph, GraphPlacement)
+    assert (graph.depth, graph.solver["by"]) == (3, "levels")
+    assert len({node for stage in graph.stages for node in stage.nodes}) == 17
+
+
+@pytest.mark.parametrize("in_a_row", [False, True])
+def test_cuts_made_once_serve_the_same_graph_at_other_costs_and_no_other_graph(in_a_row: bool) -> None:
+    first, second = (groups_of(forks(3, 3, devices=4, times=times, end=2.0)) for times in ((1.0, 3.0), (2.0, 1.0)))
+    shared = Ideals(first, Budget(), limit=math.inf, devices=4, in_a_row=in_a_row, twins=True)
+    for groups in (first, second):
+        alone = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row))
+        again = levels(groups, Budget(), LevelGoal(least=simple_bound(groups), in_a_row=in_a_row), ideals=shared)
+        assert again.stages is not None and alone.stages is not None
+        assert (again.bound, again.depth, again.stages.value) == (alone.bound, alone.depth, alone.stages.value)
+        assert again.cuts == shared.count
+    longer = groups_of(forks(3, 4, devices=4))
+    before = shared.count
+    goal = LevelGoal(least=simple_bound(longer), in_a_row=in_a_row)
+    assert levels(longer, Budget(), goal, ideals=shared).stages is not None
+    assert shared.count == before
+
+
+def test_wide_graphs_are_too_wide() -> None:
+    nodes = tuple(Node(f"n{i}", (1.0 + i / 100,)) for i in range(24))
+    groups = groups_of(PlacementProblem("wide", (DeviceKind("gpu", 3),), nodes, ()))
+    with pytest.raises(TooWide):
+        levels(groups, Budget(), LevelGoal(least=simple_bound(groups), max_cuts=20_000))

@@ -1,0 +1,137 @@
+"""Graphs of stages: small cases by hand, and every graph of stages of small problems."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
+from weft.solver.cpsat.solve import Budget
+from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.levels.ideals import TooWide
+from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
+from weft.solver.placement.dag.place_graph import place_graph
+from weft.solver.placement.groups import groups_of
+from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.placement.refusals import NoPlacement
+
+
+def test_two_branches_of_four_layers_on_eight_devices_are_four_deep_and_not_eight() -> None:
+    """GraphPipe's case study: two branches of four layers, each attention and two linear layers, on eight devices."""
+    nodes = tuple(Node(f"b{b}.{layer}.{part}", (time,), 0, 1) for b in range(2) for layer in range(4)
+                  for part, time in (("attention", 4.0), ("up", 3.0), ("down", 3.0)))
+    tensors = tuple(Tensor(i, (i + 1,), 0.1) for i in range(len(nodes) - 1) if (i + 1) % 12)
+    problem = PlacementProblem("case study", (DeviceKind("gpu", 8),), nodes, tensors)
+    graph, row = place_graph(problem, effort=EFFORT), place(problem, effort=EFFORT)
+    assert (graph.depth, graph.depth_bound, len(row.stages)) == (4, 4, 8)
+    assert graph.objective == pytest.approx(row.objective)
+    assert {stage.nodes for stage in graph.stages} == {stage.nodes for stage in row.stages}
+    assert [stage.in_flight for stage in row.stages] == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert [stage.in_flight for stage in graph.stages] == [4, 4, 3, 3, 2, 2, 1, 1]
+
+
+def test_branches_fit_where_stages_in_a_row_do_not() -> None:
+    problem = forks(3, 1, devices=4, memory=2.0)
+    with pytest.raises(NoPlacement):
+        place(problem, effort=EFFORT)
+    graph = place_graph(problem, effort=EFFORT)
+    assert graph.depths == (2, 2, 2, 1)
+    assert graph.status == "optimal"
+    assert max(stage.memory for stage in graph.stages) == 2
+
+
+def test_nothing_fits_in_less_than_the_deepest_stage_needs() -> None:
+    with pytest.raises(NoPlacement, match="no graph of stages fits"):
+        place_graph(forks(3, 1, devices=4, memory=1.5), effort=EFFORT)
+
+
+def test_micro_batches_cap_what_is_in_flight() -> None:
+    problem = dataclasses.replace(forks(2, 2, devices=5), micro_batches=2)
+    assert [stage.in_flight for stage in place_graph(problem, effort=EFFORT).stages] == [2, 2, 2, 2, 1]
+
+
+def test_slack_buys_depth() -> None:
+    """Balanced to the last bit the branches must share stages; a little more load and each has its own."""
+    problem = forks(2, 3, devices=3, times=(2.0, 2.0, 3.0), end=1.0)
+    exact, loose = (place_graph(problem, slack=slack, effort=EFFORT) for slack in (0.0, 0.6))
+    assert loose.depth < exact.depth
+    assert loose.objective > exact.objective
+    assert loose.objective <= loose.limit
+
+
+@pytest.mark.parametrize("slack", [-0.1, float("nan"), float("inf")])
+def test_slack_out_of_range_is_refused(slack: float) -> None:
+    with pytest.raises(PlacementError, match=f"slack is {slack}, it must be 0 or more and finite"):
+        place_graph(forks(2, 1, devices=2), slack=slack)
+
+
+def test_the_answer_says_depth_and_what_follows() -> None:
+    answer = place_graph(forks(2, 1, devices=3), effort=EFFORT).to_json()
+    assert answer["status"] == "optimal"
+    assert (answer["depth"], answer["depth_bound"]) == (2, 2)
+    assert [(stage["depth"], stage["after"]) for stage in answer["stages"]] == [(2, [2]), (2, [2]), (1, [])]
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(kinds=2), st.sampled_from([0.0, 0.3]))
+def test_the_encoding_finds_the_least_load_and_then_the_least_depth(problem: PlacementProblem, slack: float) -> None:
+    """On devices of two kinds, which the levels are not for."""
+    best = best_graph(problem, slack)
+    if best is None:
+        with pytest.raises(NoPlacement):
+            place_graph(problem, slack=slack, effort=EFFORT)
+        return
+    found = place_graph(problem, slack=slack, effort=EFFORT)
+    assert found.status == "optimal" or (found.objective > found.bound and slack)
+    assert found.bound == pytest.approx(best[0], rel=1e-6)
+    assert found.limit == pytest.approx(best[0] * (1 + slack), rel=1e-6)
+    assert found.depth == found.depth_bound == best[1]
+
+
+@st.composite
+def trained(draw: st.DrawFn) -> PlacementProblem:
+    """Forward operators and their backward twins, of which some pass tensors to each other that no forward mirrors."""
+    count = draw(st.integers(2, 5))
+    nodes = [Node(f"{way}{i}", (draw(st.integers(0, 3)),), draw(st.integers(0, 1)), draw(st.integers(0, 1)), i,
+                  way == "b") for way in "fb" for i in range(count)]
+    tensors = [Tensor(i, (j,), draw(st.sampled_from([0.0, 1.0]))) for i in range(count) for j in range(i + 1, count)
+               if draw(st.booleans())]
+    tensors += [Tensor(count + j, (count + i,), draw(st.sampled_from([1.0, 6.0]))) for i in range(count)
+                for j in range(i + 1, count) if draw(st.integers(0, 3)) == 0]
+    devices = DeviceKind("gpu", draw(st.integers(1, 3)), draw(st.none() | st.integers(4, 12)))
+    return PlacementProblem("trained", (devices,), tuple(nodes), tuple(tensors), draw(st.integers(1, 3)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(trained())
+def test_tensors_beside_the_forward_graph_count_where_they_cross(problem: PlacementProblem) -> None:
+    """Two operators of which neither comes before the other may be cheap together and too much for a device apart."""
+    best = best_graph(problem)
+    if best is None:
+        with pytest.raises(NoPlacement):
+            place_graph(problem, effort=EFFORT)
+        return
+    found = place_graph(problem, effort=EFFORT)
+    assert found.status == "optimal"
+    assert found.objective == pytest.approx(best[0], rel=1e-6)
+    assert found.depth == best[1]
+
+
+def test_a_gradient_between_branches_keeps_them_together() -> None:
+    """x, then a and b, then y, forwards; and 5 to pass from b's backward to a's: apart, each of them is above 5."""
+    nodes = [Node(way + name, (1.0,), colocation=name, backward=way == "b") for way in "fb" for name in "xaby"]
+    tensors = [Tensor(0, (1,)), Tensor(0, (2,)), Tensor(1, (3,)), Tensor(2, (3,)), Tensor(6, (5,), 5.0)]
+    problem = PlacementProblem("beside", (DeviceKind("gpu", 3),), tuple(nodes), tuple(tensors), 4)
+    found = place_graph(problem, effort=EFFORT)
+    assert (found.objective, found.depth) == (4.0, 3)
+    assert found.bound == pytest.approx(4.0)
+    with pytest.raises(TooWide, match="neither comes before the other"):
+        levels(groups_of(problem), Budget(), LevelGoal(least=0.0))
+    row = levels(groups_of(problem), Budget(), LevelGoal(least=0.0, in_a_row=True))  # one piece a level
+    assert row.stages is not None and row.stages.value == 4.0
+    halves = Degree(2, tuple((0.5,) for _ in nodes))
+    shared = place_graph(dataclasses.replace(problem, degrees=(halves,)), effort=EFFORT)  # without proof: in a row
+    assert shared.solver["by"] == "rows" and shared.bound <= shared.objective <= 4.0

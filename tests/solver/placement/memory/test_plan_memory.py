@@ -1,0 +1,171 @@
+"""The best memory plans on measured models, refusals, interrupts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.lib.memory_rivals import (
+    balance_windows,
+    balanced,
+    between_layers,
+    keeping,
+    whole_layers,
+    within_windows,
+)
+from tests.support.memory_plans import GIB, GPT, T5, operator, profiled
+from weft.models.candidates.memory_chains import graph_chain, profile_chain, profile_rows, wider_gpt
+from weft.models.hardware.devices import DEVICES
+from weft.models.spec.families import GptModel
+from weft.models.times.roofline import Roofline
+from weft.models.zoo.graphs import model_graph
+from weft.solver.placement.memory.plan import ChainOperator, MemoryProblem
+from weft.solver.placement.memory.plan_memory import LimitSearch, MemoryPlanNotFound, NoMemoryPlan, plan_memory
+
+
+@pytest.mark.parametrize(("name", "size", "floor"), [
+    (GPT, 8, 10.04), (GPT, 16, 9.82), (T5, 4, 19.0), (T5, 16, 18.2), (T5, 32, 18.0)])
+def test_joint_decisions_reach_the_known_throughput_on_v100s(name: str, size: int, floor: float) -> None:
+    """Samples a second on 4 V100s of 32 GB with a 12 GB/s copy engine, as published planners count memory."""
+    plan = plan_memory(profiled(name, size))
+    assert plan.fits and size / plan.time * 1e9 >= floor
+    assert plan.gap <= 2e-4
+
+
+def test_keeping_everything_trains_one_sample_at_a_time() -> None:
+    """GPT-1.3B, 4 stages, 32 GB: 9.6 samples a second with one in a micro-batch; two do not fit."""
+    plan = keeping(profiled(GPT, 1))
+    assert 1e9 / plan.time == pytest.approx(9.62, rel=0.005)
+    with pytest.raises(NoMemoryPlan):
+        keeping(profiled(GPT, 2))
+    assert 1e9 / plan_memory(profiled(GPT, 1)).time > 1.09e9 / plan.time
+
+
+def test_strict_rules_hold_more_and_so_are_slower() -> None:
+    loose, strict = plan_memory(profiled(GPT, 8)), plan_memory(profiled(GPT, 8, rules="strict"))
+    assert strict.fits and loose.bound <= loose.time <= strict.bound <= strict.time
+    under_strict = replace(loose, problem=strict.problem)
+    assert not under_strict.fits  # what a published planner promises, an executor cannot hold
+
+
+def test_a_window_between_balances_can_lose_every_plan() -> None:
+    """Work and memory both balance at operator 4, but there the weights of the second stage do not fit; one operator
+    further they do, and the first stage recomputes."""
+    ops = tuple([operator(f"a{k}", kept=12) for k in range(4)]
+                + [operator(f"w{k}", kept=2, resident=24) for k in range(4)])
+    problem = MemoryProblem(ops, 2, 90, copy_bandwidth=1e9, rules="published")
+    assert balance_windows(problem) == (frozenset({4}),)
+    with pytest.raises(NoMemoryPlan):
+        within_windows(problem)
+    plan = plan_memory(problem, gap=0)
+    assert plan.cuts == (0, 5, 8) and plan.time == plan.bound < 200
+
+
+def test_a_window_between_balances_loses_time_on_a_measured_model() -> None:
+    """GPT-1.3B on 8 V100s of 8 GB, micro-batches of 8: the best cuts lie outside, 8 % faster."""
+    problem = profiled(GPT, 8, memory=8, stages=8)
+    free, inside = plan_memory(problem, gap=1e-3), within_windows(problem)
+    assert inside.bound > 1.05 * free.time
+
+
+def test_the_case_where_a_known_window_cost_a_factor() -> None:
+    """GPT-1.3B, 4 stages of 16 GB, micro-batches of 8: a plan of 901 ms is known, outside the window that was tried."""
+    assert plan_memory(profiled(GPT, 8, memory=16)).time < 901e6
+
+
+def test_nothing_that_follows_a_rule_beats_the_optimum() -> None:
+    problem = profiled(T5, 4, memory=16)
+    best = plan_memory(problem)
+    layers = plan_memory(between_layers(problem))
+    rules = whole_layers(problem)
+    assert best.bound <= layers.time <= rules.time and rules.fits
+    with pytest.raises(NoMemoryPlan):
+        balanced(problem)
+
+
+def test_weight_versions_need_memory() -> None:
+    """A GPT of 2.6 billion on 8 V100s: with versions the first stages hold fewer layers, and the last ones more."""
+    rows = wider_gpt(profile_rows(GPT, 1), 1.25)
+    problem = MemoryProblem(tuple(profile_chain(GPT, 1, rows=rows, layers=(32, 0))), 8, 32 * GIB, 12e9)
+    alone, versions = keeping(problem), keeping(problem, versions=True)
+    assert versions.time > 1.1 * alone.time
+    ops = problem.operators[:versions.cuts[1]]
+    assert versions.stages[0].resident == sum(op.resident + 7 * op.weights for op in ops)
+
+
+def test_profiles_repeat_their_layers_and_reach_sizes_that_were_not_measured() -> None:
+    assert len(profile_chain(GPT, 1)) == 315 and len(profile_chain(T5, 1)) == 821
+    times = [profile_rows(GPT, size)["enc-MLP-GEMM-1"].forward for size in (2, 3, 4, 8, 16)]
+    assert times == sorted(times) and times[1] == pytest.approx((times[0] + times[2]) / 2)
+    assert times[4] == pytest.approx(times[3] + 2 * (times[3] - times[2]))
+    assert profile_rows(GPT, 3)["enc-attention-score"].activation_bytes == pytest.approx(3 * 256 * 2**20)
+
+
+def test_a_graph_as_a_chain_keeps_its_bytes() -> None:
+    model = GptModel(family="gpt", layers=3, hidden=64, heads=4, vocabulary=512, sequence=32)
+    graph = model_graph(model, 2)
+    chain = graph_chain(graph, Roofline(DEVICES["v100"]).times(graph))
+    assert sum(op.kept for op in chain) == graph.saved_bytes()
+    assert chain[-1].output == 0 and all(op.output >= op.passing >= 0 for op in chain)
+    problem = MemoryProblem(tuple(chain), 3, 2 * 2**20, 12e9)
+    plan = plan_memory(problem)
+    assert plan.fits and plan.bound <= plan.time
+
+
+def test_a_start_that_its_link_rules_out_hides_no_earlier_one() -> None:
+    """Cuts before the third and the last operator send 5 bytes each; one before the fourth, 6, is beyond the limit."""
+    sizes = ((20, 7), (0, 5), (14, 6), (20, 7), (0, 5), (14, 6))
+    ops = tuple(ChainOperator(f"op{k}", 0, 0, kept, output) for k, (kept, output) in enumerate(sizes))
+    problem = MemoryProblem(ops, 3, 34, 2e9, link_bandwidth=5e8, rules="published", modes=frozenset())
+    plan = plan_memory(replace(problem, micro_batches=1), gap=0)
+    assert (plan.cuts, plan.time, plan.bound) == ((0, 2, 5, 6), 10, 10)
+
+
+def test_what_no_class_as_a_whole_can_do_its_operators_may_do_one_by_one() -> None:
+    """Three operators of one class in the room of two: with the first and the last recomputed apart, a buffer of one is
+    enough, but by class it is that of all three."""
+    ops = tuple(replace(operator(f"op{k}", kept=20), kind="layer") for k in range(3))
+    problem = MemoryProblem(ops, 1, 40, 1e9, modes=frozenset({"recompute"}), micro_batches=1)
+    plan = plan_memory(problem, gap=0)
+    assert plan.fits and plan.modes == ("recompute", "keep", "recompute") and plan.time == plan.bound == 110
+    with pytest.raises(NoMemoryPlan, match="no plan of 3 operators") as refused:  # proven: less than one and a buffer
+        plan_memory(replace(problem, memory=19), gap=0)
+    assert not isinstance(refused.value, MemoryPlanNotFound)
+    with pytest.raises(MemoryPlanNotFound, match="no proof that there is none"):
+        plan_memory(problem, time_limit=0)
+
+
+def test_ctrl_c_returns_the_plan_found_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = profiled(GPT, 8)
+    cuts: list[tuple[int, ...] | None] = []
+    original = LimitSearch.cuts
+
+    def interrupted(self: LimitSearch, limit: int) -> tuple[tuple[int, ...] | None, bool]:
+        if cuts and cuts[-1] is not None:
+            raise KeyboardInterrupt
+        found, proven = original(self, limit)
+        cuts.append(found)
+        return found, proven
+
+    monkeypatch.setattr(LimitSearch, "cuts", interrupted)
+    plan = plan_memory(problem, gap=0)
+    assert plan.fits and plan.bound < plan.time
+    monkeypatch.setattr(LimitSearch, "cuts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        plan_memory(problem)
+
+
+def test_a_search_that_is_stopped_returns_what_it_has() -> None:
+    """A limit of nothing at all finds nothing; whatever a short one finds fits."""
+    problem = profiled(GPT, 16, rules="strict")
+    with pytest.raises(NoMemoryPlan, match="in the time given"):
+        plan_memory(problem, time_limit=0)
+    rules = whole_layers(problem)
+    kept = plan_memory(problem, time_limit=0, start=rules)
+    assert (kept.cuts, kept.modes) == (rules.cuts, rules.modes) and kept.bound <= kept.time
+    try:
+        plan = plan_memory(problem, time_limit=1.0)
+    except NoMemoryPlan:
+        return
+    assert plan.fits and plan.bound <= plan.time

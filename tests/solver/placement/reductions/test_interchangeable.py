@@ -1,0 +1,20 @@
+"""Interchangeable groups are put in an order."""
+
+from __future__ import annotations
+
+from weft.solver.placement.groups import groups_of
+from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
+from weft.solver.placement.reductions.interchangeable import order_twins
+
+GPU = DeviceKind("gpu", 2)
+
+
+def graph(nodes: list[Node], tensors: list[Tensor], *kinds: DeviceKind) -> PlacementProblem:
+    return PlacementProblem("graph", kinds or (GPU,), tuple(nodes), tuple(tensors))
+
+
+def test_interchangeable_branches_are_put_in_order() -> None:
+    nodes = [Node("in", (1,)), Node("x", (3,)), Node("y", (3,)), Node("z", (4,)), Node("out", (1,))]
+    tensors = [Tensor(0, (1, 2, 3), 1), *(Tensor(i, (4,), 1) for i in (1, 2, 3))]
+    groups = order_twins(groups_of(graph(nodes, tensors)))
+    assert (1, 2) in groups.order and not {(1, 3), (3, 1)} & set(groups.order)

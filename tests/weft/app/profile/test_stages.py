@@ -1,0 +1,30 @@
+"""``weft profile --stages``: what is written of stages measured one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.stage_files import TRAINING
+from weft.cli.main import main
+from weft.runtime.measure.stage_costs import load_stage_costs
+from weft.solver.io.files import load_problem
+
+
+def test_profile_of_stages_writes_what_to_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text(TRAINING)
+    stages = ["profile", "--stages", f"{tmp_path}/mine.py:stages", "--repeats", "1"]
+    assert main([*stages, "-o", f"{tmp_path}/costs.json", "--problem", f"{tmp_path}/p.json", "--memory", "1MiB"]) == 0
+    problem = load_problem(tmp_path / "p.json")
+    assert [block.name for block in problem.blocks] == ["F0", "B0"]
+    assert problem.devices[0].memory == 2**20 - 4 * (4 * 2 + 2) * 4
+    assert load_stage_costs(tmp_path / "costs.json").stages[0].parameter_bytes == 40
+    capsys.readouterr()
+    assert main([*stages, "--problem", f"{tmp_path}/p.json", "--memory", "100"]) == 2
+    assert "stage 0 needs 160 bytes for weights" in capsys.readouterr().err
+    for wrong, message in ((["profile"], "say what to time"), ([*stages, "a.pt2"], "say what to time"),
+                           (["profile", "a.pt2", "--problem", f"{tmp_path}/p.json"], "--problem needs --stages"),
+                           ([*stages, "--device", "tpu"], "--device is 'tpu'")):
+        assert main(wrong) == 2
+        assert message in capsys.readouterr().err

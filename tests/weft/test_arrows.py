@@ -1,0 +1,56 @@
+"""The front door's rooms use only those below them, in annotations and inside functions too: cli, api, app, then
+figures and text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+#: Room -> the rooms of the front door that it may use, beside itself.
+BELOW = {
+    "cli": {"api", "app", "figures", "text"},
+    "api": {"app", "figures", "text"},
+    "app": {"figures", "text"},
+    "figures": {"text"},
+    "text": set(),
+}
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The modules that ``file`` imports anywhere, and the names from them."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("room", BELOW)
+def test_arrows_point_down_only(room: str) -> None:
+    files = sorted((ROOT / "weft" / room).rglob("*.py"))
+    assert files
+    for file in files:
+        used = {name.split(".")[1] for name in imported(file) if name.startswith("weft.")}
+        assert used & BELOW.keys() <= BELOW[room] | {room}, file
+        assert "weft" not in set(imported(file)), f"{file} imports weft itself, which stands above all rooms"
+
+
+@pytest.mark.parametrize("below", ["solver", "models", "runtime"])
+def test_nothing_below_uses_the_front_door(below: str) -> None:
+    for file in sorted((ROOT / "weft" / below).rglob("*.py")):
+        used = {name.split(".")[1] for name in imported(file) if name.startswith("weft.")}
+        assert not used & BELOW.keys(), file
+
+
+def test_only_the_command_line_prints() -> None:
+    for room in ("api", "app", "figures", "text"):
+        for file in sorted((ROOT / "weft" / room).rglob("*.py")):
+            calls = [node for node in ast.walk(ast.parse(file.read_text()))
+                     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"]
+            if file.name != "ranks.py":  # a program of its own, whose errors its parent reads
+                assert not calls, file

@@ -1,0 +1,221 @@
+"""Latencies at throughputs, as they are asked for and shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from weft.app.lib.coverage import NOTHING, OTHERS, Coverage
+from weft.solver.problem import Number, is_finite_number
+from weft.solver.schedule import Schedule
+from weft.text.tables import table_text
+from weft.text.units import memory_text, time_text
+
+__all__ = ["LATENCY_FORMAT", "OUTPUTS", "ServingPoint", "Serving", "parse_period", "parse_throughput"]
+
+LATENCY_FORMAT = "weft.latency/1"
+#: The endings :meth:`Serving.save` understands.
+OUTPUTS = (".html", ".svg", ".png", ".json")
+
+#: A latency counts as proven within this share of its bound.
+_PROOF_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ServingPoint:
+    """One micro-batch every ``period``, each done ``latency`` after it starts; times in the problem's unit.
+
+    ``bound`` is a proven lower bound on the latency of every schedule on every placement that was considered, with one
+    micro-batch per period no longer than this (or than the floor that was asked for). ``peak`` is what each device
+    holds at most, static memory included where it is known. ``schedule`` runs every block when its period has it.
+    """
+
+    placement: str
+    period: float
+    latency: float
+    bound: float
+    peak: tuple[Number, ...]
+    schedule: Schedule
+
+    @property
+    def throughput(self) -> float:
+        """Micro-batches per time unit."""
+        return 1 / self.period
+
+    @property
+    def gap(self) -> float:
+        """How far the latency may be above the least possible, as a share of the bound; 0 where it is proven."""
+        return 0.0 if self.latency <= self.bound * (1 + _PROOF_TOLERANCE) else self.latency / self.bound - 1
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What :func:`weft.latency` found; ``str()`` is the table.
+
+    ``points`` is the front by rising period, or the one point at ``floor`` (the longest period allowed).
+    ``micro_batch_size`` is samples a micro-batch (``None`` for a block problem). ``least_period`` is the shortest
+    period found, ``least_period_bound`` proven. ``covered`` are the placements that bounds are proven over.
+    """
+
+    name: str
+    devices: int
+    time_unit: str
+    memory_unit: str
+    micro_batch_size: int | None
+    points: tuple[ServingPoint, ...]
+    floor: Fraction | None
+    placements: int
+    least_period: float
+    least_period_bound: float
+    seconds: float
+    seed: int
+    interrupted: bool
+    covered: Coverage = NOTHING
+
+    def rate_text(self, point: ServingPoint) -> tuple[str, ...]:
+        """Throughput for people, in micro-batches and, where known, in samples per time unit."""
+        sizes = (1,) if self.micro_batch_size is None else (1, self.micro_batch_size)
+        return tuple(f"{size * point.throughput:.5g}" for size in sizes)
+
+    def point_text(self, point: ServingPoint) -> str:
+        """One point in a line."""
+        return (f"{self.rate_text(point)[0]} micro-batches/{self.time_unit}: latency "
+                f"{' '.join(time_text(point.latency, self.time_unit))}, {_proof(point)}"
+                + (f"  [{point.placement}]" if point.placement else ""))
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as plain data (format ``weft.latency/1``)."""
+        size = self.micro_batch_size
+        return {
+            "format": LATENCY_FORMAT, "name": self.name, "devices": self.devices, "time_unit": self.time_unit,
+            "memory_unit": self.memory_unit, "micro_batch_size": size, "placements": self.placements,
+            "covered": self.covered.to_json(),
+            "longest_period": None if self.floor is None else float(self.floor),
+            "least_period": self.least_period, "least_period_bound": self.least_period_bound,
+            "points": [{
+                "placement": point.placement, "period": point.period, "throughput": point.throughput,
+                **({} if size is None else {"samples": size * point.throughput}), "latency": point.latency,
+                "latency_bound": point.bound, "gap": point.gap, "peak_memory": list(point.peak),
+            } for point in self.points],
+            "seconds": round(self.seconds, 3), "seed": self.seed, "interrupted": self.interrupted,
+        }
+
+    def save(self, path: str | os.PathLike[str], *, title: str | None = None) -> None:
+        """Write to ``path``: of a front the picture (``.html``, ``.svg``, ``.png``) or the numbers (``.json``); of the
+        point at a floor the picture of its schedule or the schedule (``weft.schedule/1``).
+
+        Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
+        """
+        from weft.solver.io.files import save_schedule
+        from weft.solver.io.writing import write_atomically
+
+        if Path(path).suffix.lower() != ".json":
+            if self.floor is None:
+                from weft.figures.latency_front import draw_latencies
+
+                draw_latencies(self, path, title=title)
+            else:
+                from weft.app.draw import draw_schedule
+
+                draw_schedule(self.points[0].schedule, path, title=title)
+        elif self.floor is None:
+            write_atomically(path, json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n")
+        else:
+            save_schedule(self.points[0].schedule, path)
+
+    def __str__(self) -> str:
+        return table_text(self.table())
+
+    def table(self) -> Any:
+        """The table, to be printed by rich."""
+        from rich.table import Table
+
+        time_name, memory_name = time_text(1.0, self.time_unit)[1], memory_text(1, self.memory_unit)[1]
+        table = Table(title=f"{self.name}: {self.devices} GPUs, one micro-batch's latency against throughput",
+                      caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
+        if any(point.placement for point in self.points):
+            table.add_column("placement")
+        for header in (f"micro-batches/{self.time_unit}",
+                       *([] if self.micro_batch_size is None else [f"samples/{self.time_unit}"]),
+                       f"period {time_name}", f"latency {time_name}", f"bound {time_name}", "gap",
+                       f"peak {memory_name} per GPU"):
+            table.add_column(header, justify="right")
+        for point in self.points:
+            times = (time_text(value, self.time_unit)[0] for value in (point.period, point.latency, point.bound))
+            table.add_row(
+                *([point.placement] if point.placement else []), *self.rate_text(point), *times,
+                "proven" if point.gap == 0 else f"{point.gap:.2%}",
+                " ".join(memory_text(amount, self.memory_unit)[0] for amount in point.peak))
+        return table
+
+    def caption(self) -> str:
+        """One line a fact: what the bound holds for, and the best throughput."""
+        told = self.covered.text()
+        over = f", on {told}; {OTHERS}" if told else ""
+        lines = [f"bound: over all schedules with one micro-batch per period no longer than this{over}"]
+        if self.floor is not None:
+            lines[0] = (f"bound: over all schedules with one micro-batch per period of at most "
+                        f"{' '.join(time_text(float(self.floor), self.time_unit))}{over}")
+        else:
+            proven = self.least_period <= self.least_period_bound * (1 + _PROOF_TOLERANCE)
+            lines.append(f"best throughput {1 / self.least_period:.5g} micro-batches/{self.time_unit}, "
+                         + ("proven" if proven else f"no more than {1 / self.least_period_bound:.5g} is possible"))
+        if self.interrupted:
+            lines.append("interrupted: the search was not finished")
+        return "\n".join(lines)
+
+
+def _exact(value: Number) -> Fraction:
+    """The decimal number that was written: 0.1 is one tenth, not the binary float next to it."""
+    return Fraction(str(value))
+
+
+def parse_period(value: Number | str, unit: str) -> Fraction:
+    """A period in the time unit ``unit``: a number of these, or, where that is seconds, text like ``80 ms``.
+
+    Raises ``ValueError`` that says what is allowed.
+    """
+    if unit == "s":
+        from weft.models.spec.quantities import parse_seconds
+
+        try:
+            return _positive(parse_seconds(value), value)
+        except ValueError as error:
+            raise ValueError(f"period is {value!r}, {error}") from None
+    try:
+        number = float(str(value).removesuffix(unit))
+    except ValueError:
+        raise ValueError(f"period is {value!r}, it must be a number of {unit}, like 80") from None
+    return _positive(number, value)
+
+
+def parse_throughput(value: Number | str, unit: str) -> Fraction:
+    """Micro-batches per ``unit`` of time: a number, or text like ``12.5/s``.
+
+    Raises ``ValueError`` that says what is allowed.
+    """
+    number, _, per = str(value).partition("/")
+    scale = {"s": Fraction(1), "ms": Fraction(1000), "us": Fraction(10**6), "min": Fraction(1, 60)}
+    scales = scale if unit == "s" else {unit: Fraction(1)}
+    try:
+        amount = float(number)
+    except ValueError:
+        amount = 0.0
+    if not is_finite_number(amount) or amount <= 0 or (per.strip() or unit) not in scales:
+        raise ValueError(f"throughput is {value!r}, it must be micro-batches per time, greater than 0, "
+                         f"like 12.5/{unit}")
+    return _exact(amount) * scales[per.strip() or unit]
+
+
+def _positive(number: float, value: Number | str) -> Fraction:
+    if not is_finite_number(number) or number <= 0:
+        raise ValueError(f"period is {value!r}, it must be finite and greater than 0")
+    return _exact(number)
+
+
+def _proof(point: ServingPoint) -> str:
+    return "proven the least" if point.gap == 0 else f"gap at most {point.gap:.2%}"

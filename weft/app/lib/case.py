@@ -1,0 +1,177 @@
+"""What is to be solved: a source (a spec or a block problem) read into placements to choose from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.coverage import Coverage
+from weft.app.lib.decided_memory import plan_details, plan_title
+from weft.app.lib.domination import undominated
+from weft.app.lib.verdicts import shape_placement_details
+from weft.solver.control.clock import OutOfTime
+from weft.solver.io.files import load_problem
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Infeasible
+
+if TYPE_CHECKING:
+    from weft.app.lib.sources import Source
+    from weft.models.candidates.build import Candidate
+    from weft.models.spec.spec import Spec
+    from weft.models.tensor_parallel.shapes import ShapeCandidate
+    from weft.models.tensor_parallel.space import Space
+
+__all__ = ["Case", "Placement", "case_of", "read_source", "shape_placement"]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One way to put the model on the devices. ``title`` says which, "" where there is only one.
+
+    ``details`` goes into the ``solver`` entry of its schedules: among them ``static_memory``, what every device holds
+    all the time (weights, gradients, optimizer state), ``gpu_memory``, what it has for that and the blocks, and
+    ``notes`` on modelled costs; under AdamA ``gradients_freed``, what more it would hold with Adam.
+    """
+
+    title: str
+    problem: Problem
+    details: dict[str, Any]
+    #: The GPUs that each device of ``problem`` stands for, where these are several.
+    gpus: tuple[tuple[int, ...], ...] = ()
+    #: Of the model: a micro-batch of ``problem`` is one of each.
+    replicas: int = 1
+    #: Two chunks a group beside layers on all GPUs: its search is long, and its bound says little at first.
+    is_hard: bool = False
+
+    @cached_property
+    def whole(self) -> Problem:
+        """``problem`` with every GPU written out."""
+        if not self.gpus:
+            return self.problem
+        from weft.models.tensor_parallel.parts import on_every_gpu
+
+        return on_every_gpu(self.problem, self.gpus)
+
+    def label(self, schedule: Schedule) -> Schedule:
+        """``schedule``, on every GPU and with what it says of its placement."""
+        return replace(schedule, problem=self.whole).with_solver(**self.details)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is to be solved: placements to choose from, and how many micro-batches run.
+
+    ``refused``: shapes that are no placement of this model, and why. ``least_period``: seconds a micro-batch that no
+    placement on groups of these GPUs can go below, considered here or not.
+    """
+
+    name: str
+    placements: tuple[Placement, ...]
+    micro_batches: int
+    refused: tuple[tuple[str, str], ...] = ()
+    least_period: float | None = None
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """The placements that a bound over all of them is proven for."""
+        return Coverage.of((placement.title, placement.details) for placement in self.placements)
+
+
+def case_of(source: Source, micro_batches: int | None = None) -> Case:
+    """Read ``source`` and list its placements.
+
+    Raises ``FormatError`` or ``SpecError`` for a file that is not right, and ``Infeasible`` for a model that fits the
+    GPUs in no placement.
+    """
+    source = read_source(source)
+    if isinstance(source, Problem):
+        if micro_batches is None:
+            raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
+        return Case(source.name, (Placement("", source, _static_of(source)),), micro_batches)
+    return _case_of_spec(source, micro_batches)
+
+
+def _static_of(problem: Problem) -> dict[str, Any]:
+    """What the devices of a block problem hold beside its blocks, as schedules say it; nothing where it does not say.
+    """
+    if not any(device.static for device in problem.devices):
+        return {}
+    has = [device.memory + device.static for device in problem.devices if device.memory is not None]
+    return {"static_memory": [device.static for device in problem.devices],
+            **({"gpu_memory": has} if len(has) == len(problem.devices) else {})}
+
+
+def read_source(source: Source) -> Problem | Spec:
+    """The spec or block problem that ``source`` is or names. Raises ``FormatError`` or ``SpecError``."""
+    if not isinstance(source, str | os.PathLike):
+        return source
+    if Path(source).suffix.lower() == ".json":
+        return load_problem(source)
+    from weft.models.spec.spec import load_spec
+
+    return load_spec(source)
+
+
+def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
+    from weft.models.candidates.build import TooLate
+    from weft.models.candidates.memory_candidates import decided_least_period, spec_candidates
+    from weft.models.candidates.stage_split import NoSplit
+    from weft.models.candidates.stages import SHAPES
+    from weft.models.tensor_parallel.shapes import together
+
+    count = micro_batches or spec.run.micro_batches
+    try:
+        found = together(spec)
+    except OutOfTime:
+        found = None
+    refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
+    placements = [] if found is None else [shape_placement(candidate, found[0])
+                                         for candidate in undominated(found[1])]
+    chains = found is None or bool(set(SHAPES) & set(spec.placement.shapes))
+    if chains:
+        try:
+            placements = [*map(_placement, undominated(spec_candidates(spec))), *placements]
+        except NoSplit as error:
+            if not placements:
+                raise Infeasible(str(error)) from None
+            refused.insert(0, ("chain", str(error)))
+        except TooLate as error:
+            if not placements:
+                raise Infeasible(str(error)) from None
+            refused.insert(0, ("chain", str(error)))
+    if not placements:
+        raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
+    least = None if found is None else found[0].least_period
+    if least is not None and chains and spec.placement.memory == "decide":
+        # Stages cut at any operator may be faster than any whose layers are whole.
+        least = min(least, decided_least_period(spec))
+    return Case(spec.name, tuple(placements), count, tuple(refused), least)
+
+
+def _placement(candidate: Candidate) -> Placement:
+    backward = {"full": "B", "split": "I+W", "none": "inference"}[candidate.backward]
+    shape = {"chain": "1 stage a GPU", "v": "V, 2 chunks", "loop": "loop, 2 chunks"}[candidate.shape]
+    memory = [None if device.memory is None else device.memory + static
+              for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
+    plan = candidate.decided
+    name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}")
+    return Placement(name, candidate.problem, {
+        "placement": name,
+        "static_memory": list(candidate.static_memory),
+        "gpu_memory": memory,
+        "layers_of_stage": [list(names) for names in candidate.layers_of_stage],
+        **({} if plan is None else {"memory_plan": plan_details(plan)}),
+        **({"notes": list(candidate.notes)} if candidate.notes else {}),
+        **({"optimizer": "adama", "gradients_freed": list(candidate.freed)} if candidate.freed else {}),
+    })
+
+
+def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
+    """The placement that ``candidate`` is."""
+    title, details = shape_placement_details(candidate, space)
+    return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
+                     is_hard=candidate.chunks is not None)

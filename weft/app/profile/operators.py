@@ -1,0 +1,152 @@
+"""``weft profile``: the distinct operators of a captured model, each timed alone on this device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.app.profile.targets import device_name, device_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from weft.models.capture.calls import Call
+    from weft.models.times.measured_times import Figure, MeasuredOperator, MeasuredTimes
+
+__all__ = ["profile_operators"]
+
+SAFE = 0.8  # share of the free memory that one operator may need
+
+
+def profile_operators(path: str | os.PathLike[str], *, repeats: int = 7, device: str | None = None,
+                      on_progress: Callable[[int, int, str], None] = lambda done, total, kind: None) -> MeasuredTimes:
+    """Every distinct operator of a ``.pt2`` file, run alone on random tensors; the model as a whole never is.
+
+    An operator that would not fit, or that torch cannot run, is filled in from the others, and the result says so.
+    Ctrl-C ends the measuring; what is left is filled in. ``on_progress`` is told how many of how many are done.
+    """
+    import torch
+
+    from weft.models.capture.calls import follow
+    from weft.models.capture.capture import operator_graph
+    from weft.models.capture.exported_file import read_exported
+    from weft.models.capture.trials import distinct_calls, shapes_text
+    from weft.models.times.measured_times import MeasuredOperator, MeasuredTimes
+    from weft.runtime.measure.measure import single_threaded
+
+    where = device_of(device)
+    exported = read_exported(path)
+    graph = operator_graph(exported)
+    distinct = distinct_calls(follow(exported), set(graph.by_name))
+    entries: list[MeasuredOperator] = []
+    stopped = False
+    with single_threaded():
+        for i, (call, names) in enumerate(distinct):
+            try:
+                if not stopped:
+                    on_progress(i, len(distinct), call.kind)
+                entry = _timed(call, names, where, repeats) if not stopped else MeasuredOperator(
+                    call.kind, shapes_text(call), names, note="interrupted before it was run")
+            except KeyboardInterrupt:
+                stopped = True
+                entry = MeasuredOperator(call.kind, shapes_text(call), names, note="interrupted before it was run")
+            entries.append(entry)
+    return MeasuredTimes(exported.name, device_name(where), torch.__version__, tuple(entries)).filled_in(graph)
+
+
+def _timed(call: Call, names: tuple[str, ...], device: torch.device, repeats: int) -> MeasuredOperator:
+    """One operator's entry, with a note instead of figures where it could not be run."""
+    from weft.models.capture.trials import Trial, shapes_text
+    from weft.models.times.measured_times import MeasuredOperator
+    from weft.runtime.measure.measure import available_bytes
+
+    empty = MeasuredOperator(call.kind, shapes_text(call), names)
+    if call.function is None:
+        return _with(empty, note=call.problem)
+    need, free = Trial.needed_bytes(call), available_bytes(device)
+    if need > SAFE * free:
+        return _with(empty, note=f"needs about {need} bytes, {free} are free")
+    try:
+        return _with(empty, **_figures(Trial.of(call, device), device, repeats))
+    except Exception as error:  # torch's own refusals are of many types
+        first = (str(error) or "no message").splitlines()[0]
+        return _with(empty, note=f"{type(error).__name__}: {first}")
+
+
+def _figures(trial: Any, device: torch.device, repeats: int) -> dict[str, Figure]:
+    """Times and memory of one operator, by the name of its field."""
+    import torch
+
+    outputs = [value for value in trial.prepare()() if value.requires_grad]  # kernels are chosen now
+    gradients = [torch.randn_like(value) for value in outputs]
+    parts = {"part": trial.towards(weights=False), "whole": trial.towards(weights=True)} if outputs else {}
+    del outputs
+    return {**_times(trial, parts, gradients, device, repeats), **_memory(trial, parts, gradients, device)}
+
+
+def _times(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tensor], device: torch.device,
+           repeats: int) -> dict[str, Figure]:
+    """Seconds forward, and backward towards each of ``parts``."""
+    import torch
+
+    from weft.models.times.measured_times import Figure
+    from weft.models.times.operator_times import Origin
+    from weft.runtime.measure.measure import Sample, Timer
+
+    def seconds(laps: list[float]) -> Figure:
+        sample = Sample.of(laps)
+        return Figure(sample.seconds, Origin.MEASURED, sample.spread, sample.repeats)
+
+    timer = Timer(device)
+    laps: dict[str, list[float]] = {"forward": [], "part": [], "whole": []}
+    for i in range(-1, repeats):
+        run = trial.prepare()
+        outputs, lap = timer.lap(run)
+        laps["forward"].append(lap)
+        outputs = [value for value in outputs if value.requires_grad]
+        for which, towards in parts.items():
+            if towards:
+                laps[which].append(timer.lap(lambda to=towards, ys=outputs: torch.autograd.grad(  # type: ignore[misc]
+                    ys, to, gradients, retain_graph=True, allow_unused=True))[1])
+        if i < 0:  # whatever was made at the first backward is there now
+            laps = {which: [] for which in laps}
+    found = {"forward": seconds(laps["forward"])}
+    if laps["part"]:
+        found["input_grad"] = seconds(laps["part"])
+    if parts and len(parts["whole"]) > len(parts["part"]):
+        # What a weight gradient adds: the parts share kernels where they are one, such as a norm's.
+        whole = seconds(laps["whole"])
+        rest = max(0.0, whole.value - (found["input_grad"].value if laps["part"] else 0.0))
+        found["weight_grad"] = Figure(rest, Origin.MEASURED, whole.spread, whole.repeats)
+    return found
+
+
+def _memory(trial: Any, parts: Mapping[str, Any], gradients: Sequence[torch.Tensor],
+            device: torch.device) -> dict[str, Figure]:
+    """Bytes kept for the backward, and the most held at once in either direction."""
+    import torch
+
+    from weft.models.times.measured_times import Figure
+    from weft.models.times.operator_times import Origin
+    from weft.runtime.measure.measure import memory_of
+
+    run = trial.prepare()
+    ends, forward = memory_of(lambda: [value.grad_fn for value in run() if value.grad_fn is not None], device)
+    peak = forward.peak
+    del ends, run
+    if parts:
+        run = trial.prepare()
+        outputs, _ = memory_of(run, device)
+        outputs = [value for value in outputs if value.requires_grad]
+        _, backward = memory_of(lambda: torch.autograd.grad(outputs, parts["whole"], gradients, allow_unused=True),
+                                device)
+        peak = max(peak, backward.peak)
+    return {"saved": Figure(forward.change, Origin.MEASURED, repeats=1),
+            "peak": Figure(peak, Origin.MEASURED, repeats=1)}
+
+
+def _with(entry: MeasuredOperator, **fields: Any) -> MeasuredOperator:
+    from dataclasses import replace
+
+    return replace(entry, **fields)

@@ -1,0 +1,55 @@
+"""What is profiled and on which device: both as a user names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from weft.runtime.interface.training import Training
+
+__all__ = ["ProfileFault", "device_name", "device_of", "load_stages"]
+
+
+class ProfileFault(ValueError):
+    """What was to be profiled cannot be; the message names it and says why."""
+
+
+def load_stages(stages: str) -> Training:
+    """What the function named by ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives, called without arguments.
+
+    Raises :class:`ProfileFault`.
+    """
+    from weft.runtime.interface.factory import FactoryError, load_factory
+
+    try:
+        return load_factory(stages)()
+    except FactoryError as error:
+        raise ProfileFault(str(error)) from error
+
+
+def device_of(name: str | None) -> torch.device:
+    """The device called ``cpu`` or ``cuda``; without a name a GPU where there is one. Raises :class:`ProfileFault`."""
+    import torch
+
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise ProfileFault(f"--device is {name!r}, it must be cpu or cuda") from None
+    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and not torch.cuda.is_available()):
+        raise ProfileFault(f"--device is {name!r}, but torch here has no such device")
+    return found
+
+
+def device_name(device: torch.device) -> str:
+    """What a file of figures calls it."""
+    import platform
+
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU ({platform.machine()}, 1 thread)"

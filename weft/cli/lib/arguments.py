@@ -1,0 +1,131 @@
+"""Arguments that several commands take, and the values that arguments may have."""
+
+from __future__ import annotations
+
+import argparse
+
+from weft.app.lib.options import SearchOptions
+
+#: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
+#: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
+#: counted.
+_LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
+
+__all__ = ["add_allowed", "add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts",
+           "micro_batches", "natural", "positive", "search_options", "share", "texts", "workers"]
+
+
+def add_schedule(command: argparse.ArgumentParser) -> None:
+    """A schedule file."""
+    command.add_argument("schedule", metavar="SCHEDULE", help="a schedule file (weft.schedule/1)")
+
+
+def add_allowed(command: argparse.ArgumentParser) -> None:
+    """What of the stages may differ from the plan."""
+    command.add_argument("--allow-unsplit", action="store_true", help="with --stages: go on where the plan splits a "
+                         "backward and the executor cannot split that module's")
+    command.add_argument("--allow-other-model", action="store_true", help="with --stages: go on where parameters, ties "
+                         "or the sizes of messages are not those that the plan was solved for")
+
+
+def add_spec(command: argparse.ArgumentParser) -> None:
+    """A model spec or block problem, and how many micro-batches run."""
+    command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
+    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N",
+                         help="how many micro-batches run (a spec says it itself; this overrides)")
+
+
+def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
+    """What limits and repeats a search, and how it and its result are shown."""
+    command.add_argument("--time-limit", type=positive, default=time_limit, metavar="SECONDS",
+                         help=f"end the search after so long (default: {time_limit:g})")
+    add_repeatable(command)
+    command.add_argument("--workers", type=workers, default=1, metavar="N", help="CP-SAT workers (default: 1)")
+    command.add_argument("--quiet", action="store_true", help="do not show progress")
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def search_options(options: argparse.Namespace) -> SearchOptions:
+    """What :func:`add_search` has parsed."""
+    return SearchOptions(options.time_limit, options.effort, options.seed, options.workers)
+
+
+def add_repeatable(command: argparse.ArgumentParser) -> None:
+    """What makes a run repeat exactly."""
+    command.add_argument("--effort", type=positive, metavar="SECONDS",
+                         help="limit CP-SAT's deterministic time instead of the clock: the run repeats exactly")
+    command.add_argument("--seed", type=natural, default=0, metavar="N", help="random seed (default: 0)")
+
+
+# -- values: each raises ArgumentTypeError with the end of a sentence that argparse begins -------------------------
+
+
+def positive(text: str) -> float:
+    """A finite number greater than 0, such as seconds."""
+    value = _number(text, float)
+    if not 0 < value <= _LONG:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a number greater than 0 and at most {_LONG:.0e}")
+    return value
+
+
+def share(text: str) -> float:
+    """A finite number of 0 or more."""
+    value = _number(text, float)
+    if not 0 <= value <= _LONG:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a number of 0 or more and at most {_LONG:.0e}")
+    return value
+
+
+def count(text: str, most: int = _MANY) -> int:
+    """A whole number of at least 1."""
+    value = int(_number(text, int))
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a whole number of at least 1"
+                                         + ("" if value < 1 else f" and at most {most}"))
+    return value
+
+
+def micro_batches(text: str) -> int:
+    """How many micro-batches run."""
+    return count(text, _MICRO_BATCHES)
+
+
+def workers(text: str) -> int:
+    """Threads or processes."""
+    return count(text, _WORKERS)
+
+
+def natural(text: str) -> int:
+    """A whole number of at least 0, as a seed may be."""
+    value = int(_number(text, int))
+    if not 0 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"is {text}, it must be a whole number from 0 to {2**31 - 1}")
+    return value
+
+
+def texts(text: str) -> list[str]:
+    """Values between commas."""
+    return [part.strip() for part in text.split(",")]
+
+
+def counts(text: str) -> list[int]:
+    """Whole numbers of at least 1 between commas, as micro-batches."""
+    return [micro_batches(part) for part in texts(text)]
+
+
+def byte_size(text: str) -> int:
+    """An amount of memory, such as 16GiB, in bytes."""
+    from weft.models.spec.quantities import parse_bytes
+
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _number(text: str, kind: type[int] | type[float]) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"is {text!r}, it must be {what}") from None

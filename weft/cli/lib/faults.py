@@ -1,0 +1,73 @@
+"""What nobody has foreseen: one sentence, and a file with the details for whoever mends it."""
+
+from __future__ import annotations
+
+import dis
+import os
+import platform
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from weft.text.version import VERSION
+
+__all__ = ["FOREIGN", "is_said", "report"]
+
+#: Errors of the system around weft: whoever raises them, they say what is wrong there.
+FOREIGN = (OSError, ImportError)
+
+_HOME = Path(__file__).resolve().parents[3]
+_OURS = tuple(f"{_HOME / name}{os.sep}" for name in ("weft", "solver", "models", "runtime"))
+
+
+def is_said(error: BaseException) -> bool:
+    """Whether ``error`` is one of weft's own sentences: a ``ValueError`` that weft raises itself. One that Python or a
+    library raises (``min() arg is an empty sequence``) tells a user nothing."""
+    if not isinstance(error, ValueError):
+        return False
+    last = _innermost(error.__traceback__)
+    if last is None:
+        return False
+    code = last.tb_frame.f_code
+    raises = dis.opname[code.co_code[last.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
+    return raises and str(Path(code.co_filename).resolve()).startswith(_OURS)
+
+
+def report(error: BaseException, command: str) -> str:
+    """A sentence about ``error``, which ends ``command``; what led to it goes into a file that the sentence names."""
+    if isinstance(error, MemoryError):
+        what = "needs more memory than there is"
+    elif isinstance(error, RecursionError):
+        what = "is nested more deeply than can be followed"
+    else:
+        text = " ".join(str(error).split())
+        what = f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+    return f"{command}: a fault in weft, please report it ({what}){_written(error)}"
+
+
+def _written(error: BaseException) -> str:
+    details = "\n".join([
+        f"weft {VERSION}, Python {platform.python_version()}, {platform.platform()}",
+        f"command: {sys.argv}", f"folder: {_folder()}", "", *traceback.format_exception(error, limit=-100)])
+    try:
+        handle, name = tempfile.mkstemp(prefix="weft-fault-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as stream:
+            stream.write(details)
+    except OSError:
+        return ""
+    return f"; the details are in {name}"
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "(gone)"
+
+
+def _innermost(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace

@@ -1,0 +1,164 @@
+"""What commands share in running: a search with its progress, results shown and saved, outputs refused early."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from weft.cli.lib.arguments import search_options
+from weft.solver.control.stopping import STOP
+from weft.solver.io.writing import is_replaced
+
+if TYPE_CHECKING:
+    from weft.app.compare import Comparison
+    from weft.app.estimate import Report
+    from weft.app.fit import Fitted
+    from weft.app.latency.serving import Serving
+    from weft.app.place.memory_plans import MemoryPlans
+    from weft.app.sweep.result import Sweep
+    from weft.solver.schedule import Schedule
+
+__all__ = ["JSON", "kept", "require_folder", "require_output", "require_torch", "save", "search", "show", "told"]
+
+#: The endings of a file that holds weft's own formats.
+JSON = (".json",)
+
+_Progress = TypeVar("_Progress")
+
+
+def search(function: Callable[..., Any], source: Any, options: argparse.Namespace, **further: Any) -> Any:
+    """What ``function`` of :mod:`weft` makes of ``source`` with the options of a search, its progress shown."""
+    from weft.cli.lib.progress import ProgressLine
+
+    with ProgressLine(quiet=options.quiet) as progress:
+        return function(source, options=search_options(options), on_progress=told(progress), **further)
+
+
+def told(listener: Callable[[_Progress], object],
+         answers: Callable[[_Progress], bool] = lambda _: True) -> Callable[[_Progress], None]:
+    """``listener`` for the progress of a search: from the first one that ``answers`` on, a stop keeps the best so far;
+    and where nobody can be told any more (a closed terminal), the search goes on in silence."""
+    silent = False
+
+    def tell(progress: _Progress) -> None:
+        nonlocal silent
+        if answers(progress):
+            STOP.hold()
+        try:
+            if not silent:
+                listener(progress)
+        except OSError:
+            silent = True
+
+    return tell
+
+
+def show(found: Comparison | Sweep | Serving | Fitted | Report | MemoryPlans, as_json: bool, width: int = 140) -> None:
+    """A result's table, ``width`` columns wide where it is no terminal that reads it, or its numbers as JSON."""
+    if as_json:
+        print(json.dumps(found.to_json()))
+        return
+    from weft.text.tables import console
+
+    console(width=None if sys.stdout.isatty() else width).print(found.table())
+
+
+def save(schedule: Schedule, path: str) -> None:
+    """Save a schedule as :func:`kept` does."""
+    from weft.solver.io.files import save_schedule
+
+    kept(lambda name: save_schedule(schedule, name), path, "the schedule")
+
+
+def kept(write: Callable[[str], object], path: str, what: str) -> None:
+    """``write`` a result that may have taken hours to ``path``: if that fails, somewhere else, and say so."""
+    try:
+        write(path)
+    except OSError as error:
+        rescue = str(Path(tempfile.gettempdir()) / f"weft-{os.getpid()}-{Path(path).name}")
+        try:
+            write(rescue)
+        except (OSError, ValueError):
+            raise error from None
+        raise OSError(error.errno, f"{error.strerror}; {what} was saved to {rescue} instead", path) from None
+
+
+def require_output(path: str | None, what: str, endings: Sequence[str], inputs: Sequence[str | None] = ()) -> None:
+    """Refuse, before a long search rather than after it, a file whose ending means nothing for ``what``, that is one of
+    the ``inputs`` or that cannot be written. Devices and pipes may have any name."""
+    if path is None:
+        return
+    require_writable(path)
+    if not is_replaced(path):
+        return
+    if Path(path).suffix.lower() not in endings:
+        raise ValueError(f"{path}: the ending is {Path(path).suffix or 'missing'}, {what} is written as "
+                         f"{', '.join(endings)}")
+    for read in inputs:
+        if read is not None and _same(read, path):
+            raise ValueError(f"{path}: is what is read, it would be overwritten; name another file")
+
+
+def require_writable(path: str) -> None:
+    """Refuse an impossible output before a long search rather than after it."""
+    _require_name(path)
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = None
+    if mode is not None and stat.S_ISDIR(mode):
+        raise OSError(21, "is a folder, name a file in it", path)
+    if mode is not None and not os.access(path, os.W_OK):
+        raise OSError(13, "is read-only", path)
+    if not is_replaced(path):
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise OSError(2, "its folder does not exist", path)
+    try:
+        handle, probe = tempfile.mkstemp(dir=folder, prefix=".weft-", suffix=".part")
+    except OSError as error:
+        raise OSError(error.errno, f"its folder cannot be written to ({error.strerror})", path) from None
+    os.close(handle)
+    os.unlink(probe)
+
+
+def require_folder(path: str) -> None:
+    """Make the folder ``path``, unless it is there, and refuse one that cannot be written to."""
+    _require_name(path)
+    if Path(path).exists() and not Path(path).is_dir():
+        raise OSError(20, "is a file, name a folder", path)
+    Path(path).mkdir(parents=True, exist_ok=True)
+    require_writable(str(Path(path) / "schedule.json"))
+
+
+def _require_name(path: str) -> None:
+    if not path:
+        raise ValueError("the name of an output is empty; name a file")
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError(f"{path!r} cannot be a file's name")
+    except UnicodeEncodeError:
+        raise ValueError(f"{path!r} cannot be a file's name") from None
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return False
+
+
+def require_torch(command: str) -> None:
+    """Say what is missing before torch is needed somewhere deep."""
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise ImportError(f"{command} needs PyTorch: install it with  pip install 'weft[torch]'") from None

@@ -1,0 +1,219 @@
+"""Showing a search while it runs: one live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from weft.app.lib.notices import heard_by
+from weft.app.lib.options import began
+from weft.text.units import memory_text, time_text
+
+if TYPE_CHECKING:
+    from weft.app.latency.serving import Serving
+    from weft.app.sweep.run import SweepProgress
+    from weft.solver.placement.bracket import Step
+    from weft.solver.step.search import Progress
+
+__all__ = ["OperatorLine", "PointLines", "ProgressLine", "StepLines", "SweepLines", "Waiting"]
+
+_P = TypeVar("_P")
+
+#: Elsewhere than on a terminal, a line at most this often (seconds), and one for every better schedule.
+_INTERVAL = 5.0
+#: Seconds after the command's start when it says that it is at work, if it has said nothing else.
+_FIRST_WORD = 0.9
+
+class Waiting:
+    """Says on standard error that the command is at work, as long as there is nothing better to say; a context manager.
+
+    The words come from a thread of their own, so also while modules are imported and inputs read.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.quiet = quiet
+        self._began = began()
+        self._over = threading.Event()
+        self._listening = contextlib.ExitStack()
+
+    def __enter__(self) -> Waiting:
+        self._listening.enter_context(heard_by(self._notice))
+        if not self.quiet:
+            threading.Thread(target=self._wait, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.end()
+        self._listening.close()
+
+    def end(self) -> None:
+        """From now on there is something to show."""
+        self._over.set()
+
+    def before(self, listener: Callable[[_P], object]) -> Callable[[_P], None]:
+        """``listener``, whose first word is the end of this."""
+        def listen(progress: _P) -> None:
+            self.end()
+            listener(progress)
+
+        return listen
+
+    def _wait(self) -> None:
+        pause = _FIRST_WORD - (time.monotonic() - self._began)
+        while not self._over.wait(max(0.0, pause)):
+            self.say(time.monotonic() - self._began)
+            pause = _INTERVAL
+
+    def say(self, seconds: float) -> None:
+        """One line: at work since so many ``seconds``."""
+        self.stream.write(f"{seconds:6.1f} s  at work, nothing found yet\n")
+        self.stream.flush()
+
+    def _notice(self, line: str) -> None:
+        if not self.quiet:
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self.stream.write(line + "\n")
+                self.stream.flush()
+
+
+class ProgressLine:
+    """A listener for ``on_progress``; a context manager, so that the live line ends before other output.
+
+    Writes to standard error, so that results on standard output can be piped.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.live = self.stream.isatty()
+        self.quiet = quiet
+        self._last = ""
+        self._shown = float("-inf")
+        self._makespan = float("inf")
+        self._waiting = Waiting(self.stream, quiet=quiet)
+
+    def __enter__(self) -> ProgressLine:
+        self._waiting.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._waiting.__exit__(kind, error, trace)
+        if self.live and self._last:
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                self.stream.write("\n")
+                self.stream.flush()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show where the search stands."""
+        self._waiting.end()
+        if self.quiet:
+            return
+        best, now = progress.best, time.monotonic()
+        better = best.makespan < self._makespan
+        if not self.live and not better and now - self._shown < _INTERVAL:
+            return
+        self._makespan, self._shown = min(self._makespan, best.makespan), now
+        text = describe(progress)
+        if self.live:
+            self.stream.write("\r" + text.ljust(len(self._last)))
+        elif text != self._last:
+            self.stream.write(text + "\n")
+        self._last = text
+        self.stream.flush()
+
+
+def describe(progress: Progress) -> str:
+    """``progress`` in one line: best, bound, gap, elapsed."""
+    best = progress.best
+    unit = best.problem.time_unit
+    gap = "optimal" if best.gap == 0 else "no bound yet" if best.gap == float("inf") else f"gap {best.gap:.2%}"
+    where = best.solver.get("placement")
+    return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(best.makespan, unit))}"
+            f"  bound {' '.join(time_text(best.makespan_bound, unit))}  {gap}"
+            f"  [{f'{where}: ' if where else ''}{progress.phase}]")
+
+
+class SweepLines:
+    """A listener for a sweep's ``on_progress``: one line on standard error for each point."""
+
+    def __init__(self, stream: TextIO | None = None, *, quiet: bool = False) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self.quiet = quiet
+
+    def __call__(self, progress: SweepProgress) -> None:
+        """Show what a point gave."""
+        from weft.app.sweep.result import LeftOut
+
+        if self.quiet:
+            return
+        sweep, result = progress.sweep, progress.result
+        if isinstance(result, LeftOut):
+            what = f"left out: {result.reason}"
+        else:
+            what = (f"{' '.join(sweep.throughput_text(result.throughput))} with "
+                    f"{' '.join(memory_text(result.peak, sweep.memory_unit))}, "
+                    + ("proven optimal" if result.gap == 0 else f"gap {result.gap:.2%}")
+                    + (" over the placements considered" if result.covered else "")
+                    + (" (from the cache)" if progress.cached else ""))
+        total = progress.done + len(sweep.unsolved)
+        self.stream.write(f"{progress.elapsed:6.1f} s  {progress.done}/{total}  {sweep.label(result.point)}: {what}\n")
+        self.stream.flush()
+
+
+class PointLines:
+    """A listener: one line on standard error for each point that is found."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._seen: set[tuple[float, float]] = set()
+
+    def __call__(self, serving: Serving) -> None:
+        """Show the points that are new."""
+        for point in serving.points:
+            if not self.quiet and (point.period, point.latency) not in self._seen:
+                self._seen.add((point.period, point.latency))
+                print(f"{serving.seconds:6.1f} s  {serving.point_text(point)}", file=sys.stderr, flush=True)
+
+
+class StepLines:
+    """Shows on standard error each better placement and what the search does, a line each, once a second at most."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self._shown = 0.0
+        self._objective = float("inf")
+
+    def __call__(self, step: Step) -> None:
+        """Show where the search stands."""
+        now = time.monotonic()
+        if self.quiet or (step.objective >= self._objective and now - self._shown < 1.0):
+            return
+        self._objective, self._shown = step.objective, now
+        best = "nothing yet" if step.objective == float("inf") else f"{step.objective:g}"
+        print(f"{step.seconds:6.1f} s  {step.doing}: {best}, bound {step.bound:g}", file=sys.stderr)
+
+
+class OperatorLine:
+    """Shows on standard error which operator is being timed, if that is a terminal."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._shown = not quiet and sys.stderr.isatty()
+
+    def __enter__(self) -> OperatorLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def __call__(self, done: int, total: int, kind: str) -> None:
+        """``done`` of ``total`` operators have been timed, one of ``kind`` is next."""
+        if self._shown:
+            print(f"\r\x1b[K{done}/{total} {kind}", end="", file=sys.stderr, flush=True)
