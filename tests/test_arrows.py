@@ -47,18 +47,6 @@ PARTS: Mapping[str, set[str]] = {
     "runtime": {"solver"},
     "weft": {"runtime", "models", "solver"},
 }
-#: Circles of files and rooms that are there still, and arrows that are not declared; nothing may be added.
-KNOWN_CIRCLES: tuple[set[str], ...] = (
-    {"weft.runtime.transports", "weft.runtime.transports.collective", "weft.runtime.transports.one_sided",
-     "weft.runtime.transports.shared"},
-    {"weft.app.compare", "weft.app.solve", "weft.app.sweep.result", "weft.app.sweep.task", "weft.cli.progress",
-     "weft.figures.front"},
-    {"weft.app.profile", "weft.app.profile_ranks"},
-    {"weft", "weft.api.searches", "weft.app.sweep.cache", "weft.app.sweep.run"},
-    {"weft.app", "weft.cli", "weft.figures"},
-    {"solver.period", "solver.step"},
-)
-KNOWN_ARROWS = {"weft.solver.period.improvers.starts -> weft.solver.step.edges"}
 #: Imported when they are used, never when a file of the solver, or the command line, is imported.
 HEAVY = {"torch", "altair", "vl_convert"}
 
@@ -120,7 +108,7 @@ def room_of(name: str) -> str:
 
 def circles(arrows: nx.DiGraph[str]) -> list[list[str]]:
     return [sorted(circle) for circle in nx.strongly_connected_components(arrows)
-            if len(circle) > 1 and not any(circle <= known for known in KNOWN_CIRCLES)]
+            if len(circle) > 1]
 
 
 def test_no_circle_between_files() -> None:
@@ -142,7 +130,7 @@ def test_the_rooms_of_the_solver_import_what_they_may() -> None:
              if part_of(source) == part_of(target) == "solver" and room_of(source) != "solver"
              and (room := room_of(source)[len("solver."):]) != (other := room_of(target)[len("solver."):])
              and other not in SOLVER[room]}
-    assert not found - KNOWN_ARROWS
+    assert not found
 
 
 def test_what_the_rooms_of_the_solver_may_import_is_no_circle() -> None:

@@ -31,7 +31,6 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode
 from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory
-from weft.solver.placement.shares import part_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["decided_candidates", "decided_least_period", "spec_candidates"]
@@ -92,7 +91,7 @@ def decided_candidates(spec: Spec, *, every: bool = True, time_limit: float = 2 
             if whole.spent and found:
                 break
             try:
-                with part_of(whole, share) as part:
+                with whole.part(share) as part:
                     plan = plan_memory(made.problem(modes, ahead, copy_buffers), gap=_GAP, at_least=bound, budget=part)
             except NoMemoryPlan as error:
                 refusals.append(error)

@@ -159,6 +159,6 @@ class Slice:
         """Whether nothing is left of it, or of the budget."""
         return self.budget.spent or self.left <= 0
 
-    def with_each(self, each: float) -> Slice:
+    def at_most(self, each: float) -> Slice:
         """The same slice, of which one solve may take ``each`` and no more than before."""
         return replace(self, each=min(each, self.each))

@@ -13,7 +13,6 @@ from weft.solver.cpsat.solve import Budget
 from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.problem import PlacementProblem
-from weft.solver.placement.shares import part_of
 from weft.solver.placement.technique import Technique
 
 __all__ = ["Bracket", "Step", "TechniqueCount"]
@@ -73,7 +72,7 @@ class Bracket(ABC):
 
     def part(self, share: float) -> AbstractContextManager[Budget]:
         """A budget of ``share`` of what is left."""
-        return part_of(self.budget, share)
+        return self.budget.part(share)
 
     def raise_bound(self, bound: float) -> None:
         """No placement has a largest load below ``bound``."""

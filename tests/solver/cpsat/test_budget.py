@@ -25,7 +25,7 @@ def test_a_slice_ends_by_what_the_budget_has_used() -> None:
     budget.deterministic_used = 3.0
     time = budget.slice(2.0, each=1.5)
     assert time.left == 1.5 and not time.spent
-    assert time.with_each(0.5).left == 0.5 and time.with_each(9.0).each == 1.5
+    assert time.at_most(0.5).left == 0.5 and time.at_most(9.0).each == 1.5
     budget.deterministic_used = 4.5
     assert time.left == 0.5
     budget.deterministic_used = 5.5
