@@ -16,6 +16,7 @@ from typing import ClassVar, Self
 from tests.oracles.brute import least_chain_period, least_whole_period
 from tests.support.builders import chain, loop, pipeline, uneven, v
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import violations
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Bisection
 from weft.solver.period.improvers import IMPROVERS
@@ -27,7 +28,6 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import closure_bound, takes_before_giving
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
-from weft.solver.validate import violations
 
 COUNT = 200
 #: Sharper than this no refuter is asked to be.
