@@ -50,7 +50,7 @@ class Bracket:
     def offer(self, found: Periodic, by: str) -> None:
         """Learn of a steady state: it is kept where it is shorter than the best."""
         if found.period < self.best.period:
-            self.best, self.best_by = replace(found, copies=self.best.copies), by
+            self.best, self.best_by = replace(found, micro_batches_per_period=self.best.micro_batches_per_period), by
             self.counts.of(by).improvements += 1
             self.publish()
 

@@ -34,6 +34,6 @@ def settle_fractions(bracket: Bracket, time: Allowance) -> None:
         if outcome is REFUTED:
             bracket.refute(bracket.best.period, _NAME)
         elif isinstance(outcome, Periodic):
-            bracket.offer(coarser(outcome, instance, factor, bracket.best.copies), _NAME)
+            bracket.offer(coarser(outcome, instance, factor, bracket.best.micro_batches_per_period), _NAME)
         else:
             return

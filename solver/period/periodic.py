@@ -23,26 +23,26 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Periodic:
-    """Turn after turn, block i starts at ``starts[i] + turn * period`` ticks; the least start lies in [0, period).
+    """In its n-th run block i starts at ``starts[i] + n * period`` ticks; the least start lies in [0, period).
 
-    A turn is one micro-batch; or ``copies`` of them, if the instance holds each block in so many copies
-    (:mod:`weft.solver.period.reductions.multi_batch`).
+    Every run is of one micro-batch; or the instance holds every block ``micro_batches_per_period`` times, a copy for
+    each of them (:mod:`weft.solver.period.reductions.multi_batch`).
     """
 
     instance: TickProblem
     period: Fraction
     starts: tuple[Fraction, ...]
-    copies: int = 1
+    micro_batches_per_period: int = 1
 
     @property
     def rate(self) -> Fraction:
         """Ticks per micro-batch."""
-        return self.period / self.copies
+        return self.period / self.micro_batches_per_period
 
     def operation(self, block: int, turn: int) -> tuple[int, int]:
         """Which block of which micro-batch the block (or copy) stands for in its ``turn``-th run."""
-        copy, original = divmod(block, len(self.instance.durations) // self.copies)
-        return original, turn * self.copies + copy
+        copy, original = divmod(block, len(self.instance.durations) // self.micro_batches_per_period)
+        return original, turn * self.micro_batches_per_period + copy
 
     def lag(self, block: int) -> int:
         """k: how many periods after its turn's index the block runs."""
@@ -131,7 +131,7 @@ def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:
 def rows_by_period(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:
     """As :func:`repeat`, each operation with the index of the period it runs in."""
     lags = [found.lag(i) for i in found.instance.blocks]
-    periods = -(-micro_batches // found.copies) + found.depth
+    periods = -(-micro_batches // found.micro_batches_per_period) + found.depth
     rows = []
     for on in found.instance.blocks_on:
         ring = sorted(on, key=found.offset)

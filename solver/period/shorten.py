@@ -29,5 +29,5 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
     if not outcome.found:
         return found
     shorter = retime(instance, period, model.starts(outcome.solver))
-    result = coarser(shorter, found.instance, denominator, found.copies)
+    result = coarser(shorter, found.instance, denominator, found.micro_batches_per_period)
     return result if (result.period, result.latency) < (found.period, found.latency) else found

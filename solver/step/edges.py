@@ -40,7 +40,7 @@ class Completion:
         _, cool = _stretches(self.found, self.micro_batches, self.edge)
         rows = []
         for row, (start, _), longer, on in zip(self.orders, cool, middle, self.found.instance.blocks_on, strict=True):
-            periods = longer[start:start + extra // self.found.copies * len(on)]
+            periods = longer[start:start + extra // self.found.micro_batches_per_period * len(on)]
             rows.append([*row[:start], *periods, *((block, m + extra) for block, m in row[start:])])
         return rows
 
@@ -58,11 +58,11 @@ def complete(
 
     ``instance`` is the problem's own, also where ``found`` has several copies of it.
     """
-    whole = micro_batches // found.copies
+    whole = micro_batches // found.micro_batches_per_period
     short = min(whole, found.depth + 2 * edge + 4)
     if short - found.depth < 2 * edge + 1:
         return None
-    count = micro_batches - (whole - short) * found.copies
+    count = micro_batches - (whole - short) * found.micro_batches_per_period
     orders: Orders = repeat(found, count)
     warm, cool = _stretches(found, count, edge)
     for stretch in (warm, cool):
@@ -76,7 +76,7 @@ def _stretches(found: Periodic, micro_batches: int, edge: int) -> tuple[Stretch,
     """Warm-up and cool-down of the repeated schedule: the periods before ``depth + edge``, and the last ``edge`` whole
     ones with what follows them."""
     warm, cool = [], []
-    last = micro_batches // found.copies - edge
+    last = micro_batches // found.micro_batches_per_period - edge
     for row in rows_by_period(found, micro_batches):
         warm.append((0, sum(period < found.depth + edge for _, period in row)))
         cool.append((sum(period < last for _, period in row), len(row)))

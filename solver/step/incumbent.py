@@ -63,14 +63,14 @@ class Incumbent:
 
     def offer_repeated(self, found: Periodic) -> None:
         """Offer ``found`` repeated, if there are enough micro-batches for a whole period."""
-        if self.micro_batches // found.copies > found.depth:
+        if self.micro_batches // found.micro_batches_per_period > found.depth:
             self.offer_repetend(repeat(found, self.micro_batches), found)
 
     def offer_repetend(self, orders: Orders, found: Periodic, edge: int = 0) -> None:
         """Offer a schedule with ``found`` in its middle, ``edge`` periods at either end excepted."""
         first = found.depth + edge
-        count = self.micro_batches // found.copies - edge - first
-        self.offer(orders, "weft", Repetend(first, count, found.copies), found)
+        count = self.micro_batches // found.micro_batches_per_period - edge - first
+        self.offer(orders, "weft", Repetend(first, count, found.micro_batches_per_period), found)
 
     def offer(self, orders: Orders, name: str, repetend: Repetend | None = None, found: Periodic | None = None) -> bool:
         """Time, judge and keep a schedule if it is the best so far and fits; of equals, one with a steady state. Where

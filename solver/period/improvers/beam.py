@@ -94,7 +94,7 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
         found = _run(tries, budget)
         if found is not None:
             shortest, better_end = found
-            best, share, failed = replace(shortest, copies=start.copies), max(PARAMETERS.beam_first_share, share / 2), 0
+            best, share, failed = replace(shortest, micro_batches_per_period=start.micro_batches_per_period), max(PARAMETERS.beam_first_share, share / 2), 0
             on_better(best)
             continue
         failed += 1
@@ -181,7 +181,7 @@ class Partial:
         parents = np.resize(np.arange(len(self.starts)), self.width * self._branches)
         windows = np.ix_(parents, np.array(blocks))
         rows, starts = place(self.at.instance, self.at.ticks, self.at.lags, blocks, [self._wish(i) for i in blocks],
-                             self.earliest[windows], self.latest[windows], self.draw, stray=self._stray)
+                             (self.earliest[windows], self.latest[windows]), self.draw, stray=self._stray)
         held = fits(self.at.instance, self.at.ticks, device, blocks, starts)
         parents, starts = parents[rows[held]], starts[held]
         _, different = np.unique(np.column_stack([parents, starts]), axis=0, return_index=True)

@@ -31,15 +31,14 @@ EARLY, LATE, FREE = 0, 1, 2
 
 
 def place(instance: TickProblem, period: int, lags: Lags, blocks: Sequence[int], wishes: Sequence[int],
-          earliest: Starts, latest: Starts, draw: np.random.Generator, *,
-          stray: bool = False) -> tuple[npt.NDArray[np.intp], Starts]:
-    """Starts of ``blocks``, all of one device, in the windows of each row of ``earliest`` and ``latest`` (ticks).
+          windows: tuple[Starts, Starts], draw: np.random.Generator, *, stray: bool = False) -> tuple[npt.NDArray[np.intp], Starts]:
+    """Starts of ``blocks``, all of one device, in ``windows``: the earliest and the latest starts, a candidate a row (ticks).
 
     ``lags`` is the closure at ``period``, of all blocks; ``wishes`` says for each of ``blocks`` where it would like to
     be, from where some of them ``stray``. Rows may be equal: each gets random choices of its own. Returns the rows in
     which the choices left room for all blocks, and for each the starts (rows x blocks); memory is not looked at.
     """
-    candidates = _Candidates(lags[np.ix_(blocks, blocks)], earliest, latest, wishes, period, draw, stray)
+    candidates = _Candidates(lags[np.ix_(blocks, blocks)], *windows, wishes, period, draw, stray)
     durations = [instance.durations[i] for i in blocks]
     pairs = [(i, j) for i in range(len(blocks)) for j in range(i + 1, len(blocks))]
     draw.shuffle(pairs)

@@ -122,7 +122,7 @@ def _reorder(found: Periodic, period: int, closed: Lags, neighbourhoods: Sequenc
                      for device, ring in enumerate(found.rings)]
             reordered = in_order(found.instance, rings)
             if reordered is not None and reordered.period < found.period:
-                return replace(reordered, copies=found.copies), False
+                return replace(reordered, micro_batches_per_period=found.micro_batches_per_period), False
     return None, all(outcome.infeasible for outcome in outcomes)
 
 

@@ -22,7 +22,7 @@ class PublishedStart(Improver):
     @classmethod
     def of(cls, bracket: Bracket, task: Task) -> Self | None:
         """None where no schedule is named, or a period has several micro-batches."""
-        known = task.published in STARTS and bracket.best.copies == 1
+        known = task.published in STARTS and bracket.best.micro_batches_per_period == 1
         return cls(task.published) if known and task.published is not None else None
 
     def improve(self, bracket: Bracket, time: Allowance) -> None:

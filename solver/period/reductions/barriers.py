@@ -1,20 +1,24 @@
 """Blocks that hold every device, taken out of time.
 
-While such a block runs, nothing else does: all devices stand at a boundary between two blocks. Cut those spans out of
-a schedule and close the gaps. What is left has every block's full duration, runs one block at a time on each device and
+While such a block runs, nothing else does: all devices stand at a boundary between two blocks. Cut this time out of a
+schedule and close the gaps. What is left has every block's full duration, runs one block at a time on each device and
 keeps every order, so dependencies and the memory at each moment stay as they were; the blocks themselves become
 moments of no duration, still in order with all others. A period T becomes T - L, with L the duration of all of them.
 Hence
 
     least period >= L + least period of the contracted instance,
 
-and where dependencies have no transfer time this is an equality: put the spans back at their moments, where every
-device stands at a boundary, and each block is as long after its predecessors as before, or longer. (Not so where a span
-waits for one of the micro-batch before: spans at one moment run in the order of one micro-batch.) Transfer times that
-pass in part during a span are shortened by what the spans can take away, which keeps the bound.
+and where dependencies have no transfer time this is an equality: put the barriers back at their moments, where every
+device stands at a boundary, and each block is as long after its predecessors as before, or longer. (Not so where a
+barrier waits for one of the micro-batch before: barriers at one moment run in the order of one micro-batch.) Transfer
+times that pass in part during a barrier are shortened by what the barriers can take away, which keeps the bound.
 
-The contracted instance is far easier: closure and Little's law see that *every* activation is held through the spans
+The contracted instance is far easier: least distances and Little's law see that *every* activation is held through the barriers
 that fall into its life, of its own micro-batch and of others.
+
+The bounds on the makespan cut barriers out of time as well (:mod:`weft.solver.relations.graph`). There transfers count
+for nothing afterwards: barriers of any number of micro-batches may run during one. In a steady state no more of them do
+than periods begin meanwhile, so here what is left of a transfer still counts.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ __all__ = ["Contraction"]
 
 @dataclass(frozen=True)
 class Contraction:
-    """``whole`` without the time of ``spans``, the blocks that hold every device: ``inner``.
+    """``whole`` without the time of ``barriers``, the blocks that hold every device: ``inner``.
 
     ``length`` is their duration in ticks. ``exact``: every schedule of ``inner`` expands to one of ``whole``.
     """
@@ -43,7 +47,7 @@ class Contraction:
 
     whole: TickProblem
     inner: TickProblem
-    spans: tuple[int, ...]
+    barriers: tuple[int, ...]
     length: int
     exact: bool
 
@@ -51,34 +55,34 @@ class Contraction:
     def of(cls, instance: TickProblem) -> Contraction | None:
         """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
         common = barriers(instance)
-        spans = tuple(i for i in instance.problem.topological_order if i in common)
-        if not spans or len(spans) == len(instance.durations):
+        timeless = tuple(i for i in instance.problem.topological_order if i in common)
+        if not timeless or len(timeless) == len(instance.durations):
             return None
-        length = sum(instance.durations[i] for i in spans)
+        length = sum(instance.durations[i] for i in timeless)
         inner = replace(
             instance,
-            durations=tuple(0 if i in spans else duration for i, duration in enumerate(instance.durations)),
+            durations=tuple(0 if i in timeless else duration for i, duration in enumerate(instance.durations)),
             arcs=tuple(_shorter(arc, length, instance.heaviest_load) for arc in instance.arcs))
         idle = all(not instance.take[d].get(i) and not instance.change[d].get(i)
-                   for d in range(len(instance.capacity)) if instance.limited(d) for i in spans)
-        ordered = not any(arc.distance and arc.source in spans and arc.target in spans for arc in instance.arcs)
-        return cls(instance, inner, spans, length, idle and ordered and not any(arc.lag for arc in instance.arcs))
+                   for d in range(len(instance.capacity)) if instance.limited(d) for i in timeless)
+        ordered = not any(arc.distance and arc.source in timeless and arc.target in timeless for arc in instance.arcs)
+        return cls(instance, inner, timeless, length, idle and ordered and not any(arc.lag for arc in instance.arcs))
 
     def contract(self, found: Periodic) -> Periodic:
-        """A schedule of ``whole`` without the spans."""
-        origin = found.starts[self.spans[0]]
+        """A schedule of ``whole`` without the barriers."""
+        origin = found.starts[self.barriers[0]]
         starts = [start - origin for start in found.starts]
-        firsts = [(starts[i], self.whole.durations[i]) for i in self.spans]
+        firsts = [(starts[i], self.whole.durations[i]) for i in self.barriers]
         # Of a span, whole periods * T + start runs before time t for each start before t.
         contracted = [t - sum(length * -((first - t) // found.period) for first, length in firsts) for t in starts]
-        return retime(self.inner, found.period - self.length, contracted, found.copies)
+        return retime(self.inner, found.period - self.length, contracted, found.micro_batches_per_period)
 
     def expand(self, found: Periodic) -> Periodic:
-        """A schedule of ``inner`` with the spans put back at their moments."""
+        """A schedule of ``inner`` with the barriers put back at their moments."""
         period, rank = found.period, self._ranks(found)
 
         def passed(i: int) -> Fraction:
-            """Ticks of spans before block i; of spans at one moment, the one of the least rank runs first."""
+            """Ticks of barriers before block i; of barriers at one moment, the one of the least rank runs first."""
             ticks = Fraction(0)
             for other, first in rank.items():
                 turns, rest = divmod(found.starts[i] - found.starts[other], period)
@@ -87,21 +91,21 @@ class Contraction:
             return ticks
 
         starts = [found.starts[i] + passed(i) for i in self.whole.blocks]
-        return retime(self.whole, period + self.length, starts, found.copies)
+        return retime(self.whole, period + self.length, starts, found.micro_batches_per_period)
 
     def _ranks(self, found: Periodic) -> dict[int, int]:
-        """The spans in an order that those at one moment can run in: each after those it waits for there, which may be
-        of an earlier micro-batch; else as in ``spans``."""
+        """The barriers in an order that those at one moment can run in: each after those it waits for there, which may be
+        of an earlier micro-batch; else as in ``barriers``."""
         waits: nx.DiGraph[int] = nx.DiGraph()
-        waits.add_nodes_from(self.spans)
+        waits.add_nodes_from(self.barriers)
         waits.add_edges_from((arc.source, arc.target) for arc in self.inner.arcs
                              if arc.source in waits and arc.target in waits and found.starts[arc.source]
                              == found.starts[arc.target] + arc.distance * found.period)
-        place = {i: number for number, i in enumerate(self.spans)}
+        place = {i: number for number, i in enumerate(self.barriers)}
         ordered = nx.lexicographical_topological_sort(waits, key=place.__getitem__)
         return {i: number for number, i in enumerate(ordered)}
 
 
 def _shorter(arc: Arc, length: int, least_period: int) -> Arc:
-    """The arc with the least that is left of its transfer time: ``ceil(lag / T)`` periods of spans may pass in it."""
+    """The arc with the least that is left of its transfer time: ``ceil(lag / T)`` periods of barriers may pass in it."""
     return replace(arc, lag=max(0, arc.lag - length * -(-arc.lag // least_period)), link=None)

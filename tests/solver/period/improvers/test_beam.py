@@ -99,7 +99,7 @@ def two_blocks(wishes: tuple[int, int], latest: int = 100) -> list[list[int]]:
     instance = TickProblem.of(pipeline(chain(1), forward=3, backward=4))
     lags = np.array([[0, -1000], [-1000, 0]])
     windows = np.zeros((200, 2), dtype=np.int64)
-    _, starts = place(instance, 10, lags, [0, 1], wishes, windows, windows + latest, np.random.default_rng(0))
+    _, starts = place(instance, 10, lags, [0, 1], wishes, (windows, windows + latest), np.random.default_rng(0))
     return [[int(start) for start in row] for row in np.unique(starts, axis=0)]
 
 
