@@ -14,10 +14,17 @@ from pathlib import Path
 
 import networkx as nx
 
-__all__ = ["ROOMS", "Sources"]
+__all__ = ["ROOMS", "Sources", "located"]
 
 #: The folders at the top of the repository that are weft, from the front door down.
 ROOMS = ("weft", "runtime", "models", "solver")
+
+
+def located(root: Path, name: str) -> Path:
+    """Where the file or folder ``name`` of the repository is: in an sdist the folders that are links in ``weft`` are
+    there, and not at the top."""
+    path = root / name
+    return path if path.exists() or name.split("/")[0] not in ROOMS[1:] else root / "weft" / name
 
 
 class Sources:
@@ -26,11 +33,16 @@ class Sources:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.prefix = "weft." if (root / "weft" / "solver").exists() else ""
-        self.files = {self._module(path): path for room in ROOMS for path in sorted((root / room).rglob("*.py"))
+        self.files = {self._module(path): path for room in ROOMS for path in sorted(located(root, room).rglob("*.py"))
                       if not any(folder.is_symlink() for folder in path.parents)}
 
+    def name(self, path: Path) -> str:
+        """The path of a file from the root of the repository."""
+        name = path.relative_to(self.root).as_posix()
+        return name.removeprefix("weft/") if name.startswith(tuple(f"weft/{room}/" for room in ROOMS[1:])) else name
+
     def _module(self, path: Path) -> str:
-        parts = list(path.relative_to(self.root).with_suffix("").parts)
+        parts = self.name(path).removesuffix(".py").split("/")
         if parts[-1] == "__init__":
             parts.pop()
         return ".".join(parts) if parts[0] == "weft" else self.prefix + ".".join(parts)
@@ -42,7 +54,7 @@ class Sources:
 
     def folder(self, module: str) -> str:
         """The folder of a module, from the root of the repository."""
-        return self.files[module].parent.relative_to(self.root).as_posix()
+        return self.name(self.files[module]).rpartition("/")[0]
 
     def room(self, module: str) -> str:
         """The room of a module: its folder, or the one above for the parts of a room (``solver/period``)."""

@@ -126,7 +126,7 @@ def measured(root: Path) -> dict[str, Any]:
 def _lines(sources: Sources) -> dict[str, int]:
     found = Counter({room: 0 for room in ROOMS})
     for path in sources.files.values():
-        found[path.relative_to(sources.root).parts[0]] += _length(path)
+        found[sources.name(path).split("/")[0]] += _length(path)
     for folder in ("tests", "experiments"):
         found[folder] = sum(_length(path) for path in (sources.root / folder).rglob("*.py"))
     return dict(found)
@@ -144,7 +144,7 @@ def _folders(sources: Sources) -> dict[str, Any]:
 
 
 def _files(sources: Sources) -> dict[str, Any]:
-    sizes = Counter({path.relative_to(sources.root).as_posix(): _length(path) for path in sources.files.values()})
+    sizes = Counter({sources.name(path): _length(path) for path in sources.files.values()})
     return {"count": sum(path.name != "__init__.py" for path in sources.files.values()),
             "largest": dict(sizes.most_common(5)), "over": sum(lines > FILE_LINES for lines in sizes.values())}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.house.imports import ROOMS
+from experiments.house.imports import Sources, located
 from experiments.house.picture import PICTURE, Picture
 from tests.support.paths import ROOT
 
@@ -19,9 +19,8 @@ JOURNEYS = re.split(r"^### ", PAGE.partition("## Four journeys")[2], flags=re.MU
 
 def rooms() -> set[str]:
     """Every folder with code of its own, and ``solver``, whose files are the ground floor."""
-    folders = {path.parent.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py")
-               if path.name != "__init__.py" and not any(folder.is_symlink() for folder in path.parents)}
-    return folders - {"weft"}
+    sources = Sources(ROOT)
+    return {sources.folder(module) for module, path in sources.files.items() if path.name != "__init__.py"} - {"weft"}
 
 
 def defined(file: Path) -> set[str]:
@@ -58,8 +57,9 @@ def test_every_room_says_question_in_and_out() -> None:
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=[f"{file}:{name}" for file, name in NAMED])
 def test_what_is_named_stands_in_its_file(file: str, name: str) -> None:
-    assert (ROOT / file).exists(), f"{file} is not there"
-    assert name in defined(ROOT / file), f"{file} has no {name}"
+    where = located(ROOT, file)
+    assert where.exists(), f"{file} is not there"
+    assert name in defined(where), f"{file} has no {name}"
 
 
 def test_the_journeys_are_four_and_every_step_names_a_file() -> None:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments.house.imports import located
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -27,8 +28,9 @@ def test_a_step_has_a_file_and_a_line_of_it(title: str, number: int, step: str) 
     named = re.match(r"`([\w./]+)`", step)
     quoted = re.search(r"^   (?:At|As in `([^`]+)`): `(.+)`$", step, re.MULTILINE)
     assert named and quoted, step
-    assert "NAME" not in named[1] or (ROOT / named[1]).parent.is_dir(), f"there is no folder for {named[1]}"
-    file = ROOT / (quoted[1] or named[1])
+    folder = located(ROOT, named[1].rpartition("/")[0])
+    assert "NAME" not in named[1] or folder.is_dir(), f"there is no folder for {named[1]}"
+    file = located(ROOT, quoted[1] or named[1])
     assert file.is_file(), f"{file} is not there"
     lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
     assert any(line.startswith(quoted[2]) for line in lines), f"{file} has no line {quoted[2]}"

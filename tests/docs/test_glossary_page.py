@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.house.imports import ROOMS
+from experiments.house.imports import ROOMS, located
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "GLOSSARY.md").read_text(encoding="utf-8")
@@ -24,7 +24,7 @@ def rows(part: str) -> list[list[str]]:
 
 @cache
 def files(room: str) -> dict[Path, str]:
-    return {path: path.read_text(encoding="utf-8") for path in (ROOT / room).rglob("*.py")}
+    return {path: path.read_text(encoding="utf-8") for path in located(ROOT, room).rglob("*.py")}
 
 
 @cache
@@ -36,7 +36,7 @@ def definitions() -> set[str]:
 
 @pytest.mark.parametrize(("word", "room", "_"), rows("Inner words of the rooms"))
 def test_an_inner_word_is_used_in_its_room(word: str, room: str, _: str) -> None:
-    assert (ROOT / room).is_dir(), room
+    assert located(ROOT, room).is_dir(), room
     for one in re.sub(r"\([^)]*\)|`", "", word).split(","):
         stem = re.escape(one.strip().removesuffix("s")).replace(r"\ ", r"\W")
         assert any(re.search(stem, text, re.IGNORECASE) for text in files(room).values()), f"{one} is not in {room}"

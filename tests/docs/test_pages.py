@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.house.imports import located
 from tests.support.paths import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -47,14 +48,14 @@ def anchors(page: Path) -> set[str]:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in links(page):
         file, _, anchor = target.partition("#")
-        where = page.parent / file if file else page
+        where = located(ROOT, (page.parent / file).resolve().relative_to(ROOT).as_posix()) if file else page
         assert where.exists(), f"{page.name} links {target}, which is not there"
         assert not anchor or anchor in anchors(where), f"{page.name} links {target}: no such heading"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_paths_that_a_page_names_exist(page: Path) -> None:
-    missing = sorted({path for path in paths(page) if not (ROOT / path).exists()})
+    missing = sorted({path for path in paths(page) if not located(ROOT, path).exists()})
     assert not missing, f"{page.name} names what is not there: {', '.join(missing)}"
 
 

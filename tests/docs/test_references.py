@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.house.imports import ROOMS
+from experiments.house.imports import ROOMS, Sources, located
 from tests.support.paths import ROOT
 
 FOLDERS = (*ROOMS, "tests", "experiments")
@@ -24,9 +24,9 @@ EXAMPLES = {"models/model.json", "solver/a.py", "solver/period/b.py"}
 @cache
 def sources() -> dict[Path, str]:
     """All Python files by path, each once: not by way of the links in ``weft``."""
-    return {path: path.read_text(encoding="utf-8") for folder in FOLDERS
-            for path in sorted((ROOT / folder).rglob("*.py"))
-            if not any(parent.is_symlink() for parent in path.parents)}
+    paths = [*Sources(ROOT).files.values(), *(path for folder in FOLDERS[len(ROOMS):]
+                                             for path in sorted((ROOT / folder).rglob("*.py")))]
+    return {path: path.read_text(encoding="utf-8") for path in paths}
 
 
 def module_file(name: str) -> Path | None:
@@ -34,8 +34,9 @@ def module_file(name: str) -> Path | None:
     parts = name.split(".")
     if parts[0] == "weft" and len(parts) > 1 and parts[1] in ROOMS[1:]:
         parts = parts[1:]
-    place = ROOT.joinpath(*parts)
-    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), None)
+    place = located(ROOT, "/".join(parts))
+    beside = located(ROOT, "/".join(parts) + ".py")
+    return next((path for path in (beside, place / "__init__.py") if path.is_file()), None)
 
 
 @cache
@@ -108,8 +109,9 @@ def test_references_of_docstrings_lead_somewhere() -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_paths_in_docstrings_and_comments_exist(folder: str) -> None:
     missing = sorted({f"{path.relative_to(ROOT)}: {named}" for path, text in sources().items()
-                      if path.relative_to(ROOT).parts[0] == folder
-                      for named in PATH.findall(_told(text)) if not (ROOT / named).exists() and named not in EXAMPLES})
+                      if path.is_relative_to(located(ROOT, folder))
+                      for named in PATH.findall(_told(text))
+                      if not located(ROOT, named).exists() and named not in EXAMPLES})
     assert not missing, "\n".join(missing)
 
 
