@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import weft.solver.ticks
-from tests.oracles.generated import drawn
+from tests.oracles.generated import Drawn, drawn
 from tests.oracles.whole import TooLarge, least_makespan
 from tests.support.paths import REPROS
 from tests.support.strategies import problems
@@ -40,6 +40,18 @@ def coarse(problem: Problem, ticks: int) -> TickProblem:
         return TickProblem.of(problem)
 
 
+def drawn_with_optimum(number: int, most_operations: int) -> tuple[Drawn, Fraction]:
+    """A drawn case and its least makespan, where it has one that the oracle can tell."""
+    case = drawn(number, most_operations=most_operations)
+    try:
+        best = least_makespan(case.problem, case.micro_batches)
+    except TooLarge:
+        best = None
+    assume(best is not None)
+    assert best is not None
+    return case, best
+
+
 def test_a_single_device_s_load_is_exact() -> None:
     schedule = solve(load_problem(REPROS / "wide-ratio.json"), 3, effort=1)
     assert schedule.status == "optimal"
@@ -51,13 +63,7 @@ def test_a_single_device_s_load_is_exact() -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=SLOW_DATA)
 @given(st.integers(0, 10**6), COARSE)
 def test_a_rounded_makespan_bound_is_one_of_the_exact_times(number: int, ticks: int) -> None:
-    case = drawn(number, most_operations=8)
-    try:
-        best = least_makespan(case.problem, case.micro_batches)
-    except TooLarge:
-        return
-    assume(best is not None)
-    assert best is not None
+    case, best = drawn_with_optimum(number, most_operations=8)
     instance = coarse(case.problem, ticks)
     assert Fraction(least_time(instance, case.micro_batches)) <= best * (1 + Fraction(1, 10**12))
     assert exact_load_bound(case.problem, case.micro_batches) <= best
@@ -68,13 +74,7 @@ def test_a_rounded_makespan_bound_is_one_of_the_exact_times(number: int, ticks: 
 @given(st.integers(0, 10**6), COARSE)
 def test_a_rounded_search_is_bounded_by_the_exact_optimum(number: int, ticks: int) -> None:
     """The bound that CP-SAT proves of the rounded problem, with all orders searched."""
-    case = drawn(number, most_operations=7)
-    try:
-        best = least_makespan(case.problem, case.micro_batches)
-    except TooLarge:
-        return
-    assume(best is not None)
-    assert best is not None
+    case, best = drawn_with_optimum(number, most_operations=7)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weft.solver.ticks, "_MOST_TICKS", ticks)
         schedule = solve(case.problem, case.micro_batches, effort=1)

@@ -32,7 +32,7 @@ class Fault(Exception):
 #: What each phase calls, by the place where the search knows it.
 CALLED = [f"weft.solver.step.{place}" for place in (
     "proven.makespan_bound", "proven.implied_order", "proven.steady_bound", "incumbent.repeat",
-    "phases.steady_state.takes_before_giving", "phases.steady_state.periodic_seed", "phases.steady_state.find_period",
+    "phases.steady_state.takes_before_giving", "phases.steady_state.one_at_a_time", "phases.steady_state.find_period",
     "phases.completion.shorten_latency", "phases.completion.complete", "phases.whole.reorder", "phases.polish.reorder",
     "phases.polish.FixedOrder", "phases.longer_periods.in_copies", "phases.longer_periods.repeat_copies",
     "phases.longer_periods.find_period", "phases.tighten.rolling_bounds")]
