@@ -9,9 +9,9 @@ from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.baselines.one_f_one_b_plus import around_blocks
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.memory_order import device_rows, find_room
+from weft.solver.judge.validate import violations
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, in_order, repeat, retime
-from weft.solver.judge.validate import violations
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.schedule import Schedule

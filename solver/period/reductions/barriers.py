@@ -13,8 +13,8 @@ device stands at a boundary, and each block is as long after its predecessors as
 barrier waits for one of the micro-batch before: barriers at one moment run in the order of one micro-batch.) Transfer
 times that pass in part during a barrier are shortened by what the barriers can take away, which keeps the bound.
 
-The contracted instance is far easier: least distances and Little's law see that *every* activation is held through the barriers
-that fall into its life, of its own micro-batch and of others.
+The contracted instance is far easier: least distances and Little's law see that *every* activation is held through
+the barriers that fall into its life, of its own micro-batch and of others.
 
 The bounds on the makespan cut barriers out of time as well (:mod:`weft.solver.relations.graph`). There transfers count
 for nothing afterwards: barriers of any number of micro-batches may run during one. In a steady state no more of them do
@@ -85,17 +85,17 @@ class Contraction:
             """Ticks of barriers before block i; of barriers at one moment, the one of the least rank runs first."""
             ticks = Fraction(0)
             for other, first in rank.items():
-                turns, rest = divmod(found.starts[i] - found.starts[other], period)
+                periods, rest = divmod(found.starts[i] - found.starts[other], period)
                 before = rest > 0 or first < rank.get(i, len(rank))
-                ticks += self.whole.durations[other] * (turns + before)
+                ticks += self.whole.durations[other] * (periods + before)
             return ticks
 
         starts = [found.starts[i] + passed(i) for i in self.whole.blocks]
         return retime(self.whole, period + self.length, starts, found.micro_batches_per_period)
 
     def _ranks(self, found: Periodic) -> dict[int, int]:
-        """The barriers in an order that those at one moment can run in: each after those it waits for there, which may be
-        of an earlier micro-batch; else as in ``barriers``."""
+        """The barriers in an order that those at one moment can run in: each after those it waits for there, which may
+        be of an earlier micro-batch; else as in ``barriers``."""
         waits: nx.DiGraph[int] = nx.DiGraph()
         waits.add_nodes_from(self.barriers)
         waits.add_edges_from((arc.source, arc.target) for arc in self.inner.arcs
@@ -107,5 +107,5 @@ class Contraction:
 
 
 def _shorter(arc: Arc, length: int, least_period: int) -> Arc:
-    """The arc with the least that is left of its transfer time: ``ceil(lag / T)`` periods of barriers may pass in it."""
+    """The arc with the least left of its transfer time: ``ceil(lag / T)`` periods of barriers may pass in it."""
     return replace(arc, lag=max(0, arc.lag - length * -(-arc.lag // least_period)), link=None)

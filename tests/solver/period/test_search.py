@@ -13,9 +13,9 @@ from tests.support.builders import chain, judged, pipeline, v
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.bounds import steady_bound
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import validate
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import refuted_in_parts
-from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.search import find_period
