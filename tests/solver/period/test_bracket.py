@@ -19,9 +19,9 @@ from weft.solver.ticks import TickProblem
 def test_changes_are_published_and_counted_and_what_changes_nothing_is_not() -> None:
     instance = TickProblem.of(pipeline(chain(2)))
     start = one_at_a_time(instance)
-    heard: list[tuple[Fraction, Fraction, str, str]] = []
+    heard: list[tuple[float, float, str, str]] = []
     bracket = Bracket(instance, Fraction(3), start, lambda changed: heard.append(
-        (changed.refuted, changed.best.period, changed.refuted_by, changed.best_by)))
+        (float(changed.refuted), float(changed.best.period), changed.refuted_by, changed.best_by)))
     bracket.refute(3, "a")
     bracket.offer(start, "b")
     assert not heard
