@@ -40,7 +40,7 @@ _MOST_MEMORY = 2**52
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """``target`` of micro-batch m waits for ``source`` of micro-batch m - distance, then ``lag`` ticks.
+    """``target`` of micro-batch m starts at least ``lag`` ticks after ``source`` of micro-batch m - distance ended.
 
     ``link`` is the index of the link that the transfer occupies, if any.
     """
@@ -49,7 +49,7 @@ class Arc:
     target: int
     lag: int
     distance: int
-    link: int | None
+    link: int | None = None
 
 
 @dataclass(frozen=True)

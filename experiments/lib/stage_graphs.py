@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.lib.stage_modules import BATCH, LENGTH, VOCABULARY, Both, Embed, EmbedTwice, Mix, Score
-from weft.runtime import StageGraph
 from weft.models.zoo.tessel_shapes import shape
+from weft.runtime import StageGraph
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 

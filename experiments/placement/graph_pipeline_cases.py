@@ -10,8 +10,8 @@ from weft.models.candidates.placing import Hardware, Replicas, TrainingState, pl
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.collectives import collective_time, point_to_point
-from weft.models.spec.families import DlrmModel, MmtModel, UnoModel
 from weft.models.spec.base import Section
+from weft.models.spec.families import DlrmModel, MmtModel, UnoModel
 from weft.models.times.operator_times import OperatorTime
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from weft.models.candidates.memory_chains import STATE
 from weft.models.times.profiles import PROFILES, ProfileRow, shipped_profile
-from weft.solver.placement.memory.problem import ChainOperator
+from weft.solver.placement.memory.plan import ChainOperator
 
 __all__ = ["profile_chain", "profile_rows", "wider_gpt"]
 

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
-from weft.solver.baselines.lib.building_block import BuildingBlock, Flow, Pass
+from weft.solver.baselines.lib.building_block import BuildingBlock, Pass, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
 from weft.solver.control.clock import checked
 from weft.solver.pipeline import Pipeline
@@ -84,14 +84,14 @@ class _Search:
 
     def __init__(self, pipeline: Pipeline, micro_batches: int) -> None:
         self.pipeline = pipeline
-        self.flow = flow = Flow.of(pipeline)
-        self.mine = [[i for i, device in enumerate(flow.device) if device == d] for d in range(len(flow.room))]
+        self.chain = chain = StepChain.of(pipeline)
+        self.mine = [[i for i, device in enumerate(chain.device) if device == d] for d in range(len(chain.room))]
         self.micro_batches = micro_batches
-        self.trial = min(micro_batches, 2 * len(flow.room) + 4)
+        self.trial = min(micro_batches, 2 * len(chain.room) + 4)
         self.left = min(WORK, PASSES * self.trial * len(pipeline.problem.blocks))
-        self.work = max(sum(flow.duration[i] + flow.filler_duration[i] for i in mine) for mine in self.mine)
-        self.slot = self.work / max(sum(1 + (flow.filler[i] >= 0) for i in mine) for mine in self.mine)
-        self.earliest = np.cumsum([0.0, *(flow.duration[i] + flow.lag[i + 1] for i in range(len(flow.steps) - 1))])
+        self.work = max(sum(chain.duration[i] + chain.filler_duration[i] for i in mine) for mine in self.mine)
+        self.slot = self.work / max(sum(1 + (chain.filler[i] >= 0) for i in mine) for mine in self.mine)
+        self.earliest = np.cumsum([0.0, *(chain.duration[i] + chain.lag[i + 1] for i in range(len(chain.steps) - 1))])
         self.shares = np.cumsum(_shares(pipeline), axis=0) * self.slot
         self.room = self._room()
         self.floor = self._floor() * (1 + 1e-9)
@@ -99,32 +99,32 @@ class _Search:
 
     def _room(self) -> list[int]:
         """What the devices have, but no more than twice as many micro-batches as devices take: more buys nothing."""
-        flow, room = self.flow, []
-        for mine, limit in zip(self.mine, flow.room, strict=True):
-            enough = 2 * len(flow.room) * sum(max(flow.change[i], 0) for i in mine) + max(
-                max(flow.take[i], flow.filler_take[i]) for i in mine) if mine else 0
+        chain, room = self.chain, []
+        for mine, limit in zip(self.mine, chain.room, strict=True):
+            enough = 2 * len(chain.room) * sum(max(chain.change[i], 0) for i in mine) + max(
+                max(chain.take[i], chain.filler_take[i]) for i in mine) if mine else 0
             room.append(enough if limit is None else min(limit, enough))
         return room
 
     def _floor(self) -> float:
         """A makespan that no order can beat: each device's work between its earliest start and its last gradient's way
         to the end (weight gradients may come last of all)."""
-        flow, end, floor = self.flow, self.earliest[-1] + self.flow.duration[-1], 0.0
+        chain, end, floor = self.chain, self.earliest[-1] + self.chain.duration[-1], 0.0
         for mine in filter(None, self.mine):
             last = max(mine)
-            after = 0.0 if flow.filler[last] >= 0 else end - self.earliest[last] - flow.duration[last]
-            work = sum(flow.duration[i] + flow.filler_duration[i] for i in mine)
+            after = 0.0 if chain.filler[last] >= 0 else end - self.earliest[last] - chain.duration[last]
+            work = sum(chain.duration[i] + chain.filler_duration[i] for i in mine)
             floor = max(floor, self.earliest[min(mine)] + self.micro_batches * work + after)
         return floor
 
     def run(self, choice: _Choice, micro_batches: int) -> Pass | None:
         """A pass of ``choice``."""
         params = np.array([*choice.slack, choice.gap])
-        earliest = np.arange(len(self.flow.steps)) * self.slot if choice.even else self.earliest
+        earliest = np.arange(len(self.chain.steps)) * self.slot if choice.even else self.earliest
         offsets = tuple(float(x) for x in earliest + self.shares @ params)
         block = BuildingBlock(offsets, choice.stretch * self.work, choice.lead * choice.stretch * self.work,
                               choice.patience)
-        return self.flow.run(block, micro_batches, self.room)
+        return self.chain.run(block, micro_batches, self.room)
 
     def ranked(self) -> list[_Choice]:
         """What fits, the best first, after as many trials as the work allows."""
@@ -146,7 +146,7 @@ class _Search:
 
     def spare_memory(self, ranked: list[_Choice]) -> None:
         """Of memory without a limit take no more than the best needs for its makespan."""
-        unlimited = [limit is None for limit in self.flow.room]
+        unlimited = [limit is None for limit in self.chain.room]
         if not ranked or not any(unlimited):
             return
         count = min(self.micro_batches, ENOUGH)
@@ -203,14 +203,14 @@ class _Search:
     def _held(self, offsets: npt.NDArray[np.float64], interval: float) -> npt.NDArray[np.float64]:
         """Per row of ``offsets``, what the block holds when repeated for ever, as a share of the room summed over the
         devices; minus infinity if it does not fit."""
-        flow, total = self.flow, np.zeros(len(offsets))
+        chain, total = self.chain, np.zeros(len(offsets))
         for mine, room in zip(checked(self.mine), self.room, strict=True):
             own = offsets[:, mine]
-            change = np.array([flow.change[i] + (flow.filler_change[i] if flow.filler[i] >= 0 else 0) for i in mine],
+            change = np.array([chain.change[i] + (chain.filler_change[i] if chain.filler[i] >= 0 else 0) for i in mine],
                               dtype=np.float64)  # amounts may be too large for whole numbers
             started = np.floor((own[:, :, None] - own[:, None, :]) / interval + 1e-9) + 1  # of the last axis, by then
             level = started @ change
-            need = level - change + np.array([max(flow.take[i], flow.change[i] + flow.filler_take[i]) for i in mine],
+            need = level - change + np.array([max(chain.take[i], chain.change[i] + chain.filler_take[i]) for i in mine],
                                             dtype=np.float64)
             peak = need.max(axis=1, initial=0)
             total += peak / max(room, 1)

@@ -21,7 +21,7 @@ from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.extend import ENOUGH, extended
-from weft.solver.baselines.lib.priority_rule import fits_in_order, keyed_schedule
+from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
 from weft.solver.baselines.lib.twins import on_every_twin, without_twins
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import BlockKind, Problem
@@ -93,7 +93,7 @@ def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_F
                if fits_in_order(problem, few, offsets, stretch * work, amounts))
     for interval in islice(fitting, _TRIED_INTERVALS):
         for lead, reserve in ((1.0, True), (float("inf"), True), *(((1.0, False), (0.5, False)) if shared else ())):
-            setting: _Setting = partial(_keyed, problem, amounts, offsets, interval, lead * interval, reserve)
+            setting: _Setting = partial(_by_priority, problem, amounts, offsets, interval, lead * interval, reserve)
             figures = _figures(setting, few, amounts)
             if figures is not None:
                 found.append((figures, len(found), setting))
@@ -103,9 +103,9 @@ def _by_key(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_F
             yield longer, setting
 
 
-def _keyed(problem: Problem, amounts: Amounts, offsets: list[float], interval: float, lead: float, reserve: bool,
+def _by_priority(problem: Problem, amounts: Amounts, offsets: list[float], interval: float, lead: float, reserve: bool,
            micro_batches: int) -> tuple[float, list[Row]] | None:
-    return keyed_schedule(problem, micro_batches, offsets, interval, lead, amounts, reserve=reserve)
+    return schedule_by_priority(problem, micro_batches, offsets, interval, lead, amounts, reserve=reserve)
 
 
 def _earliest(problem: Problem) -> list[float]:

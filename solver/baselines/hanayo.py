@@ -12,7 +12,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
-from weft.solver.baselines.lib.building_block import BuildingBlock, Flow
+from weft.solver.baselines.lib.building_block import BuildingBlock, StepChain
 from weft.solver.problem import Problem
 
 __all__ = ["orders"]
@@ -30,9 +30,9 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     waves, rest = divmod(count, 2 * p)
     if rest or [stage.device for stage in pipeline.stages] != [*range(p), *reversed(range(p))] * waves:
         raise NotApplicable("it needs the stages in waves, down the devices and back, with the first device first")
-    flow = Flow.uniform(pipeline, whole=True)
-    offsets = (0.0, *accumulate(flow.duration[:-1]))
-    made = flow.run(BuildingBlock(offsets, 4.0 * waves), micro_batches, [2 * waves * p] * p)
+    chain = StepChain.uniform(pipeline, whole=True)
+    offsets = (0.0, *accumulate(chain.duration[:-1]))
+    made = chain.run(BuildingBlock(offsets, 4.0 * waves), micro_batches, [2 * waves * p] * p)
     assert made is not None, "as many micro-batches as devices always fit"
     weights = {stage.gradient[0]: stage.weights for stage in pipeline.stages if stage.gradient}
     return [[(part, m) for block, m in row for part in (block, *weights.get(block, ()))] for row in made.rows]

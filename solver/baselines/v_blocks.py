@@ -9,7 +9,7 @@ fills in the weight gradients within the memory that the repeated block takes.
 from __future__ import annotations
 
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
-from weft.solver.baselines.lib.building_block import BuildingBlock, Flow
+from weft.solver.baselines.lib.building_block import BuildingBlock, StepChain
 from weft.solver.problem import Problem
 
 __all__ = ["half_orders", "min_orders"]
@@ -47,10 +47,10 @@ def _orders(problem: Problem, micro_batches: int, slots: list[int]) -> list[Row]
     require_backward(pipeline, split=True)
     if pipeline.shape != "v":
         raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
-    flow = Flow.uniform(pipeline)
-    peak = max(_peak([slot for slot, device in zip(slots, flow.device, strict=True) if device == d])
+    chain = StepChain.uniform(pipeline)
+    peak = max(_peak([slot for slot, device in zip(slots, chain.device, strict=True) if device == d])
                for d in range(len(problem.devices)))
-    made = flow.run(BuildingBlock(tuple(map(float, slots)), _INTERVAL), micro_batches, [peak] * len(problem.devices))
+    made = chain.run(BuildingBlock(tuple(map(float, slots)), _INTERVAL), micro_batches, [peak] * len(problem.devices))
     assert made is not None, "a building block fits into the memory that it takes"
     return made.rows
 

@@ -4,8 +4,8 @@ look at each block.
 No block of a device starts before the longest chain of blocks of its micro-batch that lead to it, and after the last
 one ends still the shortest of the chains that follow is to run; in between the device runs all micro-batches of all its
 blocks. Where blocks hold every device, time is cut into what they take and the rest, in which they take none
-(:func:`weft.solver.relations.graph.without_common` has the argument). Memory and order do not count here: the bound is
-for telling which of many problems need no closer look, and for what ticks are too coarse for.
+(:func:`weft.solver.relations.graph.without_barriers` has the argument). Memory and order do not count here: the bound
+is for telling which of many problems need no closer look, and for what ticks are too coarse for.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from fractions import Fraction
 from weft.solver.bounds.heads import Times, heads, laid_out, tails
 from weft.solver.bounds.load import exact_load_bound
 from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
-from weft.solver.bounds.steady import critical_cycle
+from weft.solver.bounds.steady import slowest_cycle
 from weft.solver.control.clock import checkpoint
-from weft.solver.relations.graph import Graph, common_blocks, graph_of, without_common
+from weft.solver.relations.graph import Graph, barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
@@ -35,11 +35,11 @@ def makespan_bound(instance: TickProblem, micro_batches: int, order: Order | Non
     if order is None:
         order = implied_order(instance, graph_of(instance), micro_batches)
     bound = _bound(instance, micro_batches, order)
-    common = common_blocks(instance)
-    if common:
+    barrier_blocks = barriers(instance)
+    if barrier_blocks:
         blocks = order[:len(instance.durations), :len(instance.durations)]
-        cut = micro_batches * sum(instance.durations[i] for i in common)
-        bound = max(bound, cut + _bound(without_common(instance, common), micro_batches, blocks))
+        cut = micro_batches * sum(instance.durations[i] for i in barrier_blocks)
+        bound = max(bound, cut + _bound(without_barriers(instance, barrier_blocks), micro_batches, blocks))
     return Fraction(bound)
 
 
@@ -90,9 +90,9 @@ def _busy(graph: Graph, machine: tuple[int, ...], micro_batches: int, head: Time
 
 
 def _round_and_round(graph: Graph, order: Order, micro_batches: int, head: Times, tail: Times) -> int:
-    """From an early operation round the critical cycle, as often as there are micro-batches for, to a late one."""
+    """From an early operation round the slowest cycle, as often as there are micro-batches for, to a late one."""
     load = max([1, *(sum(graph.durations[i] for i in machine) for machine in graph.machines)])
-    cycle = critical_cycle(graph, order, Fraction(load))
+    cycle = slowest_cycle(graph, order, Fraction(load))
     if cycle is None:
         return 0
     length, passed = sum(edge.weight for edge in cycle), sum(edge.height for edge in cycle)

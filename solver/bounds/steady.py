@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from weft.solver.bounds.memory import area_of_one, chains_of_one
 from weft.solver.control.clock import checkpoint
-from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
-from weft.solver.relations.graph import Graph, common_blocks, graph_of, without_common
+from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
+from weft.solver.relations.graph import Graph, barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Edge", "critical_cycle", "steady_bound"]
+__all__ = ["slowest_cycle", "steady_bound"]
 
 _MANY = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """``target`` starts at least ``weight`` ticks after ``source`` of the micro-batch ``height`` before it started."""
-
-    source: int
-    target: int
-    weight: int
-    height: int
 
 
 def steady_bound(instance: TickProblem, order: Order | None = None) -> Fraction:
@@ -39,12 +28,12 @@ def steady_bound(instance: TickProblem, order: Order | None = None) -> Fraction:
     """
     if order is None:
         order = implied_order(instance, graph_of(instance), _MANY)
-    common = common_blocks(instance)
+    barrier_blocks = barriers(instance)
     best = _steady(instance, order)
-    if common:
+    if barrier_blocks:
         blocks = order[:len(instance.durations), :len(instance.durations)]
-        cut = sum(instance.durations[i] for i in common)
-        best = max(best, cut + _steady(without_common(instance, common), blocks))
+        cut = sum(instance.durations[i] for i in barrier_blocks)
+        best = max(best, cut + _steady(without_barriers(instance, barrier_blocks), blocks))
     return best
 
 
@@ -57,11 +46,11 @@ def _steady(instance: TickProblem, order: Order) -> Fraction:
         area = area_of_one(instance, device, lags)
         if area is not None and capacity:
             best = max(best, Fraction(area, capacity))
-    cycle = critical_cycle(graph_of(instance), order, best)
+    cycle = slowest_cycle(graph_of(instance), order, best)
     return best if cycle is None else ratio(cycle)
 
 
-def critical_cycle(graph: Graph, order: Order, least: Fraction) -> list[Edge] | None:
+def slowest_cycle(graph: Graph, order: Order, least: Fraction) -> list[Constraint] | None:
     """The cycle with the largest ratio of length to micro-batches passed, if that is more than ``least`` (> 0)."""
     # Edges within a micro-batch in topological order, so that one round of relaxation takes a path all the way.
     rank = np.count_nonzero(order == 0, axis=0)
@@ -72,7 +61,7 @@ def critical_cycle(graph: Graph, order: Order, least: Fraction) -> list[Edge] | 
         among = order[np.ix_(machine, machine)]
         for a, b in np.argwhere(among < _MANY).tolist():
             edges.setdefault((machine[a], machine[b], int(among[a, b])), graph.durations[machine[a]])
-    queue = sorted((Edge(i, j, weight, height) for (i, j, height), weight in edges.items()),
+    queue = sorted((Constraint(i, j, weight, height) for (i, j, height), weight in edges.items()),
                    key=lambda edge: (int(rank[edge.source]), edge.source, edge.target, edge.height))
     found = None
     while True:

@@ -22,7 +22,7 @@ from weft.solver.bounds.heads import Heads, Times, laid_out, tails
 from weft.solver.bounds.memory import chains_of_one
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
-from weft.solver.relations.graph import common_blocks, graph_of, without_common
+from weft.solver.relations.graph import barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.relations.min_dist import least_lifetimes
 from weft.solver.ticks import TickProblem
@@ -45,11 +45,11 @@ def rolling_bounds(instance: TickProblem, micro_batches: int, budget: Budget, de
         return
     order = implied_order(instance, graph_of(instance), micro_batches)
     rolls = [(0, _Roll(instance, micro_batches, order))]
-    common = common_blocks(instance)
-    if common:
+    barrier_blocks = barriers(instance)
+    if barrier_blocks:
         blocks = order[:len(instance.durations), :len(instance.durations)]
-        cut = micro_batches * sum(instance.durations[i] for i in common)
-        rolls.insert(0, (cut, _Roll(without_common(instance, common), micro_batches, blocks)))
+        cut = micro_batches * sum(instance.durations[i] for i in barrier_blocks)
+        rolls.insert(0, (cut, _Roll(without_barriers(instance, barrier_blocks), micro_batches, blocks)))
     time = budget.slice(deterministic)
     best = 0
     for width in _WIDTHS:

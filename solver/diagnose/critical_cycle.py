@@ -14,16 +14,16 @@ from fractions import Fraction
 from itertools import pairwise
 
 from weft.solver.diagnose.critical_path import Levels, Reason
-from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
+from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.step.stretch import ends_of_repeats
 from weft.solver.ticks import TickProblem
 
-__all__ = ["CriticalCycle", "Turn", "critical_cycle"]
+__all__ = ["CriticalCycle", "Wait", "critical_cycle"]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Wait:
     """One wait of the cycle: ``target`` starts at least ``weight`` (problem's time unit) after ``source``, whose
     instance is ``height`` periods earlier.
 
@@ -41,13 +41,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class CriticalCycle:
-    """``turns`` in order, the last one leading back to the first. ``weight`` over ``height`` is the length of a period,
+    """``waits`` in order, the last one leading back to the first. ``weight`` over ``height`` is the length of a period,
     in the problem's time unit, which advances ``micro_batches`` micro-batches.
 
     ``device`` is set where the cycle is no more than one device's work: it is busy all the time.
     """
 
-    turns: tuple[Turn, ...]
+    waits: tuple[Wait, ...]
     weight: float
     height: int
     micro_batches: int
@@ -72,21 +72,16 @@ def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
     while (longer := graph.violated(least)) is not None:
         least, cycle = ratio(longer), longer
     weight = float(sum(edge.weight for edge in cycle) * graph.instance.tick)
-    turns = tuple(graph.turn(edge) for edge in cycle)
-    devices = {turn.device for turn in turns}
+    waits = tuple(graph.wait(edge) for edge in cycle)
+    devices = {wait.device for wait in waits}
     whole = next(iter(devices)) if len(devices) == 1 else None
-    return CriticalCycle(turns, weight, sum(edge.height for edge in cycle), repetend.micro_batches, whole)
+    return CriticalCycle(waits, weight, sum(edge.height for edge in cycle), repetend.micro_batches, whole)
 
 
 @dataclass(frozen=True, slots=True)
-class _Edge:
-    source: int
-    target: int
-    weight: int
-    height: int
+class _Edge(Constraint):
     reason: Reason
     device: int | None = None
-
 
 
 class _Graph:
@@ -165,9 +160,9 @@ class _Graph:
         """A cycle too long for ``period``, if there is one."""
         return longest_paths_or_cycle(self.nodes, self.edges, period)[1]
 
-    def turn(self, edge: _Edge) -> Turn:
+    def wait(self, edge: _Edge) -> Wait:
         """``edge`` in the problem's words; a transfer goes by its producer."""
-        return Turn(self._block(edge.source), self._block(edge.target), self.instance.time(edge.weight), edge.height,
+        return Wait(self._block(edge.source), self._block(edge.target), self.instance.time(edge.weight), edge.height,
                     edge.reason, edge.device)
 
     def _block(self, node: int) -> int:

@@ -1,17 +1,17 @@
 """Periodic schedules whose period is a variable, as a CP-SAT model.
 
 One micro-batch starts block i at t_i, the others whole periods P earlier or later. For any two blocks i, j of one
-device there is a whole number q, their *turn*, with
+device there is a whole number q, their *height*, with
 
     d_i + q P <= t_j - t_i <= (q + 1) P - d_j:
 
 q is the last instance of i, counted from this micro-batch's, that ends before j starts. A latency is seldom more than a
 few periods, so q has few values; one Boolean each makes the products q P linear. q + 1 is what
 :mod:`weft.solver.period.search` writes with lags and an order, hence memory: before j starts, a device holds the sum
-over its other blocks of change_i (q_ij + 1), if all that it takes is given back. Transfers of a link keep the turns of
-their producers.
+over its other blocks of change_i (q_ij + 1), if all that it takes is given back. Transfers of a link keep the
+heights of their producers.
 
-*Fractions.* For fixed turns the rest is linear in t and P, and the best P may be a fraction of a tick. Let a schedule
+*Fractions.* For fixed heights the rest is linear in t and P, and the best P may be a fraction of a tick. Let a schedule
 have its first start at 0, p = floor(P), p' = ceil(P). Then t_j - t_i >= w + q P with a whole w implies
 
     floor(t_j) - floor(t_i) >= w + q p  for q >= 0,   >= w + q p'  for q < 0.
@@ -33,7 +33,7 @@ from weft.solver.control.clock import checked
 from weft.solver.relations.min_dist import Lags, longest_paths
 from weft.solver.ticks import TickProblem
 
-__all__ = ["TurnModel", "heads_and_tails", "lags_within"]
+__all__ = ["FreePeriodModel", "heads_and_tails", "lags_within"]
 
 #: Up to so many blocks of a device, three of them are related at once.
 _FEW_BLOCKS = 12
@@ -54,7 +54,7 @@ def heads_and_tails(instance: TickProblem, lags: Lags) -> tuple[list[int], list[
     return heads, tails
 
 
-class TurnModel:
+class FreePeriodModel:
     """The model for latencies from ``low`` to ``top`` fine ticks, ``ticks`` of them in one of the instance's.
 
     Periods are from ``least`` to ``limit`` (ticks of the instance).
@@ -77,7 +77,7 @@ class TurnModel:
         heads, tails = heads_and_tails(instance, lags)
         self.windows = [(head * ticks, top - tail * ticks) for head, tail in zip(heads, tails, strict=True)]
         self.possible = all(first <= last for first, last in self.windows) and low <= top
-        self.turns: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
+        self.heights: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
         if not self.possible:
             self.model.add_bool_or([])
             return
@@ -98,7 +98,7 @@ class TurnModel:
 
     def chosen(self, pair: tuple[int, int], solver: cp_model.CpSolver) -> int:
         """q of a pair in the solution."""
-        return next(q for q, literal in self.turns[pair] if solver.boolean_value(literal))
+        return next(q for q, literal in self.heights[pair] if solver.boolean_value(literal))
 
     # -- the constraints ------------------------------------------------------------------------------------------
 
@@ -111,9 +111,9 @@ class TurnModel:
     def _share_devices(self) -> None:
         for i, j in checked(self.instance.shared_pairs(), 16):
             values = self._range(i, j)
-            self.turns[i, j] = [(q, self.model.new_bool_var(f"turn {i} {j} {q}")) for q in values]
-            self.model.add_exactly_one(literal for _, literal in self.turns[i, j])
-            for q, literal in self.turns[i, j]:
+            self.heights[i, j] = [(q, self.model.new_bool_var(f"height {i} {j} {q}")) for q in values]
+            self.model.add_exactly_one(literal for _, literal in self.heights[i, j])
+            for q, literal in self.heights[i, j]:
                 self._follow(self.start[j], self.start[i], self.durations[i], q, [literal])
                 self._follow(self.start[i], self.start[j], self.durations[j], -(q + 1), [literal])
         for row in sorted(set(self.instance.blocks_on)):
@@ -122,7 +122,7 @@ class TurnModel:
                     self.start[i], self.durations[i], f"run {i}") for i in row)
             if len(row) <= _FEW_BLOCKS:
                 for i, j, k in checked(combinations(row, 3), 16):  # t_k - t_i is the sum of the other two differences
-                    rest = self.turn(i, k) - self.turn(i, j) - self.turn(j, k)
+                    rest = self.height(i, k) - self.height(i, j) - self.height(j, k)
                     self.model.add_linear_constraint(rest, 0, 1)
 
     def _range(self, i: int, j: int) -> range:
@@ -134,11 +134,11 @@ class TurnModel:
         high = most // (self.shortest if most >= 0 else self.longest)
         return range(low, high + 1)
 
-    def turn(self, i: int, j: int) -> cp_model.LinearExpr:
+    def height(self, i: int, j: int) -> cp_model.LinearExpr:
         """q of two blocks on one device, either way round: q_ji = -q_ij - 1."""
         if i > j:
-            return -1 - self.turn(j, i)
-        values, literals = zip(*self.turns[i, j], strict=True) if self.turns[i, j] else ((), ())
+            return -1 - self.height(j, i)
+        values, literals = zip(*self.heights[i, j], strict=True) if self.heights[i, j] else ((), ())
         return cp_model.LinearExpr.weighted_sum(literals, values)
 
     def _chain_blocks(self) -> None:
@@ -163,7 +163,7 @@ class TurnModel:
                     self._follow(earlier, begin, lag, -1)
                     continue
                 i, j = sorted((first.source, arc.source))
-                for q, literal in self.turns[i, j]:
+                for q, literal in self.heights[i, j]:
                     behind = q if i == first.source else -1 - q  # of the second producer, after the first
                     self._follow(begin, earlier, first_lag, behind, [literal])
                     self._follow(earlier, begin, lag, -(behind + 1), [literal])
@@ -177,7 +177,7 @@ class TurnModel:
             take, change = instance.take[device], instance.change[device]
             moving = {i: amount for i, amount in change.items() if amount}
             for j in (j for j in checked(take) if take[j] > 0):
-                self.model.add(sum(amount * (self.turn(i, j) + 1) for i, amount in moving.items() if i != j)
+                self.model.add(sum(amount * (self.height(i, j) + 1) for i, amount in moving.items() if i != j)
                                <= capacity - take[j])
             # Little's law: over a period the device holds the sum of amount x lifetime / P on average. Takes are
             # rounded down where the period is a fraction.

@@ -28,12 +28,12 @@ from ortools.sat.python import cp_model
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.cpsat.confirm import proven
 from weft.solver.cpsat.solve import Outcome
-from weft.solver.latency.free_period_model import TurnModel, heads_and_tails, lags_within
-from weft.solver.latency.retime import TurnOrder
+from weft.solver.latency.free_period_model import FreePeriodModel, heads_and_tails, lags_within
+from weft.solver.latency.retime import FixedHeights
 from weft.solver.period.periodic import Periodic
 from weft.solver.ticks import TickProblem
 
-__all__ = ["LatencySearch", "critical_path", "least_latency", "slowest_useful_period"]
+__all__ = ["LatencySearch", "least_latency", "longest_chain", "slowest_useful_period"]
 
 #: A latency is called proven when it is within this share of its bound: finer than any measured duration.
 PROOF_TOLERANCE = Fraction(1, 10**6)
@@ -68,7 +68,7 @@ def slowest_useful_period(instance: TickProblem) -> int:
     return sum(instance.durations) + 2 * sum(arc.lag for arc in instance.arcs)
 
 
-def critical_path(instance: TickProblem, limit: Fraction | int) -> int | None:
+def longest_chain(instance: TickProblem, limit: Fraction | int) -> int | None:
     """Ticks of the longest chain of dependencies within one micro-batch, at any period of at most ``limit``; ``None``
     where the dependencies alone rule such periods out."""
     lags = lags_within(instance, limit)
@@ -97,7 +97,7 @@ def least_latency(
         raise ValueError(f"the schedule to start from has a period of {start.period} ticks, more than {limit}")
     limit = min(limit, max(start.period, Fraction(slowest_useful_period(instance))))
     least = max(Fraction(instance.heaviest_load), least_period or Fraction(0))
-    search = LatencySearch(Fraction(critical_path(instance, instance.loosened(limit)) or 0), start)
+    search = LatencySearch(Fraction(longest_chain(instance, instance.loosened(limit)) or 0), start)
     on_change(search)
     time = budget.slice(deterministic)
     ticks = limit.denominator if limit.denominator <= _FINER else 1
@@ -156,13 +156,14 @@ class _Round:
                 self._keep(search, model, whole)
         return outcome.optimal
 
-    def _model(self, search: LatencySearch, top: int) -> TurnModel:
-        return TurnModel(self.instance, self.ticks, self.least, self.limit, math.floor(search.bound * self.ticks), top)
+    def _model(self, search: LatencySearch, top: int) -> FreePeriodModel:
+        return FreePeriodModel(self.instance, self.ticks, self.least, self.limit,
+                               math.floor(search.bound * self.ticks), top)
 
-    def _keep(self, search: LatencySearch, model: TurnModel, outcome: Outcome) -> bool:
+    def _keep(self, search: LatencySearch, model: FreePeriodModel, outcome: Outcome) -> bool:
         """The exact schedule of what was found, kept if it is better; whether there is one."""
-        turns = {pair: model.chosen(pair, outcome.solver) for pair in model.turns}
-        found = TurnOrder(self.instance, turns).best(self.least, self.limit)
+        heights = {pair: model.chosen(pair, outcome.solver) for pair in model.heights}
+        found = FixedHeights(self.instance, heights).best(self.least, self.limit)
         if found is not None and found.latency < search.best.latency:
             search.best = found
             self._raise(search, search.bound)

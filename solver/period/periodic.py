@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from weft.solver.relations.difference_constraints import longest_paths_or_cycle, ratio
+from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 from weft.solver.relations.fixed_order import Op
 from weft.solver.relations.min_dist import UNRELATED, Lags
 from weft.solver.ticks import TickProblem
@@ -68,16 +68,6 @@ class Periodic:
         """Ticks from a micro-batch's first start to its last end."""
         return max(start + duration for start, duration in zip(self.starts, self.instance.durations, strict=True)) \
             - min(self.starts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Edge:
-    """start[target] >= start[source] + weight - height * period."""
-
-    source: int
-    target: int
-    weight: int
-    height: int
 
 
 #: Per device, its blocks in the order of one period, each with the index of the micro-batch it runs there.
@@ -188,20 +178,20 @@ def lags_between(instance: TickProblem, rings: Rings, period: int, blocks: Seque
     return lags
 
 
-def _structure(instance: TickProblem, rings: Rings) -> tuple[int, list[_Edge]]:
+def _structure(instance: TickProblem, rings: Rings) -> tuple[int, list[Constraint]]:
     durations = instance.durations
     edges = []
     for ring in rings:
         for (i, first), (j, second) in _neighbours(ring):
-            edges.append(_Edge(i, j, durations[i], second - first))
+            edges.append(Constraint(i, j, durations[i], second - first))
     nodes = len(durations)
     transfers: dict[int, list[tuple[int, int]]] = {}
     for number, arc in enumerate(instance.arcs):
         if arc.link is None:
-            edges.append(_Edge(arc.source, arc.target, durations[arc.source] + arc.lag, arc.distance))
+            edges.append(Constraint(arc.source, arc.target, durations[arc.source] + arc.lag, arc.distance))
             continue
-        edges.append(_Edge(arc.source, nodes, durations[arc.source], 0))
-        edges.append(_Edge(nodes, arc.target, arc.lag, arc.distance))
+        edges.append(Constraint(arc.source, nodes, durations[arc.source], 0))
+        edges.append(Constraint(nodes, arc.target, arc.lag, arc.distance))
         transfers.setdefault(arc.link, []).append((number, nodes))
         nodes += 1
     for link, carried in transfers.items():
@@ -213,7 +203,7 @@ def _structure(instance: TickProblem, rings: Rings) -> tuple[int, list[_Edge]]:
         queue = sorted(carried, key=lambda entry: (runs[instance.arcs[entry[0]].source][0], entry[0]))
         for (before, m), (after, n) in _neighbours([(entry, runs[instance.arcs[entry[0]].source][1])
                                                     for entry in queue]):
-            edges.append(_Edge(before[1], after[1], instance.arcs[before[0]].lag, n - m))
+            edges.append(Constraint(before[1], after[1], instance.arcs[before[0]].lag, n - m))
     return nodes, edges
 
 

@@ -8,28 +8,23 @@ periods later waits for the source". All periods of at least the maximum of weig
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from weft.solver.control.clock import checkpoint
 
 __all__ = ["Constraint", "longest_paths_or_cycle", "ratio"]
 
 
-class Constraint(Protocol):
+@dataclass(frozen=True, slots=True)
+class Constraint:
     """start[target] >= start[source] + weight - height x period; nodes are numbers from 0."""
 
-    @property
-    def source(self) -> int: ...
-
-    @property
-    def target(self) -> int: ...
-
-    @property
-    def weight(self) -> int: ...
-
-    @property
-    def height(self) -> int: ...
+    source: int
+    target: int
+    weight: int
+    height: int
 
 
 _Edge = TypeVar("_Edge", bound=Constraint)

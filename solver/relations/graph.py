@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from weft.solver.ticks import TickProblem
+from weft.solver.ticks import Arc, TickProblem
 
-__all__ = ["Graph", "Wait", "common_blocks", "graph_of", "without_common"]
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """``target`` of micro-batch m starts at least ``lag`` ticks after ``source`` of micro-batch m - distance ended."""
-
-    source: int
-    target: int
-    lag: int
-    distance: int
+__all__ = ["Graph", "barriers", "graph_of", "without_barriers"]
 
 
 @dataclass(frozen=True)
@@ -24,17 +15,18 @@ class Graph:
     """Nodes by number: first the instance's blocks, then the transfers that occupy a link.
 
     ``machines`` are the devices, then the links: each holds the nodes that it runs one at a time, and each node's
-    micro-batches in order. Of devices that run the same there is one.
+    micro-batches in order. Of devices that run the same there is one. ``waits`` occupy no link: the transfers that do
+    are nodes.
     """
 
     durations: tuple[int, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[Arc, ...]
     machines: tuple[tuple[int, ...], ...]
 
     @property
     def mirrored(self) -> Graph:
         """The same with time, and the order of micro-batches, running backwards: its heads are this one's tails."""
-        return replace(self, waits=tuple(Wait(wait.target, wait.source, wait.lag, wait.distance)
+        return replace(self, waits=tuple(Arc(wait.target, wait.source, wait.lag, wait.distance)
                                          for wait in self.waits))
 
 
@@ -49,34 +41,37 @@ def graph_of(instance: TickProblem) -> Graph:
     carried: list[list[int]] = [[] for _ in instance.problem.links]
     for arc in instance.arcs:
         if arc.link is None or arc.distance:
-            waits.append(Wait(arc.source, arc.target, arc.lag, arc.distance))
+            waits.append(Arc(arc.source, arc.target, arc.lag, arc.distance))
             continue
         transfer = len(durations)
         durations.append(arc.lag)
         carried[arc.link].append(transfer)
-        waits += [Wait(arc.source, transfer, 0, 0), Wait(transfer, arc.target, 0, 0)]
+        waits += [Arc(arc.source, transfer, 0, 0), Arc(transfer, arc.target, 0, 0)]
     machines = dict.fromkeys((*instance.blocks_on, *(tuple(nodes) for nodes in carried)))
     return Graph(tuple(durations), tuple(waits), tuple(machines))
 
 
-def common_blocks(instance: TickProblem) -> list[int]:
-    """The blocks that hold every device on which anything runs; none where there is only one such device."""
+def barriers(instance: TickProblem) -> list[int]:
+    """The blocks that hold every device on which anything runs, barriers; none where there is only one such device."""
     used = {d for d, on in enumerate(instance.blocks_on) if on}
     if len(used) < 2:
         return []
     return [i for i in instance.blocks if used <= set(instance.problem.blocks[i].devices)]
 
 
-def without_common(instance: TickProblem, common: list[int]) -> TickProblem:
-    """``instance`` with the time taken out in which a block of ``common`` runs: these blocks take no time any more.
+def without_barriers(instance: TickProblem, barrier_blocks: Sequence[int],
+                     left: Callable[[int], int] = lambda _: 0) -> TickProblem:
+    """``instance`` with the time taken out in which one of its barriers runs: these blocks take no time any more.
 
     While such a block runs nothing else does. Cut these times out of any schedule: every other block keeps its length,
     all orders stay, and the makespan is shorter by what was cut, the same for every schedule. Only transfers
-    may have gone on meanwhile, so they count for nothing here.
+    may have gone on meanwhile: ``left`` says what is left of one that takes so many ticks. Nothing is where barriers of
+    any number of micro-batches may run during one, as in a whole step; in a steady state
+    (:mod:`weft.solver.period.reductions.barriers`) more is.
     """
-    gone = set(common)
+    gone = set(barrier_blocks)
     return replace(
         instance,
         durations=tuple(0 if i in gone else duration for i, duration in enumerate(instance.durations)),
-        arcs=tuple(replace(arc, lag=0, link=None) for arc in instance.arcs),
+        arcs=tuple(replace(arc, lag=left(arc.lag), link=None) for arc in instance.arcs),
     )

@@ -7,8 +7,8 @@ from operator import itemgetter
 
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
-from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.judge.validate import InvalidSchedule, validate
+from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
 from weft.solver.step.proven import Proven
 from weft.solver.timing import Orders, time_orders

@@ -56,7 +56,6 @@ def reorder(
     *,
     bound: int = 0,
     deterministic: float = float("inf"),
-    workers: int = 1,
     implied: Order | None = None,
 ) -> Improvement:
     """Order the free operations anew for a smaller makespan.
@@ -72,7 +71,7 @@ def reorder(
     current = model.fixed.makespan
     if current <= bound or not model.free:
         return Improvement(None, current, min(bound, current))
-    outcome = run(model.model, budget, deterministic=deterministic, workers=workers)
+    outcome = run(model.model, budget, deterministic=deterministic, workers=1)
     if outcome.infeasible:
         raise AssertionError("the known schedule does not satisfy its own model")
     if not outcome.found:

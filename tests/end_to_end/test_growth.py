@@ -14,12 +14,12 @@ import pytest
 from experiments.step.time_limit import chain, everywhere, folded, random_graph, wide_m
 from weft.solver.baselines.lib.sequential import in_sequence
 from weft.solver.cpsat.solve import Budget
+from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step import search as search_module
 from weft.solver.step.search import Search
 from weft.solver.timing import time_orders
-from weft.solver.validate import validate
 
 
 def _bytecodes(work: Callable[[], object]) -> int:

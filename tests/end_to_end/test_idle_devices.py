@@ -10,9 +10,9 @@ from tests.support.builders import loop, pipeline, v
 from tests.support.paths import REPROS
 from weft.solver.cpsat.solve import Budget
 from weft.solver.io.files import load_problem
+from weft.solver.judge.validate import validate
 from weft.solver.period.decide import refuted_in_parts
 from weft.solver.period.technique import Allowance
-from weft.solver.judge.validate import validate
 from weft.solver.problem import Device, Problem
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem

@@ -31,7 +31,9 @@ from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, p
 from weft.solver.cpsat.solve import Attempt, Budget, race
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Problem
-from weft.solver.step import incumbent as incumbent_module, proven as proven_module, state as state_module
+from weft.solver.step import incumbent as incumbent_module
+from weft.solver.step import proven as proven_module
+from weft.solver.step import state as state_module
 from weft.solver.step.search import Search
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders

@@ -21,7 +21,7 @@ from weft.solver.bounds.windows import rolling_bounds
 from weft.solver.cpsat.solve import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
-from weft.solver.relations.graph import common_blocks, graph_of, without_common
+from weft.solver.relations.graph import barriers, graph_of, without_barriers
 from weft.solver.relations.implied_order import implied_order
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
@@ -105,10 +105,10 @@ def _check(schedule: Schedule) -> None:
             assert int(head[i, m]) <= begin * instance.inflation + slack
             assert int(tail[i, m]) <= makespan - begin - instance.durations[i] + slack
     assert makespan_bound(instance, n) <= makespan + slack
-    common = common_blocks(instance)
+    common = barriers(instance)
     if common:
         assert n * sum(instance.durations[i] for i in common) \
-            + makespan_bound(without_common(instance, common), n) <= makespan + slack
+            + makespan_bound(without_barriers(instance, common), n) <= makespan + slack
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW_DATA)

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.judge.validate import validate
+from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders

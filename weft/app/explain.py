@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.case import case_of
 from weft.app.lib.judged import judged
-from weft.app.lib.options import SearchOptions
+from weft.app.lib.options import SearchOptions, require_count
 from weft.app.lib.verdicts import choice_lines
 from weft.app.solve import solve_case
 from weft.solver.control.stopping import STOP
@@ -147,7 +147,7 @@ class Explanation:
                 "period": cycle.period, "device": None if cycle.device is None else devices[cycle.device],
                 "turns": [{"source": names[turn.source], "target": names[turn.target], "weight": turn.weight,
                            "height": turn.height, "reason": turn.reason,
-                           "device": None if turn.device is None else devices[turn.device]} for turn in cycle.turns]}
+                           "device": None if turn.device is None else devices[turn.device]} for turn in cycle.waits]}
         return result
 
 
@@ -183,8 +183,8 @@ def explain_source(
     in_flight_wanted: int | None,
 ) -> Explanation:
     """See :func:`weft.explain`."""
-    if in_flight_wanted is not None and in_flight_wanted < 1:
-        raise ValueError(f"in_flight is {in_flight_wanted}, it must be at least 1")
+    if in_flight_wanted is not None:
+        require_count("in_flight", in_flight_wanted)
     schedule = _schedule(source)
     if schedule is None:
         assert not isinstance(source, Schedule)

@@ -143,9 +143,9 @@ def period(schedule: Schedule, cycle: CriticalCycle | None, held: Sequence[InFli
     if cycle.device is not None:
         return [f"{start}{problem.devices[cycle.device].name} is busy 100 % of each period: nothing but less work "
                 "there shortens it."]
-    if all(turn.reason == "link" for turn in cycle.turns):
+    if all(turn.reason == "link" for turn in cycle.waits):
         return [start + "A link is busy 100 % of each period: nothing but faster or fewer transfers on it shorten it."]
-    names = [problem.blocks[turn.source].name for turn in cycle.turns]
+    names = [problem.blocks[turn.source].name for turn in cycle.waits]
     names = [name for i, name in enumerate(names) if name != names[i - 1]]  # a transfer goes by its producer
     if len(names) > _MOST_NAMES:
         names = [*names[:_MOST_NAMES // 2], f"... ({len(names) - _MOST_NAMES} more)", *names[-_MOST_NAMES // 2:]]
@@ -153,8 +153,8 @@ def period(schedule: Schedule, cycle: CriticalCycle | None, held: Sequence[InFli
     apart = f" over {cycle.height} periods" if cycle.height != 1 else " in one period"
     lines = [f"{start}It is set by the cycle {chain}: {_time(problem, cycle.weight)}{apart}"
              + (f" of {cycle.micro_batches} micro-batches each" if cycle.micro_batches > 1 else "") + "."]
-    by_memory = list(dict.fromkeys(turn.device for turn in cycle.turns if turn.reason == "memory"))
-    by_order = list(dict.fromkeys(turn.device for turn in cycle.turns if turn.reason == "device"))
+    by_memory = list(dict.fromkeys(turn.device for turn in cycle.waits if turn.reason == "memory"))
+    by_order = list(dict.fromkeys(turn.device for turn in cycle.waits if turn.reason == "device"))
     limits = [f"{problem.devices[d].name}'s memory"
               + (f", which holds {held[d].most} micro-batch{'es' if held[d].most != 1 else ''} at once"
                  if held[d].most else "")

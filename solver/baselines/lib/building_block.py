@@ -24,12 +24,12 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
 
-__all__ = ["BuildingBlock", "Flow", "Pass"]
+__all__ = ["BuildingBlock", "StepChain", "Pass"]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildingBlock:
-    """When one micro-batch runs each step of a :class:`Flow`, and how far apart micro-batches are; in any unit.
+    """When one micro-batch runs each step of a :class:`StepChain`, and how far apart micro-batches are; in any unit.
 
     ``offsets`` rise from each step to the next. ``lead`` is by how much an operation's key may exceed the least key
     still to be run on its device: 0 runs the operations in the order of their keys. ``patience`` is how long a device
@@ -53,7 +53,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Flow:
+class StepChain:
     """A training pipeline as the pass sees it.
 
     *Steps* are the blocks that others wait for, forwards and then gradients, each after the one before; ``steps`` are
@@ -77,8 +77,8 @@ class Flow:
     room: tuple[int | None, ...]
 
     @classmethod
-    def of(cls, pipeline: Pipeline) -> Flow:
-        """The flow of a training ``pipeline``, with its own durations, transfers and memory."""
+    def of(cls, pipeline: Pipeline) -> StepChain:
+        """The chain of a training ``pipeline``, with its own durations, transfers and memory."""
         problem = pipeline.problem
         steps, filler = _steps(pipeline)
         device = tuple(problem.blocks[i].devices[0] for i in steps)
@@ -98,8 +98,8 @@ class Flow:
                    amounts.room)
 
     @classmethod
-    def uniform(cls, pipeline: Pipeline, *, whole: bool = False) -> Flow:
-        """The flow as published schedules assume it: a forward, an input and a weight gradient take 1 each (a full
+    def uniform(cls, pipeline: Pipeline, *, whole: bool = False) -> StepChain:
+        """The chain as published schedules assume it: a forward, an input and a weight gradient take 1 each (a full
         backward 2), a stage's activation is 1, and there are neither transfers nor limits to memory.
 
         ``whole`` takes split backwards for full ones and leaves their weight gradients out.
@@ -137,13 +137,13 @@ def _steps(pipeline: Pipeline) -> tuple[list[int], list[int]]:
 class _Run:
     """One pass through time; see the module."""
 
-    def __init__(self, flow: Flow, block: BuildingBlock, micro_batches: int, room: Sequence[int | None]) -> None:
-        self.flow, self.block, self.n = flow, block, micro_batches
-        devices = len(flow.room)
+    def __init__(self, chain: StepChain, block: BuildingBlock, micro_batches: int, room: Sequence[int | None]) -> None:
+        self.chain, self.block, self.n = chain, block, micro_batches
+        devices = len(chain.room)
         self.room = [float("inf") if amount is None else amount for amount in room]
-        self.mine = [[i for i in range(len(flow.steps)) if flow.device[i] == d] for d in range(devices)]
-        self.following = [0] * len(flow.steps)  # each step's next micro-batch
-        self.arrival: list[list[float]] = [[] for _ in flow.steps]  # of those that are on their way, by micro-batch
+        self.mine = [[i for i in range(len(chain.steps)) if chain.device[i] == d] for d in range(devices)]
+        self.following = [0] * len(chain.steps)  # each step's next micro-batch
+        self.arrival: list[list[float]] = [[] for _ in chain.steps]  # of those that are on their way, by micro-batch
         self.arrival[0] = [0.0] * micro_batches
         self.level = [0] * devices
         self.waiting: list[list[tuple[int, int]]] = [[] for _ in range(devices)]  # weight gradients: step, micro-batch
@@ -172,7 +172,7 @@ class _Run:
 
     def _decide(self, d: int, now: float) -> None:
         """Start on device ``d``, which is free, what is best now, if anything."""
-        flow, block, following = self.flow, self.block, self.following
+        chain, block, following = self.chain, self.block, self.following
         least, soonest = float("inf"), float("inf")
         ready: list[tuple[float, int]] = []
         for i in self.mine[d]:
@@ -190,34 +190,34 @@ class _Run:
         for key, i in ready:
             if key > least + block.lead:
                 break
-            if self.level[d] + flow.take[i] <= self.room[d] and (key == least or self._may_overtake(d, i, key)):
+            if self.level[d] + chain.take[i] <= self.room[d] and (key == least or self._may_overtake(d, i, key)):
                 self._start(d, i, now)
                 return
         if self.first_waiting[d] == len(self.waiting[d]):
             return
         i, m = self.waiting[d][self.first_waiting[d]]
-        length = flow.filler_duration[i]
+        length = chain.filler_duration[i]
         if not ready and soonest - now < block.patience * length:
             return  # what is about to arrive would be delayed
-        if self.level[d] + flow.filler_take[i] <= self.room[d]:
+        if self.level[d] + chain.filler_take[i] <= self.room[d]:
             self.first_waiting[d] += 1
-            self.level[d] += flow.filler_change[i]
-            self.waiting_change[d] -= flow.filler_change[i]
-            self._occupy(d, flow.filler[i], m, now + length)
+            self.level[d] += chain.filler_change[i]
+            self.waiting_change[d] -= chain.filler_change[i]
+            self._occupy(d, chain.filler[i], m, now + length)
 
     def _start(self, d: int, i: int, now: float) -> None:
-        flow, m = self.flow, self.following[i]
+        chain, m = self.chain, self.following[i]
         self.following[i] += 1
-        self.level[d] += flow.change[i]
-        end = now + flow.duration[i]
-        if flow.filler[i] >= 0:
+        self.level[d] += chain.change[i]
+        end = now + chain.duration[i]
+        if chain.filler[i] >= 0:
             self.waiting[d].append((i, m))
-            self.waiting_change[d] += flow.filler_change[i]
-        self._occupy(d, flow.steps[i], m, end)
-        if i + 1 < len(flow.steps):
-            arrival = end + flow.lag[i + 1]
+            self.waiting_change[d] += chain.filler_change[i]
+        self._occupy(d, chain.steps[i], m, end)
+        if i + 1 < len(chain.steps):
+            arrival = end + chain.lag[i + 1]
             self.arrival[i + 1].append(arrival)
-            heapq.heappush(self.events, (arrival, flow.device[i + 1]))
+            heapq.heappush(self.events, (arrival, chain.device[i + 1]))
 
     def _occupy(self, d: int, block: int, m: int, end: float) -> None:
         self.rows[d].append((block, m))
@@ -227,10 +227,10 @@ class _Run:
 
     def _may_overtake(self, d: int, i: int, key: float) -> bool:
         """Whether what step ``i`` overtakes still fits after it, each weight gradient right behind its gradient."""
-        flow, block, room = self.flow, self.block, self.room[d]
-        level = self.level[d] + self.waiting_change[d] + flow.change[i]
-        if flow.filler[i] >= 0:
-            level += flow.filler_change[i]
+        chain, block, room = self.chain, self.block, self.room[d]
+        level = self.level[d] + self.waiting_change[d] + chain.change[i]
+        if chain.filler[i] >= 0:
+            level += chain.filler_change[i]
         if level <= self.level[d] + self.waiting_change[d]:
             return True
         overtaken: list[tuple[float, int]] = []
@@ -243,7 +243,7 @@ class _Run:
                 m += 1
         overtaken.sort()
         for _, j in overtaken:
-            if level + flow.take[j] > room:
+            if level + chain.take[j] > room:
                 return False
-            level += flow.change[j] + (flow.filler_change[j] if flow.filler[j] >= 0 else 0)
+            level += chain.change[j] + (chain.filler_change[j] if chain.filler[j] >= 0 else 0)
         return True

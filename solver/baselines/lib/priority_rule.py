@@ -16,7 +16,7 @@ from weft.solver.baselines.lib.base import Row
 from weft.solver.control.clock import checked, checkpoint
 from weft.solver.problem import BlockKind, Problem
 
-__all__ = ["fits_in_order", "keyed_schedule"]
+__all__ = ["fits_in_order", "schedule_by_priority"]
 
 
 def fits_in_order(problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float,
@@ -33,7 +33,7 @@ def fits_in_order(problem: Problem, micro_batches: int, offsets: Sequence[float]
     return True
 
 
-def keyed_schedule(problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float, lead: float,
+def schedule_by_priority(problem: Problem, micro_batches: int, offsets: Sequence[float], interval: float, lead: float,
                    amounts: Amounts, *, reserve: bool = True) -> tuple[float, list[Row]] | None:
     """Makespan and per-device orders, or ``None`` where memory leaves it stuck.
 

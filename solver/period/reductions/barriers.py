@@ -16,22 +16,23 @@ times that pass in part during a barrier are shortened by what the barriers can 
 The contracted instance is far easier: least distances and Little's law see that *every* activation is held through
 the barriers that fall into its life, of its own micro-batch and of others.
 
-The bounds on the makespan cut barriers out of time as well (:mod:`weft.solver.relations.graph`). There transfers count
-for nothing afterwards: barriers of any number of micro-batches may run during one. In a steady state no more of them do
-than periods begin meanwhile, so here what is left of a transfer still counts.
+The bounds on the makespan cut barriers out of time in the same way
+(:func:`weft.solver.relations.graph.without_barriers`), but for one difference: there transfers count for nothing
+afterwards, as barriers of any number of micro-batches may run during one. In a steady state no more of them do than
+periods begin meanwhile, so here what is left of a transfer still counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
 import networkx as nx
 
 from weft.solver.period.periodic import Periodic, retime
-from weft.solver.relations.graph import common_blocks
-from weft.solver.ticks import Arc, TickProblem
+from weft.solver.relations.graph import barriers, without_barriers
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Contraction"]
 
@@ -54,15 +55,18 @@ class Contraction:
     @classmethod
     def of(cls, instance: TickProblem) -> Contraction | None:
         """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
-        common = common_blocks(instance)
+        common = barriers(instance)
         timeless = tuple(i for i in instance.problem.topological_order if i in common)
         if not timeless or len(timeless) == len(instance.durations):
             return None
         length = sum(instance.durations[i] for i in timeless)
-        inner = replace(
-            instance,
-            durations=tuple(0 if i in timeless else duration for i, duration in enumerate(instance.durations)),
-            arcs=tuple(_shorter(arc, length, instance.heaviest_load) for arc in instance.arcs))
+        load = instance.heaviest_load
+
+        def left(lag: int) -> int:
+            """Of a transfer: ``ceil(lag / T)`` periods of barriers may pass in it, and T is at least the load."""
+            return max(0, lag - length * -(-lag // load))
+
+        inner = without_barriers(instance, timeless, left)
         idle = all(not instance.take[d].get(i) and not instance.change[d].get(i)
                    for d in range(len(instance.capacity)) if instance.limited(d) for i in timeless)
         ordered = not any(arc.distance and arc.source in timeless and arc.target in timeless for arc in instance.arcs)
@@ -73,7 +77,7 @@ class Contraction:
         origin = found.starts[self.barriers[0]]
         starts = [start - origin for start in found.starts]
         firsts = [(starts[i], self.whole.durations[i]) for i in self.barriers]
-        # Of a span, whole periods * T + start runs before time t for each start before t.
+        # Of a barrier, whole periods * T + start runs before time t for each start before t.
         contracted = [t - sum(length * -((first - t) // found.period) for first, length in firsts) for t in starts]
         return retime(self.inner, found.period - self.length, contracted, found.micro_batches_per_period)
 
@@ -104,8 +108,3 @@ class Contraction:
         place = {i: number for number, i in enumerate(self.barriers)}
         ordered = nx.lexicographical_topological_sort(waits, key=place.__getitem__)
         return {i: number for number, i in enumerate(ordered)}
-
-
-def _shorter(arc: Arc, length: int, least_period: int) -> Arc:
-    """The arc with the least left of its transfer time: ``ceil(lag / T)`` periods of barriers may pass in it."""
-    return replace(arc, lag=max(0, arc.lag - length * -(-arc.lag // least_period)), link=None)

@@ -15,8 +15,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
 from weft.solver.judge.validate import validate
+from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
 from weft.solver.placement.placement import Stage
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

@@ -10,7 +10,7 @@ from tests.support.builders import both_ways, chain, loop, pipeline, v
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.baselines.lib.amounts import Amounts
-from weft.solver.baselines.lib.priority_rule import fits_in_order, keyed_schedule
+from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_priority
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule
@@ -36,7 +36,7 @@ def test_what_fits_in_the_order_of_its_keys_never_gets_stuck(problem: Problem, l
         if not fits_in_order(problem, 9, offsets, interval, amounts):
             continue
         tried += 1
-        made = keyed_schedule(problem, 9, offsets, interval, lead, amounts, reserve=reserve)
+        made = schedule_by_priority(problem, 9, offsets, interval, lead, amounts, reserve=reserve)
         assert made is not None
         operations = time_orders(problem, 9, made[1])
         validate(Schedule(problem, 9, operations, 0.0))
@@ -47,7 +47,7 @@ def test_what_fits_in_the_order_of_its_keys_never_gets_stuck(problem: Problem, l
 def test_without_a_lead_operations_run_in_the_order_of_their_keys() -> None:
     problem = pipeline(chain(3), memory=3)
     offsets = in_file_order(problem)
-    made = keyed_schedule(problem, 5, offsets, 3.0, 0.0, Amounts.of(problem))
+    made = schedule_by_priority(problem, 5, offsets, 3.0, 0.0, Amounts.of(problem))
     assert made is not None
     for row in made[1]:
         keys = [offsets[block] + 3.0 * m for block, m in row]
@@ -62,7 +62,7 @@ def test_a_block_on_several_devices_gets_its_turn() -> None:
     amounts = Amounts.of(problem)
 
     def place_of_both(reserve: bool) -> int:
-        made = keyed_schedule(problem, 6, [1.0, 1.0, 2.0], 3.0, INFINITY, amounts, reserve=reserve)
+        made = schedule_by_priority(problem, 6, [1.0, 1.0, 2.0], 3.0, INFINITY, amounts, reserve=reserve)
         assert made is not None
         return made[1][0].index((2, 0))
 

@@ -194,9 +194,9 @@ def test_the_cycle_of_a_periodic_schedule_is_its_period(case: Case) -> None:
     cycle = critical_cycle(schedule)
     assert cycle is not None
     assert Fraction(cycle.period) == found.period * instance.tick
-    assert sum(turn.weight for turn in cycle.turns) == pytest.approx(cycle.weight)
-    assert sum(turn.height for turn in cycle.turns) == cycle.height
-    for turn, following in pairwise([*cycle.turns, cycle.turns[0]]):
+    assert sum(turn.weight for turn in cycle.waits) == pytest.approx(cycle.weight)
+    assert sum(turn.height for turn in cycle.waits) == cycle.height
+    for turn, following in pairwise([*cycle.waits, cycle.waits[0]]):
         assert turn.target == following.source or turn.reason in ("link", "dependency")  # a transfer in between
 
 
@@ -206,7 +206,7 @@ def test_a_cycle_through_memory_names_the_device() -> None:
     cycle = critical_cycle(schedule)
     assert cycle is not None
     assert (cycle.weight, cycle.height, cycle.period, cycle.device) == (15, 4, schedule.period, None)
-    assert [(turn.reason, turn.device) for turn in cycle.turns if turn.reason != "dependency"] == [("memory", 0)]
+    assert [(turn.reason, turn.device) for turn in cycle.waits if turn.reason != "dependency"] == [("memory", 0)]
 
 
 def test_a_device_that_is_always_busy_is_the_whole_cycle() -> None:

@@ -16,7 +16,7 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.judge.validate import validate
-from weft.solver.latency.search import LatencySearch, critical_path, least_latency
+from weft.solver.latency.search import LatencySearch, least_latency, longest_chain
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.search import find_period
@@ -65,7 +65,7 @@ def test_one_stage_a_device_takes_its_critical_path_at_any_throughput(limit: Fra
     problem = forwards(chain(4), [3, 1, 4, 2], lag=1)
     found = search(problem, limit)
     assert found.proven
-    assert found.best.latency == found.bound == 13 == critical_path(TickProblem.of(problem), limit)
+    assert found.best.latency == found.bound == 13 == longest_chain(TickProblem.of(problem), limit)
     assert found.best.period == 4
     judged(found.best)
 
@@ -189,6 +189,6 @@ def test_more_time_for_a_period_never_costs_latency(problem: Problem) -> None:
         found = least_latency(instance, limit, start, Budget(deterministic=2.0), least_period=periods.refuted)
         judged(found.best)
         assert found.best.period <= limit
-        assert (critical_path(instance, limit) or 0) <= found.bound <= found.best.latency
+        assert (longest_chain(instance, limit) or 0) <= found.bound <= found.best.latency
         assert found.bound <= last
         last = float(found.best.latency)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from weft.app.lib.case import Placement
-from weft.solver.latency.search import critical_path, slowest_useful_period
+from weft.solver.latency.search import longest_chain, slowest_useful_period
 from weft.solver.period.periodic import Periodic
 from weft.solver.ticks import TickProblem
 
@@ -46,7 +46,7 @@ class PlacedRates:
         instance, limit = self.instance, self.limit(period)
         if self.least_period > instance.loosened(limit):
             return None
-        path = critical_path(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
+        path = longest_chain(instance, instance.loosened(min(limit, Fraction(slowest_useful_period(instance)))))
         if path is None:
             return None
         best = max([Fraction(path), *(bound for at, bound in self.bounds if at >= limit)])

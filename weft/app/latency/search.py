@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from weft.app.latency.placed import PlacedRates
 from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
 from weft.app.lib.case import Case, Placement, case_of, read_source
-from weft.app.lib.options import SearchOptions
+from weft.app.lib.options import SearchOptions, require_count
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.solve import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
-from weft.solver.period.bracket import Bracket, PROOF_TOLERANCE
 from weft.solver.judge.validate import validate
+from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period
+from weft.solver.period.bracket import PROOF_TOLERANCE, Bracket
 from weft.solver.period.improvers.starts import periodic_seed
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.search import find_period
@@ -53,6 +53,7 @@ def serve_source(
     """See :func:`weft.latency`."""
     if throughput is not None and period is not None:
         raise ValueError("throughput and period say the same: give one of them")
+    require_count("points", points)
     if points < 2:
         raise ValueError(f"points is {points}, a trade-off has at least its two ends")
     source = read_source(source)

@@ -2,7 +2,7 @@
 
 A source (:mod:`~weft.app.lib.sources`) becomes a :mod:`~weft.app.lib.case` of placements, less those that another one
 makes superfluous (:mod:`~weft.app.lib.domination`); :mod:`~weft.app.lib.options` limit its search,
-:mod:`~weft.app.lib.notices` and :mod:`~weft.app.lib.stop_signals` join it to whoever watches. Schedules that somebody
+:mod:`~weft.app.lib.notices` tell whoever watches. Schedules that somebody
 hands in are :mod:`~weft.app.lib.judged` first. What is told of an answer is in :mod:`~weft.app.lib.coverage`,
 :mod:`~weft.app.lib.verdicts` and :mod:`~weft.app.lib.decided_memory`.
 """

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from weft.app.lib.coverage import Coverage
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
+from weft.app.lib.options import require_count
 from weft.app.lib.verdicts import shape_placement_details
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.files import load_problem
@@ -88,6 +89,8 @@ def case_of(source: Source, micro_batches: int | None = None) -> Case:
     GPUs in no placement.
     """
     source = read_source(source)
+    if micro_batches is not None:
+        require_count("micro_batches", micro_batches)
     if isinstance(source, Problem):
         if micro_batches is None:
             raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
@@ -106,9 +109,17 @@ def _static_of(problem: Problem) -> dict[str, Any]:
 
 
 def read_source(source: Source) -> Problem | Spec:
-    """The spec or block problem that ``source`` is or names. Raises ``FormatError`` or ``SpecError``."""
-    if not isinstance(source, str | os.PathLike):
+    """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError``, or ``ValueError``
+    for what is neither."""
+    if isinstance(source, Problem):
         return source
+    if not isinstance(source, str | os.PathLike):
+        from weft.models.spec.spec import Spec
+
+        if isinstance(source, Spec):
+            return source
+        raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
+                         "name of a file with one")
     if Path(source).suffix.lower() == ".json":
         return load_problem(source)
     from weft.models.spec.spec import load_spec

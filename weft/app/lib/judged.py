@@ -62,6 +62,7 @@ def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: b
     where = ""
     if isinstance(schedule, str | os.PathLike):
         where, schedule = f"{os.fspath(schedule)}: ", read_schedule(schedule)
+    _require_schedule(schedule)
     faults = violations(schedule, in_turn=in_turn, capacities=capacities)
     if faults:
         raise InvalidSchedule([where + fault for fault in faults])
@@ -80,6 +81,7 @@ def verdict(schedule: Schedule | PathLike) -> Judgement:
         value = _content(schedule)
         loaded = schedule_from_json(value, os.fspath(schedule))
     else:
+        _require_schedule(schedule)
         loaded, value = schedule, schedule_to_json(schedule)
     faults = violations(loaded)
     if faults and loaded.micro_batches < 1:
@@ -87,3 +89,10 @@ def verdict(schedule: Schedule | PathLike) -> Judgement:
     stated = judge_claims(value, loaded)
     faults += [fault for fault in stated.false if fault not in faults]
     return Judgement(faults, [] if faults else ["operations", *stated.verified], {} if faults else stated.open)
+
+
+def _require_schedule(schedule: object) -> None:
+    from weft.solver.schedule import Schedule
+
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"the schedule is a {type(schedule).__name__}, it must be a Schedule or the name of its file")

@@ -13,12 +13,21 @@ from typing import TYPE_CHECKING, Any, TypedDict
 if TYPE_CHECKING:
     from weft.solver.cpsat.budget import Budget
 
-__all__ = ["SearchKeywords", "SearchOptions", "began", "command_began"]
+__all__ = ["SearchKeywords", "SearchOptions", "began", "command_began", "require_count"]
 
 #: What reading a source and making its placements may take of the time limit.
 _PREPARATION = 0.4
 
 _command_began: ContextVar[float | None] = ContextVar("command_began", default=None)
+
+
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """Raise ``ValueError`` unless ``value`` is a whole number that a count may be."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, it must be a whole number of at least {least}")
+    if not least <= int(value) < 2**31:
+        raise ValueError(f"{name} is {value}, it must be at least {least}" + (
+            f" and at most {2**31 - 1}" if int(value) > least else ""))
 
 
 @contextlib.contextmanager
@@ -71,6 +80,8 @@ class SearchOptions:
             if name not in SearchKeywords.__annotations__:
                 raise TypeError(f"got an unexpected keyword argument {name!r}; a search has "
                                 f"{', '.join(SearchKeywords.__annotations__)}")
+        if not isinstance(options, SearchOptions | None):
+            raise ValueError(f"options is {options!r}, it must be a weft.SearchOptions")
         found = replace(cls(time_limit) if options is None else options, started=began(), **keywords)
         found.require_meaning()
         return found
@@ -83,10 +94,8 @@ class SearchOptions:
                 continue
             if not isinstance(value, Real) or isinstance(value, bool) or not float(value) >= 0:
                 raise ValueError(f"{name} is {value!r}, it must be a number of seconds, 0 or more")
-        for name, least in (("seed", 0), ("workers", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) < 2**31:
-                raise ValueError(f"{name} is {value!r}, it must be a whole number from {least} to {2**31 - 1}")
+        require_count("seed", self.seed, least=0)
+        require_count("workers", self.workers)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -53,11 +53,13 @@ class MemoryPlans:
 def memory_plans(source: str | os.PathLike[str] | Spec, time_limit: float) -> MemoryPlans:
     """See :func:`weft.place_memory`."""
     from weft.models.candidates.memory_candidates import decided_candidates
-    from weft.models.spec.spec import load_spec
+    from weft.models.spec.spec import Spec, load_spec
     from weft.solver.feasibility.infeasible import Infeasible, NoneFound
     from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan
 
     spec = load_spec(source) if isinstance(source, str | os.PathLike) else source
+    if not isinstance(spec, Spec):
+        raise ValueError(f"the spec is a {type(spec).__name__}, it must be a model spec or the name of its file")
     try:
         return MemoryPlans(spec.name, tuple(decided_candidates(spec, every=False, time_limit=time_limit)))
     except NoMemoryPlan as error:

@@ -95,6 +95,11 @@ def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGrap
                     raise PlacementError(_ONE_SIZE.format(name))
                 return with_devices(load_profiled_graph(name, recompute=question.recompute), devices)
             source = graph_from_json(value, name)
+    from weft.models.spec.spec import Spec
+
+    if not isinstance(source, OperatorGraph | Spec):
+        raise PlacementError(f"the graph is a {type(source).__name__}, it must be a model spec, an operator graph, a "
+                             "PlacementProblem, or the name of a file with one")
     if question.recompute:
         raise PlacementError("recompute chooses among the alternatives of a Piper graph; leave it out")
     from weft.models.candidates.placement_sources import graph_problem, spec_problem

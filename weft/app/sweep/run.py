@@ -6,6 +6,7 @@ The cache is read and written here, not by the workers, which may be on machines
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from weft.app.lib.case import Case, case_of, read_source
-from weft.app.lib.options import SearchKeywords, SearchOptions
+from weft.app.lib.options import SearchKeywords, SearchOptions, require_count
 from weft.app.sweep.cache import Cache, default_folder, key_of
 from weft.app.sweep.points import Axes, Variant, variants_of
 from weft.app.sweep.refine import tightened
@@ -72,7 +73,9 @@ def sweep_source(
     refine: bool,
 ) -> Sweep:
     """See :func:`weft.sweep`. The ``options`` are each point's; ``processes`` of them are solved side by side."""
-    for name, value in (("time_limit", options.time_limit), ("effort", options.effort), ("workers", processes)):
+    if processes is not None:
+        require_count("workers", processes)
+    for name, value in (("time_limit", options.time_limit), ("effort", options.effort)):
         if value is not None and not value > 0:
             raise ValueError(f"{name} is {value!r}, it must be greater than 0")
     source = read_source(source)
@@ -96,6 +99,8 @@ def sweep_source(
 def _cache(choice: PathLike | bool | None) -> Cache | None:
     if choice is None or choice is False:
         return None
+    if choice is not True and not isinstance(choice, str | os.PathLike):
+        raise ValueError(f"cache is {choice!r}, it must be the name of a folder, True or None")
     return Cache(default_folder() if choice is True else choice)
 
 

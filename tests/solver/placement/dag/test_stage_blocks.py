@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import weft
 from tests.support.replicated_stages import shared, two
 from tests.support.stage_graphs import CHAIN, EFFORT, FORK, forks
+from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.dag.stage_blocks import StageWork, one_f_one_b, stage_problem, step_of, work_of
 from weft.solver.placement.problem import PlacementError
-from weft.solver.validate import InvalidSchedule, violations
 
 
 @settings(max_examples=60, deadline=None)

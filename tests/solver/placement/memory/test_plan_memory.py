@@ -14,8 +14,9 @@ from experiments.lib.memory_rivals import (
     whole_layers,
     within_windows,
 )
+from experiments.placement.profile_chains import profile_chain, profile_rows, wider_gpt
 from tests.support.memory_plans import GIB, GPT, T5, operator, profiled
-from weft.models.candidates.memory_chains import graph_chain, profile_chain, profile_rows, wider_gpt
+from weft.models.candidates.memory_chains import graph_chain
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.families import GptModel
 from weft.models.times.roofline import Roofline

@@ -183,7 +183,7 @@ def test_the_front_of_a_sweep_rises_with_memory() -> None:
     ({"micro_batches": list(range(1, 102)), "memory": [f"{m} GiB" for m in range(2, 12)]},
      r"the sweep has 1,010 points \(10 x 1 x 1 x 1 x 101\), at most 1,000"),
     ({"time_limit": 0}, "time_limit is 0, it must be greater than 0"),
-    ({"workers": -1}, "workers is -1, it must be greater than 0"),
+    ({"workers": -1}, "workers is -1, it must be at least 1"),
 ])
 def test_a_bad_argument_is_one_sentence(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message) as raised:
