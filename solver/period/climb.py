@@ -1,4 +1,4 @@
-"""One climb for all refuters: which periods they are asked.
+"""One climb for all refuters: which periods they try.
 
 Feasibility is monotone in the period, so all that is refuted lies below all that is achieved. A climb goes up from what
 is refuted by growing steps; where a period stays open it comes closer from below. How far and how close is each
@@ -39,7 +39,7 @@ def climb(refuter: Refuter, bracket: Bracket, time: Allowance) -> None:
 
 
 def _known(refuter: Refuter, bracket: Bracket) -> int:
-    """Up to which period the refuter needs not be asked."""
+    """Up to which period is refuted before the refuter starts."""
     return int(bracket.refuted) if refuter.known is None else refuter.known
 
 
@@ -47,7 +47,7 @@ class Doubling:
     """A period at a time: steps double with each refutation and halve with each period that stays open.
 
     A step that reaches an open or achieved period ends the climb, as does an open period closer than ``closest``, a
-    share of the period: dear refuters are not asked the same stretch again.
+    share of the period: dear refuters do not try the same stretch again.
     """
 
     def __init__(self, closest: float = 0.0) -> None:
@@ -104,11 +104,11 @@ class Once:
     """The least period that is open, and no other."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._tried = False
 
     def next(self, low: int, high: int) -> list[int]:
         """See :class:`~weft.solver.period.technique.Steps`."""
-        if self._asked or low + 1 >= high:
+        if self._tried or low + 1 >= high:
             return []
-        self._asked = True
+        self._tried = True
         return [low + 1]

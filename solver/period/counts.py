@@ -1,4 +1,4 @@
-"""What each technique of a search was asked, what it said and how long it took."""
+"""How often each technique of a search was used, what it achieved and how long it took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Count", "Counts"]
 
 @dataclass
 class Count:
-    """One technique: ``calls`` are the periods a refuter was asked, or the runs of an improver; ``proofs`` raised the
+    """One technique: ``calls`` are the periods a refuter tried, or the runs of an improver; ``proofs`` raised the
     bound, ``improvements`` shortened the best; ``seconds`` is wall time."""
 
     calls: int = 0

@@ -32,8 +32,8 @@ def decide(instance: TickProblem, period: int, allowed: Allowance, known: Period
            parts: bool = True, distances: Distances = closure) -> Periodic | Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither.
 
-    ``known`` is a hint. Without ``parts`` all devices are asked at once, as is best where halves of them did not say.
-    ``distances``: what is known of ``period`` before a model is solved.
+    ``known`` is a hint. Without ``parts`` all devices are modelled at once, as is best where halves of them have left
+    the period open. ``distances``: what is known of ``period`` before a model is solved.
     """
     lags = distances(instance, period)
     if lags is None:

@@ -1,12 +1,12 @@
 """A modulo schedule of a fixed period as a CP-SAT model.
 
-For a fixed period T every block i has an offset s_i in [0, T) and a lag k_i; micro-batch m starts it at
+For a fixed period T every block i has an offset s_i in [0, T) and a shift k_i; micro-batch m starts it at
 t_i + m T with t_i = s_i + T k_i. A block may wrap past the end of the period.
 
 * Dependency i -> j with transfer c and distance h:  t_j >= t_i + d_i + c - h T.
 * Two blocks of one device: a Boolean x_ij orders their offsets; x_ij: s_i + d_i <= s_j and s_j + d_j <= s_i + T.
 * A transfer on a link has a start u of its own. Transfers run in the order of their producers on the source device:
-  with x_ij and the lags, producer j follows producer i at a distance of a = k_j - k_i - 1 + x_ij periods, so
+  with x_ij and the shifts, producer j follows producer i at a distance of a = k_j - k_i - 1 + x_ij periods, so
   u_j >= u_i + c_i + a T and u_i >= u_j + c_j - (a + 1) T. No further Boolean is needed.
 * Memory on a device when block j starts: sum over its blocks i of change_i ([i before j] - k_i), plus what j takes,
   is at most the capacity. The bracket is x_ij.
@@ -45,7 +45,7 @@ class ModuloModel:
         self.blocks = sorted({i for device in self.devices for i in instance.blocks_on[device]})
         self.model = cp_model.CpModel()
         self.offset: dict[int, cp_model.IntVar] = {}
-        self.turn: dict[int, cp_model.IntVar] = {}  # k
+        self.shift: dict[int, cp_model.IntVar] = {}  # k
         self.start: dict[int, cp_model.IntVar] = {}
         self._windows: dict[int, tuple[int, int]] = {}  # of the starts
         self._make_starts()
@@ -65,9 +65,9 @@ class ModuloModel:
             first, last = earliest // self.period, latest // self.period
             name = self.instance.problem.blocks[i].name
             self.offset[i] = self.model.new_int_var(0, 0 if i == root else self.period - 1, f"offset {name}")
-            self.turn[i] = self.model.new_int_var(first, last, f"lag {name}")
+            self.shift[i] = self.model.new_int_var(first, last, f"shift {name}")
             self.start[i] = self.model.new_int_var(earliest, latest, f"start {name}")
-            self.model.add(self.start[i] == self.offset[i] + self.period * self.turn[i])
+            self.model.add(self.start[i] == self.offset[i] + self.period * self.shift[i])
             self._windows[i] = earliest, latest
 
     def before(self, i: int, j: int) -> cp_model.IntVar:
@@ -120,7 +120,7 @@ class ModuloModel:
         for number, arc in enumerate(instance.arcs):
             if arc.link is None or arc.source not in self.start or arc.target not in self.start:
                 continue
-            if instance.problem.links[arc.link].source not in self.devices:  # whose order is not asked for here
+            if instance.problem.links[arc.link].source not in self.devices:  # whose order is not modelled here
                 continue
             widest = (2 * lag_range(instance, period) + 2) * period
             begin = self.model.new_int_var(-widest, widest, f"transfer {number}")
@@ -132,11 +132,11 @@ class ModuloModel:
                     self.model.add(begin >= earlier + first.lag)
                     self.model.add(earlier + period >= begin + arc.lag)
                     continue
-                # The later producer follows the earlier one at a distance of turns + before - 1 periods.
-                turns = self.turn[arc.source] - self.turn[first.source]
+                # The later producer follows the earlier one at a distance of shifts + before - 1 periods.
+                shifts = self.shift[arc.source] - self.shift[first.source]
                 before = self.before(first.source, arc.source)
-                self.model.add(begin >= earlier + period * turns + period * before + (first.lag - period))
-                self.model.add(earlier + period * turns + period * before >= begin + arc.lag)
+                self.model.add(begin >= earlier + period * shifts + period * before + (first.lag - period))
+                self.model.add(earlier + period * shifts + period * before >= begin + arc.lag)
             carried[arc.link].append((number, begin))
 
     def _limit_memory(self) -> None:
@@ -148,7 +148,7 @@ class ModuloModel:
             moving = [i for i in change if change[i]]
             for j in (j for j in checked(take) if take[j] > 0):
                 others = [i for i in moving if i != j]
-                self.model.add(_weighted([*(self.turn[i] for i in moving), *(self.before(i, j) for i in others)],
+                self.model.add(_weighted([*(self.shift[i] for i in moving), *(self.before(i, j) for i in others)],
                                          [*(-change[i] for i in moving), *(change[i] for i in others)])
                                <= capacity - take[j])
 
@@ -192,8 +192,8 @@ class ModuloModel:
         for i in self.blocks:
             offset = int(known.offset(i) / known.period * self.period)
             self.model.add_hint(self.offset[i], offset)
-            self.model.add_hint(self.turn[i], known.lag(i))
-            self.model.add_hint(self.start[i], offset + self.period * known.lag(i))
+            self.model.add_hint(self.shift[i], known.shift(i))
+            self.model.add_hint(self.start[i], offset + self.period * known.shift(i))
         for (i, j), literal in self._order.items():
             self.model.add_hint(literal, known.offset(i) < known.offset(j))
 

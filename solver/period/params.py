@@ -23,7 +23,7 @@ class Parameters:
 
     #: Share: a period this close to its bound is proven. By argument: finer than any measured duration.
     proof_tolerance: float = 1e-6
-    #: Blocks from which on structure comes first: whole models are asked last, and only for the bound where beams find
+    #: Blocks from which on structure comes first: whole models come last, and only for the bound where beams find
     #: the schedules. By scale.
     many_blocks: int = 128
     #: Blocks at most of a model, of all devices or of a subset, that is to refute, and of a problem that is searched in
@@ -54,7 +54,7 @@ class Parameters:
     v_shape_opening: float = 1 / 8
     #: Share of a try for the waits on lanes, subsets of devices and the whole model in the opening. By scale.
     refuters_opening: float = 1 / 2
-    #: Share of a try for the least period that is open, asked once more of all devices. By scale.
+    #: Share of a try for the least period that is open, tried once more with all devices. By scale.
     least_opening: float = 1 / 4
     #: Share of the time left that one run of beams, or of neighbourhoods, may take. By argument: bounds need
     #: the rest.
@@ -64,7 +64,7 @@ class Parameters:
     #: Seconds a block for one run of neighbourhoods. By scale.
     neighbourhoods_block: float = 0.002
 
-    # -- climbing: which periods a refuter is asked -----------------------------------------------------------------
+    # -- climbing: which periods a refuter tries -----------------------------------------------------------------
 
     #: Share of the period: the first step above what is refuted. By scale.
     rise: float = 1 / 512
@@ -77,13 +77,13 @@ class Parameters:
 
     # -- refuters: subsets of devices -------------------------------------------------------------------------------
 
-    #: Shares of the devices that are asked on their own, small ones first. By scale.
+    #: Shares of the devices that are modelled on their own, small ones first. By scale.
     subsets: tuple[float, ...] = (1 / 8, 1 / 4, 1 / 2)
-    #: Devices with work from which on subsets are asked. By argument: an eighth is then two devices.
+    #: Devices with work from which on subsets are modelled. By argument: an eighth is then two devices.
     subsets_from: int = 16
     #: Seconds of a small model of which a subset gets its share. By scale.
     subset_try: float = 2.0
-    #: Share of the devices that is asked before a whole model is solved. By scale.
+    #: Share of the devices that is modelled before a whole model is solved. By scale.
     subset_before_whole: float = 1 / 2
 
     # -- refuters: V shape ------------------------------------------------------------------------------------------

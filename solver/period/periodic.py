@@ -39,13 +39,13 @@ class Periodic:
         """Ticks per micro-batch."""
         return self.period / self.micro_batches_per_period
 
-    def operation(self, block: int, turn: int) -> tuple[int, int]:
-        """Which block of which micro-batch the block (or copy) stands for in its ``turn``-th run."""
+    def operation(self, block: int, run: int) -> tuple[int, int]:
+        """Which block of which micro-batch the block (or copy) stands for in run number ``run``."""
         copy, original = divmod(block, len(self.instance.durations) // self.micro_batches_per_period)
-        return original, turn * self.micro_batches_per_period + copy
+        return original, run * self.micro_batches_per_period + copy
 
-    def lag(self, block: int) -> int:
-        """k: how many periods after its turn's index the block runs."""
+    def shift(self, block: int) -> int:
+        """k: run n of the block is in period n + k."""
         return self.starts[block] // self.period
 
     def offset(self, block: int) -> Fraction:
@@ -54,8 +54,8 @@ class Periodic:
 
     @property
     def depth(self) -> int:
-        """The largest lag: after that many periods of warm-up the steady state is reached."""
-        return max(self.lag(i) for i in self.instance.blocks)
+        """The largest shift: after that many periods of warm-up the steady state is reached."""
+        return max(self.shift(i) for i in self.instance.blocks)
 
     @property
     def rings(self) -> Rings:
@@ -130,13 +130,13 @@ def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:
 
 def rows_by_period(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:
     """As :func:`repeat`, each operation with the index of the period it runs in."""
-    lags = [found.lag(i) for i in found.instance.blocks]
+    shifts = [found.shift(i) for i in found.instance.blocks]
     periods = -(-micro_batches // found.micro_batches_per_period) + found.depth
     rows = []
     for on in found.instance.blocks_on:
         ring = sorted(on, key=found.offset)
-        row = [(found.operation(i, period - lags[i]), period) for period in range(periods) for i in ring
-               if period >= lags[i]]
+        row = [(found.operation(i, period - shifts[i]), period) for period in range(periods) for i in ring
+               if period >= shifts[i]]
         rows.append([(op, period) for op, period in row if op[1] < micro_batches])
     return rows
 

@@ -74,7 +74,7 @@ def find_period(
     smaller.listener = lambda inner: on_change(restored(inner))
 
     # 3. One technique after the other, until the gap is closed to a tick or time is over.
-    for technique, share in Strategy(smaller, time, task, without).turns():
+    for technique, share in Strategy(smaller, time, task, without).slots():
         _run(technique, smaller, share)
 
     # 4. Periods between two ticks.
@@ -84,7 +84,7 @@ def find_period(
 
 
 def _run(technique: Refuter | Improver, bracket: Bracket, time: Allowance) -> None:
-    """One turn; what it says is in ``bracket``."""
+    """One slot of time; what it says is in ``bracket``."""
     with bracket.counts.timed(technique.name) as count:
         if isinstance(technique, Refuter):
             refute(technique, bracket, time)

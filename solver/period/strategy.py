@@ -1,6 +1,6 @@
 """Which technique comes when, and for how long: a generator that :mod:`weft.solver.period.search` iterates.
 
-After every turn it looks at the bracket and at what the technique said of itself. Two constants draw the line
+After every slot it looks at the bracket and at what the technique said of itself. Two constants draw the line
 (:class:`~weft.solver.period.params.Parameters`): below ``many_blocks`` whole models decide one period after the other;
 from there on structure comes first, and beams and neighbourhoods find the schedules.
 """
@@ -27,16 +27,16 @@ from weft.solver.period.refuters.v_shape import VShape
 from weft.solver.period.refuters.whole_model import WholeModel
 from weft.solver.period.technique import Allowance, Improver, Refuter, Task, Technique
 
-__all__ = ["Strategy", "Turn"]
+__all__ = ["Strategy", "Slot"]
 
 #: A technique and the time it gets.
-Turn: TypeAlias = tuple[Refuter | Improver, Allowance]
+Slot: TypeAlias = tuple[Refuter | Improver, Allowance]
 
 _Technique = TypeVar("_Technique", bound=Technique)
 
 
 class Strategy:
-    """The turns of one search; techniques named in ``without`` get none."""
+    """The slots of time of one search; techniques named in ``without`` get none."""
 
     def __init__(self, bracket: Bracket, time: Allowance, task: Task, without: Collection[str]) -> None:
         self.bracket, self.time, self.task, self.without = bracket, time, task, without
@@ -46,14 +46,14 @@ class Strategy:
         self.v_shape: VShape | None = None  # where it helps
         self.by_models = True  # whether models of many blocks are asked at all
 
-    def turns(self) -> Iterator[Turn]:
+    def slots(self) -> Iterator[Slot]:
         """What takes no time, then what structure says of many blocks, then ever longer passes."""
         yield from self._at_once()
         if self.many:
             yield from self._opening()
         yield from self._passes()
 
-    def _at_once(self) -> Iterator[Turn]:
+    def _at_once(self) -> Iterator[Slot]:
         unlimited = Allowance(Budget(), float("inf"), float("inf"))
         if (distances := self._made(LeastDistances)) is not None:
             yield distances, unlimited
@@ -61,7 +61,7 @@ class Strategy:
         if (listed := self._made(ListSchedule)) is not None:
             yield listed, unlimited
 
-    def _opening(self) -> Iterator[Turn]:
+    def _opening(self) -> Iterator[Slot]:
         """Every refuter once, in brief. Models say little of a large V shape, and lane waits no more than its own
         programme."""
         if (v_shape := self._made(VShape)) is not None:
@@ -77,7 +77,7 @@ class Strategy:
         if WholeModel.name not in self.without:
             yield WholeModel(self.bracket, self.task, once=True), self._brief(PARAMETERS.least_opening)
 
-    def _passes(self) -> Iterator[Turn]:
+    def _passes(self) -> Iterator[Slot]:
         """Improvers, then refuters, until the gap is closed to a tick; every pass longer than the one before."""
         self.task = replace(self.task, strays=self.v_shape is not None)
         beam = self._made(Beam) if self.many else None
@@ -100,7 +100,7 @@ class Strategy:
                 return
             self.each *= PARAMETERS.longer
 
-    def _models(self, time: Allowance) -> Iterator[Turn]:
+    def _models(self, time: Allowance) -> Iterator[Slot]:
         """Subsets of the devices, small ones first, then all devices, as far as they are not too large."""
         if (subsets := self._made(DeviceSubsets)) is not None:
             yield subsets, time

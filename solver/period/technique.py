@@ -63,7 +63,7 @@ class Task:
 
 
 class Steps(Protocol):
-    """The periods that a refuter is asked, one climb long (:mod:`weft.solver.period.climb`)."""
+    """The periods that a refuter tries, one climb long (:mod:`weft.solver.period.climb`)."""
 
     def next(self, low: int, high: int) -> list[int]:
         """Periods between ``low``, which is refuted, and ``high``, which is open or achieved; none ends the climb."""
@@ -91,7 +91,7 @@ class Refuter(Technique, Protocol):
 
     #: Whether there is nothing finer left to try.
     exhausted: bool = False
-    #: Up to which period the technique needs not be asked; None: what the bracket says.
+    #: Up to which period all is refuted before the technique starts; None: what the bracket says.
     known: int | None = None
 
     def steps(self) -> Steps:
@@ -106,7 +106,7 @@ class Refuter(Technique, Protocol):
         return False
 
     def ready(self, time: Allowance) -> bool:
-        """Whether a period can be asked within ``time``."""
+        """Whether a period can be tried within ``time``."""
         return not self.exhausted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from weft.solver.ticks import Arc, TickProblem
@@ -58,16 +59,19 @@ def barriers(instance: TickProblem) -> list[int]:
     return [i for i in instance.blocks if used <= set(instance.problem.blocks[i].devices)]
 
 
-def without_barriers(instance: TickProblem, barrier_blocks: list[int]) -> TickProblem:
+def without_barriers(instance: TickProblem, barrier_blocks: Sequence[int],
+                     left: Callable[[int], int] = lambda _: 0) -> TickProblem:
     """``instance`` with the time taken out in which one of its barriers runs: these blocks take no time any more.
 
     While such a block runs nothing else does. Cut these times out of any schedule: every other block keeps its length,
     all orders stay, and the makespan is shorter by what was cut, the same for every schedule. Only transfers
-    may have gone on meanwhile, so they count for nothing here.
+    may have gone on meanwhile: ``left`` says what is left of one that takes so many ticks. Nothing is where barriers of
+    any number of micro-batches may run during one, as in a whole step; in a steady state
+    (:mod:`weft.solver.period.reductions.barriers`) more is.
     """
     gone = set(barrier_blocks)
     return replace(
         instance,
         durations=tuple(0 if i in gone else duration for i, duration in enumerate(instance.durations)),
-        arcs=tuple(replace(arc, lag=0, link=None) for arc in instance.arcs),
+        arcs=tuple(replace(arc, lag=left(arc.lag), link=None) for arc in instance.arcs),
     )

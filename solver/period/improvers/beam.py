@@ -94,7 +94,8 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
         found = _run(tries, budget)
         if found is not None:
             shortest, better_end = found
-            best, share, failed = replace(shortest, micro_batches_per_period=start.micro_batches_per_period), max(PARAMETERS.beam_first_share, share / 2), 0
+            best = replace(shortest, micro_batches_per_period=start.micro_batches_per_period)
+            share, failed = max(PARAMETERS.beam_first_share, share / 2), 0
             on_better(best)
             continue
         failed += 1

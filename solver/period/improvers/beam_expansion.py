@@ -4,10 +4,10 @@ What a partial schedule says of a block is a window for its start. With the lags
 period these are difference constraints over the device's few blocks and the origin of time, a small matrix for each
 candidate, kept closed under longest paths. Two blocks i, j of a device never overlap in any period if t_j - t_i lies in
 [d_i + K T, (K + 1) T - d_j] for some whole K: a candidate decides K pair after pair, mostly the one nearest to where
-the two would like to be, and what it has decided moves the others. Then starts are fixed block after block.
+the two aim, and what it has decided moves the others. Then starts are fixed block after block.
 
-A block would like to be as early as it can be where a block before it is placed already, as late where one after it
-is: either way the least is lost of what the blocks in between can still wait. Some may stray from there: a pattern that
+A block aims to be as early as it can be where a block before it is placed already, as late where one after it is:
+either way the least is lost of what the blocks in between can still wait. Some may stray from there: a pattern that
 costs a wait now may save more on devices to come.
 """
 
@@ -26,16 +26,18 @@ __all__ = ["EARLY", "FREE", "LATE", "fits", "place"]
 
 Starts = npt.NDArray[np.int64]
 
-#: Where a block would like to be in its window: as early, as late as possible, or anywhere.
+#: Where a block aims in its window: as early, as late as possible, or anywhere.
 EARLY, LATE, FREE = 0, 1, 2
 
 
 def place(instance: TickProblem, period: int, lags: Lags, blocks: Sequence[int], wishes: Sequence[int],
-          windows: tuple[Starts, Starts], draw: np.random.Generator, *, stray: bool = False) -> tuple[npt.NDArray[np.intp], Starts]:
-    """Starts of ``blocks``, all of one device, in ``windows``: the earliest and the latest starts, a candidate a row (ticks).
+          windows: tuple[Starts, Starts], draw: np.random.Generator, *,
+          stray: bool = False) -> tuple[npt.NDArray[np.intp], Starts]:
+    """Starts of ``blocks``, all of one device, in ``windows``: the earliest and the latest starts (ticks).
 
-    ``lags`` is the closure at ``period``, of all blocks; ``wishes`` says for each of ``blocks`` where it would like to
-    be, from where some of them ``stray``. Rows may be equal: each gets random choices of its own. Returns the rows in
+    ``lags`` is the closure at ``period``, of all blocks; ``wishes`` says for each of ``blocks`` where it aims,
+    from where some of them ``stray``. A row is a candidate; rows may be equal: each gets random
+    choices of its own. Returns the rows in
     which the choices left room for all blocks, and for each the starts (rows x blocks); memory is not looked at.
     """
     candidates = _Candidates(lags[np.ix_(blocks, blocks)], *windows, wishes, period, draw, stray)
@@ -97,20 +99,20 @@ class _Candidates:
         period = self.period
         low, high = self.gaps[i, j], -self.gaps[j, i]
         wish = np.clip(self._wished(j) - self._wished(i), low, high)
-        turn = wish // period
-        rest = wish - turn * period
+        whole = wish // period
+        rest = wish - whole * period
         begins, ends = rest < first, rest > period - second  # j overlaps with i, or with the next i
         up = np.where(begins, first - rest, period - rest + first)
         down = np.where(begins, rest + second, rest - (period - second))
         likely = np.clip(down / np.maximum(up + down, 1), PARAMETERS.beam_unlikely, 1 - PARAMETERS.beam_unlikely)
         upward = self._draw.random(len(wish)) < likely
-        turn += np.where(ends & upward, 1, np.where(begins & ~upward, -1, 0))
-        turn = np.clip(turn, -(-(low + second - period) // period), (high - first) // period)
-        self._learn(i, j, turn * period + first)
-        self._learn(j, i, second - (turn + 1) * period)
+        whole += np.where(ends & upward, 1, np.where(begins & ~upward, -1, 0))
+        whole = np.clip(whole, -(-(low + second - period) // period), (high - first) // period)
+        self._learn(i, j, whole * period + first)
+        self._learn(j, i, second - (whole + 1) * period)
 
     def fix(self) -> None:
-        """Every block where it would like to be, in a random order: those that are free come last."""
+        """Every block where it aims, in a random order: those that are free come last."""
         free = np.array([wish == FREE for wish in self._wishes])
         order = np.argsort(self._draw.random(self._reach.shape) + free[:, None], axis=0)
         every = np.arange(order.shape[1])

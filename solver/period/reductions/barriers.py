@@ -13,25 +13,26 @@ device stands at a boundary, and each block is as long after its predecessors as
 barrier waits for one of the micro-batch before: barriers at one moment run in the order of one micro-batch.) Transfer
 times that pass in part during a barrier are shortened by what the barriers can take away, which keeps the bound.
 
-The contracted instance is far easier: least distances and Little's law see that *every* activation is held through the barriers
-that fall into its life, of its own micro-batch and of others.
+The contracted instance is far easier: least distances and Little's law see that *every* activation is held through
+the barriers that fall into its life, of its own micro-batch and of others.
 
-The bounds on the makespan cut barriers out of time as well (:mod:`weft.solver.relations.graph`). There transfers count
-for nothing afterwards: barriers of any number of micro-batches may run during one. In a steady state no more of them do
-than periods begin meanwhile, so here what is left of a transfer still counts.
+The bounds on the makespan cut barriers out of time in the same way
+(:func:`weft.solver.relations.graph.without_barriers`), but for one difference: there transfers count for nothing
+afterwards, as barriers of any number of micro-batches may run during one. In a steady state no more of them do than
+periods begin meanwhile, so here what is left of a transfer still counts.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
 import networkx as nx
 
 from weft.solver.period.periodic import Periodic, retime
-from weft.solver.relations.graph import barriers
-from weft.solver.ticks import Arc, TickProblem
+from weft.solver.relations.graph import barriers, without_barriers
+from weft.solver.ticks import TickProblem
 
 __all__ = ["Contraction"]
 
@@ -59,10 +60,13 @@ class Contraction:
         if not timeless or len(timeless) == len(instance.durations):
             return None
         length = sum(instance.durations[i] for i in timeless)
-        inner = replace(
-            instance,
-            durations=tuple(0 if i in timeless else duration for i, duration in enumerate(instance.durations)),
-            arcs=tuple(_shorter(arc, length, instance.heaviest_load) for arc in instance.arcs))
+        load = instance.heaviest_load
+
+        def left(lag: int) -> int:
+            """Of a transfer: ``ceil(lag / T)`` periods of barriers may pass in it, and T is at least the load."""
+            return max(0, lag - length * -(-lag // load))
+
+        inner = without_barriers(instance, timeless, left)
         idle = all(not instance.take[d].get(i) and not instance.change[d].get(i)
                    for d in range(len(instance.capacity)) if instance.limited(d) for i in timeless)
         ordered = not any(arc.distance and arc.source in timeless and arc.target in timeless for arc in instance.arcs)
@@ -73,7 +77,7 @@ class Contraction:
         origin = found.starts[self.barriers[0]]
         starts = [start - origin for start in found.starts]
         firsts = [(starts[i], self.whole.durations[i]) for i in self.barriers]
-        # Of a span, whole periods * T + start runs before time t for each start before t.
+        # Of a barrier, whole periods * T + start runs before time t for each start before t.
         contracted = [t - sum(length * -((first - t) // found.period) for first, length in firsts) for t in starts]
         return retime(self.inner, found.period - self.length, contracted, found.micro_batches_per_period)
 
@@ -85,17 +89,17 @@ class Contraction:
             """Ticks of barriers before block i; of barriers at one moment, the one of the least rank runs first."""
             ticks = Fraction(0)
             for other, first in rank.items():
-                turns, rest = divmod(found.starts[i] - found.starts[other], period)
+                periods, rest = divmod(found.starts[i] - found.starts[other], period)
                 before = rest > 0 or first < rank.get(i, len(rank))
-                ticks += self.whole.durations[other] * (turns + before)
+                ticks += self.whole.durations[other] * (periods + before)
             return ticks
 
         starts = [found.starts[i] + passed(i) for i in self.whole.blocks]
         return retime(self.whole, period + self.length, starts, found.micro_batches_per_period)
 
     def _ranks(self, found: Periodic) -> dict[int, int]:
-        """The barriers in an order that those at one moment can run in: each after those it waits for there, which may be
-        of an earlier micro-batch; else as in ``barriers``."""
+        """The barriers in an order that those at one moment can run in: each after those it waits for there, which may
+        be of an earlier micro-batch; else as in ``barriers``."""
         waits: nx.DiGraph[int] = nx.DiGraph()
         waits.add_nodes_from(self.barriers)
         waits.add_edges_from((arc.source, arc.target) for arc in self.inner.arcs
@@ -104,8 +108,3 @@ class Contraction:
         place = {i: number for number, i in enumerate(self.barriers)}
         ordered = nx.lexicographical_topological_sort(waits, key=place.__getitem__)
         return {i: number for number, i in enumerate(ordered)}
-
-
-def _shorter(arc: Arc, length: int, least_period: int) -> Arc:
-    """The arc with the least that is left of its transfer time: ``ceil(lag / T)`` periods of barriers may pass in it."""
-    return replace(arc, lag=max(0, arc.lag - length * -(-arc.lag // least_period)), link=None)

@@ -2,7 +2,7 @@
 
 Under tight memory the best steady state may advance two or three micro-batches per period, which halves or thirds what
 rounding to whole micro-batches costs. Copy c of a block runs micro-batches c, q + c, 2 q + c, ...; a dependency of
-distance h from micro-batch m - h links copy (c - h) mod q to copy c, (h - c) / q rounded up to whole turns earlier.
+distance h from micro-batch m - h links copy (c - h) mod q to copy c, (h - c) / q rounded up to whole periods earlier.
 A block's copies run in turn, as its micro-batches do.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["in_copies", "repeat_copies"]
 
 
 def in_copies(instance: TickProblem, copies: int) -> TickProblem:
-    """``instance`` with ``copies`` micro-batches per turn; block i's copy c has the number c * blocks + i."""
+    """``instance`` with ``copies`` micro-batches per period; block i's copy c has the number c * blocks + i."""
     n = len(instance.durations)
 
     def row(amounts: dict[int, int]) -> dict[int, int]:

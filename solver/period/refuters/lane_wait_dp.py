@@ -53,7 +53,7 @@ class LanePatterns:
         most = 2 * (self.limit + 1) + heaviest * cells
         self._dtype: type[np.signedinteger[Any]] = np.int16 if most < np.iinfo(np.int16).max else np.int32
         self._after = (np.arange(cells) - np.arange(cells)[:, None]) % cells  # of second to first
-        self._turned = self._turn()
+        self._told_anew = self._from_lane_1()
         self._reference = self._references()
 
     def _references(self) -> npt.NDArray[np.int64]:
@@ -91,12 +91,12 @@ class LanePatterns:
         weights = self.lanes.weights[row - 1]
         for lane in range(1, self.count):
             costs = _waited(costs, lane - 1, weights[lane], self.lanes.along[lane])
-        turned = costs.ravel()[self._turned].reshape(self.shape)  # lane 0 after lane 1
-        turned = _waited(turned, 0, weights[0], self.lanes.along[0])
-        steps: Costs = turned.ravel()[self._turned].reshape(self.shape)
+        told_anew = costs.ravel()[self._told_anew].reshape(self.shape)  # lane 0 after lane 1
+        told_anew = _waited(told_anew, 0, weights[0], self.lanes.along[0])
+        steps: Costs = told_anew.ravel()[self._told_anew].reshape(self.shape)
         return steps
 
-    def _turn(self) -> npt.NDArray[np.intp]:
+    def _from_lane_1(self) -> npt.NDArray[np.intp]:
         """Where in a flat array a pattern lies if it is told from lane 1 instead of lane 0, or the other way round."""
         first, *rest = np.indices(self.shape, dtype=np.int32)
         told = ((-first) % self.cells, *((other - first) % self.cells for other in rest))
@@ -125,12 +125,12 @@ class LanePatterns:
     def _allowed(self, row: int) -> npt.NDArray[np.bool_]:
         """Patterns of ``row`` in which no two blocks need overlap."""
         durations = [self.lanes.instance.durations[i] * self.cells for i in self.lanes.rows[row]]
-        turn = self.period * self.cells
+        full = self.period * self.cells
         allowed = np.ones((1,) * len(self.shape), dtype=np.bool_)
         for i, j in combinations(range(self.count), 2):
             low = self._least(row, i, j)
             high = low + 2 * self.period  # neither is reached
-            apart = (low < turn - durations[j]) & (high > durations[i]) | (high > turn + durations[i])
+            apart = (low < full - durations[j]) & (high > durations[i]) | (high > full + durations[i])
             allowed = allowed & self._spread(apart, i, j)
         return allowed
 
@@ -162,18 +162,18 @@ class LanePatterns:
     def _until(self, row: int, taker: int, lane: int, ended: int, *, latest: bool) -> npt.NDArray[np.int64]:
         """How long after the start of ``taker`` something next happens ``ended`` ticks after that of ``lane``, at least
         (or at ``latest``), times cells: more than 0, up to the period."""
-        turn = self.period * self.cells
+        full = self.period * self.cells
         if lane == taker:
-            return np.array(turn - -ended * self.cells % turn)
-        low = (self._least(row, taker, lane) + ended * self.cells) % turn
+            return np.array(full - -ended * self.cells % full)
+        low = (self._least(row, taker, lane) + ended * self.cells) % full
         high = low + 2 * self.period
-        until = np.where(high > turn, turn, high) if latest else np.where(high > turn, 0, low)
+        until = np.where(high > full, full, high) if latest else np.where(high > full, 0, low)
         return self._spread(until, taker, lane)
 
     def _wait(self, row: int, static: Static) -> npt.NDArray[np.int64]:
-        turn = self.period * self.cells
-        low = (self._least(row, static.source, static.target) - static.length * self.cells) % turn
-        return np.where(low + 2 * self.period > turn, 0, low // self.period)
+        full = self.period * self.cells
+        low = (self._least(row, static.source, static.target) - static.length * self.cells) % full
+        return np.where(low + 2 * self.period > full, 0, low // self.period)
 
 
 def _waited(costs: Costs, axis: int, weight: int, later: bool) -> Costs:

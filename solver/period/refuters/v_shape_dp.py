@@ -36,11 +36,11 @@ from numpy.lib.stride_tricks import sliding_window_view
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.structure.v_shape import V
 
-__all__ = ["VPatterns", "Turns"]
+__all__ = ["VPatterns", "ExtraPeriods"]
 
 #: By cells from t1 to t2, from t0 to t1 and from t2 to t3, the latter two modulo the period: how many whole periods lie
 #: between t0 and t1 and between t2 and t3 in addition, at least; or at most.
-Turns = npt.NDArray[np.unsignedinteger[Any]]
+ExtraPeriods = npt.NDArray[np.unsignedinteger[Any]]
 
 #: Memory units by pattern.
 Memory = npt.NDArray[np.signedinteger[Any]]
@@ -59,7 +59,7 @@ class VPatterns:
         self.states = self.most_states = 0
         most = max(capacity // level.kept for capacity, level in zip(shape.capacities, shape.levels, strict=True))
         self._dtype: type[np.unsignedinteger[Any]] = np.uint8 if most < np.iinfo(np.uint8).max - 1 else np.uint16
-        self._none = self._dtype(np.iinfo(self._dtype).max - 1)  # one turn more must not overflow
+        self._none = self._dtype(np.iinfo(self._dtype).max - 1)  # one period more must not overflow
         cell = np.arange(3 * cells)
         #: What the difference of starts is at least, and at most, by that of their cells.
         self._low = (cell - 1) * period // cells + 1
@@ -68,63 +68,63 @@ class VPatterns:
     def refuted(self, budget: Budget) -> bool:
         """Whether no steady state has this period; False if ``budget`` is spent before that is known."""
         rows = 0
-        for _ in self.turns():
+        for _ in self.least_extra():
             rows += 1
             if budget.spent:
                 return False
         return rows < len(self.shape.rows)
 
-    def turns(self) -> Iterator[Turns]:
-        """The least turns on each device, from the innermost outwards; ends early where no state is left."""
-        turns: Turns | None = None
+    def least_extra(self) -> Iterator[ExtraPeriods]:
+        """The fewest extra periods on each device, from the innermost outwards; ends early where no state is left."""
+        extra: ExtraPeriods | None = None
         for row in reversed(range(len(self.shape.rows))):
-            turns = self._first(row) if turns is None else self._waited(turns)
-            self.states, self.most_states = self.states + turns.size, max(self.most_states, turns.size)
-            turns = self._held(row, turns)
-            if not len(turns):
+            extra = self._first(row) if extra is None else self._waited(extra)
+            self.states, self.most_states = self.states + extra.size, max(self.most_states, extra.size)
+            extra = self._held(row, extra)
+            if not len(extra):
                 return
-            yield turns
+            yield extra
 
-    def _first(self, row: int) -> Turns:
-        """No turn, from t1 to t2 up to what the memory has room for."""
+    def _first(self, row: int) -> ExtraPeriods:
+        """No extra period, from t1 to t2 up to what the memory has room for."""
         level = self.shape.levels[row]
         periods = int(self._spare(row, self.cells).max()) // (level.kept + level.inner) + 1
         return np.zeros((max(0, periods) * self.cells, self.cells, self.cells), dtype=self._dtype)
 
-    def _waited(self, turns: Turns) -> Turns:
-        """The least turns once every lane has waited as long as it likes."""
-        for y in range(len(turns) - 2, -1, -1):  # lanes 1 and 2 take cells from t2 - t1, and give them to either side
-            here, longer = turns[y], turns[y + 1]
+    def _waited(self, extra: ExtraPeriods) -> ExtraPeriods:
+        """The fewest extra periods once every lane has waited by any length."""
+        for y in range(len(extra) - 2, -1, -1):  # lanes 1 and 2 take cells from t2 - t1, and give them to either side
+            here, longer = extra[y], extra[y + 1]
             np.minimum(here[1:], longer[:-1], out=here[1:])
             np.minimum(here[0], longer[-1] + 1, out=here[0])
             np.minimum(here[:, 1:], longer[:, :-1], out=here[:, 1:])
             np.minimum(here[:, 0], longer[:, -1] + 1, out=here[:, 0])
         for cell in range(1, self.cells):
-            np.minimum(turns[:, cell], turns[:, cell - 1], out=turns[:, cell])
-        np.minimum(turns, turns[:, -1:] + 1, out=turns)
-        np.minimum.accumulate(turns, axis=2, out=turns)
-        return np.minimum(turns, turns[:, :, -1:] + 1, out=turns)
+            np.minimum(extra[:, cell], extra[:, cell - 1], out=extra[:, cell])
+        np.minimum(extra, extra[:, -1:] + 1, out=extra)
+        np.minimum.accumulate(extra, axis=2, out=extra)
+        return np.minimum(extra, extra[:, :, -1:] + 1, out=extra)
 
-    def _held(self, row: int, turns: Turns) -> Turns:
-        """``turns`` without the states that the device has no room for."""
+    def _held(self, row: int, extra: ExtraPeriods) -> ExtraPeriods:
+        """``extra`` without the states that the device has no room for."""
         level, count = self.shape.levels[row], self.cells
-        spare, rise = self._spare(row, min(count, len(turns))), level.kept + level.inner
+        spare, rise = self._spare(row, min(count, len(extra))), level.kept + level.inner
         np.maximum(spare, -1, out=spare)
-        fewer = (spare // spare.dtype.type(level.kept) + 1).astype(self._dtype)  # turns must be fewer at least
-        for turn in range(-(-len(turns) // count)):
-            part = turns[turn * count:(turn + 1) * count]
+        fewer = (spare // spare.dtype.type(level.kept) + 1).astype(self._dtype)  # extra periods must be fewer
+        for whole in range(-(-len(extra) // count)):
+            part = extra[whole * count:(whole + 1) * count]
             if rise % level.kept:
-                left = np.maximum(spare[:len(part)].astype(np.int64) - turn * rise, -1)
+                left = np.maximum(spare[:len(part)].astype(np.int64) - whole * rise, -1)
                 here = (left // level.kept + 1).astype(self._dtype)
             else:
-                less = self._dtype(turn * (rise // level.kept))
+                less = self._dtype(whole * (rise // level.kept))
                 here = np.maximum(fewer[:len(part)], less) - less
             np.maximum(part, (part >= here) * self._none, out=part)
-        left_over = np.flatnonzero((turns < self._none).any(axis=(1, 2)))
-        return turns[:left_over[-1] + 1] if len(left_over) else turns[:0]
+        left_over = np.flatnonzero((extra < self._none).any(axis=(1, 2)))
+        return extra[:left_over[-1] + 1] if len(left_over) else extra[:0]
 
     def _spare(self, row: int, height: int) -> Memory:
-        """What memory is free if no turns are added; less than 0 where blocks overlap."""
+        """What memory is free without extra periods; less than 0 where blocks overlap."""
         capacity = self.shape.capacities[row]
         levels = [self._level(row, lane, workspace) for lane, workspace in self.shape.levels[row].takers]
         most = capacity + max(sum(abs(table).max() for table in tables.values()) for tables in levels)
@@ -136,7 +136,7 @@ class VPatterns:
         return spare
 
     def _level(self, row: int, taker: int, workspace: int) -> dict[tuple[int, int], npt.NDArray[np.int64]]:
-        """The level once lane ``taker`` has started, as a sum over pairs of lanes, if no turns are added."""
+        """The level once lane ``taker`` has started, as a sum over pairs of lanes, without extra periods."""
         times = self.shape.times[row]
         tables = {pair: np.zeros(3 * self.cells, dtype=np.int64) for pair in _PAIRS}
         tables[0, 1] += workspace
@@ -154,8 +154,8 @@ class VPatterns:
     def _allowed(self, row: int, height: int) -> npt.NDArray[np.bool_]:
         """Patterns in which the blocks of ``row`` need not overlap."""
         durations = [self.shape.instance.durations[i] for i in self.shape.rows[row]]
-        times, total, turn = self.shape.times[row], sum(durations), self.period
-        lows = {(i, j): (self._low + times[j] - times[i]) % turn for i, j in _PAIRS}
+        times, total, period = self.shape.times[row], sum(durations), self.period
+        lows = {(i, j): (self._low + times[j] - times[i]) % period for i, j in _PAIRS}
         width = self._high - self._low
         allowed = np.zeros((1, 1, 1), dtype=np.bool_)
         for rest in permutations(range(1, 4)):
@@ -165,8 +165,8 @@ class VPatterns:
             for (i, j), low in lows.items():
                 # From the start of i to that of j at least, and at most: the other way round it is the rest.
                 between = begins[j] - begins[i] + (0 if order.index(i) < order.index(j) else total)
-                high, most = low + width, turn - (total - between)
-                fits[i, j] = (low <= most) & (high >= between) | (high >= turn + between)
+                high, most = low + width, period - (total - between)
+                fits[i, j] = (low <= most) & (high >= between) | (high >= period + between)
             allowed = allowed | self._spread(fits, np.logical_and, height)
         return allowed
 
