@@ -66,7 +66,7 @@ class Experiment:
 
 EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("ablation", "period.ablation", (*_SEARCH, "experiments/period/scale.py"), 20,
-               ("--only", "K8", "--effort", "0.05")),
+               ("--only", "K8", "--effort", "0.05"), quiet=True),
     Experiment("adama", "runtime.adama", (*_PLANS, *_EXECUTOR), 25,
                ("--steps", "2", "--seeds", "1", "--effort", "0.02", "--caps"), slow=True),
     Experiment("bounds", "step.bounds", (*_SEARCH, "experiments/lib/generated.py"), 5,
