@@ -7,13 +7,13 @@ All these areas lie under the device's capacity, side by side.
 from __future__ import annotations
 
 from weft.solver.bounds.heads import Times
-from weft.solver.relations.min_dist import Lags, least_lifetimes, longest_paths
+from weft.solver.relations.min_dist import Distances, least_lifetimes, longest_paths
 from weft.solver.ticks import TickProblem
 
 __all__ = ["area_of_one", "chains_of_one", "memory_bound"]
 
 
-def chains_of_one(instance: TickProblem) -> Lags:
+def chains_of_one(instance: TickProblem) -> Distances:
     """Longest chains within one micro-batch: a period so long that nothing reaches into the next one."""
     horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
     lags = longest_paths(instance, horizon)
@@ -22,7 +22,7 @@ def chains_of_one(instance: TickProblem) -> Lags:
     return lags
 
 
-def area_of_one(instance: TickProblem, device: int, lags: Lags) -> int | None:
+def area_of_one(instance: TickProblem, device: int, lags: Distances) -> int | None:
     """Units x ticks that one micro-batch takes up on ``device`` at least; None where memory bounds nothing."""
     if not instance.capacity[device] or not instance.limited(device):
         return None

@@ -30,7 +30,7 @@ from itertools import combinations
 from ortools.sat.python import cp_model
 
 from weft.solver.control.clock import checked
-from weft.solver.relations.min_dist import Lags, longest_paths
+from weft.solver.relations.min_dist import Distances, longest_paths
 from weft.solver.ticks import TickProblem
 
 __all__ = ["FreePeriodModel", "heads_and_tails", "lags_within"]
@@ -39,15 +39,15 @@ __all__ = ["FreePeriodModel", "heads_and_tails", "lags_within"]
 _FEW_BLOCKS = 12
 
 
-def lags_within(instance: TickProblem, limit: Fraction | int) -> Lags | None:
-    """Lags that dependencies alone imply at every period of at most ``limit``; ``None`` where they allow none.
+def lags_within(instance: TickProblem, limit: Fraction | int) -> Distances | None:
+    """Distances that dependencies alone imply at every period of at most ``limit``; ``None`` where they allow none.
 
     What waits for the micro-batch before waits longer, not shorter, in a shorter period.
     """
     return longest_paths(instance, math.ceil(limit))
 
 
-def heads_and_tails(instance: TickProblem, lags: Lags) -> tuple[list[int], list[int]]:
+def heads_and_tails(instance: TickProblem, lags: Distances) -> tuple[list[int], list[int]]:
     """Per block, ticks that the micro-batch takes at least before it starts, and from its start to its end."""
     heads = [max(0, *(int(lag) for lag in lags[:, i])) for i in instance.blocks]
     tails = [max(int(lags[i, j]) + instance.durations[j] for j in instance.blocks) for i in instance.blocks]

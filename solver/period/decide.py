@@ -9,8 +9,8 @@ from weft.solver.cpsat.solve import Attempt, Outcome, race
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime
-from weft.solver.period.technique import Allowance, Distances
-from weft.solver.relations.min_dist import Lags, closure
+from weft.solver.period.technique import Allowance, DistancesAt
+from weft.solver.relations.min_dist import Distances, least_distances
 from weft.solver.ticks import TickProblem
 
 __all__ = ["OPEN", "REFUTED", "Verdict", "decide", "refuted_in_parts", "size"]
@@ -29,7 +29,7 @@ REFUTED, OPEN = Verdict(), Verdict()
 
 
 def decide(instance: TickProblem, period: int, allowed: Allowance, known: Periodic | None = None, *,
-           parts: bool = True, distances: Distances = closure) -> Periodic | Verdict:
+           parts: bool = True, distances: DistancesAt = least_distances) -> Periodic | Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither.
 
     ``known`` is a hint. Without ``parts`` all devices are modelled at once, as is best where halves of them have left
@@ -69,13 +69,13 @@ def _race(model: ModuloModel, allowed: Allowance) -> Outcome:
 
 
 def refuted_in_parts(instance: TickProblem, period: int, share: float, allowed: Allowance,
-                     distances: Distances = closure) -> bool:
+                     distances: DistancesAt = least_distances) -> bool:
     """Whether ``period`` is refuted by ``distances``, or by parts of the devices, a ``share`` of them, on their own."""
     lags = distances(instance, period)
     return lags is None or _impossible_in_part(instance, period, lags, share, allowed)
 
 
-def _impossible_in_part(instance: TickProblem, period: int, lags: Lags, share: float, allowed: Allowance) -> bool:
+def _impossible_in_part(instance: TickProblem, period: int, lags: Distances, share: float, allowed: Allowance) -> bool:
     """Whether the blocks of a share of the devices, at the lags that hold for all, are refuted on their own.
 
     A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.

@@ -25,19 +25,20 @@ from ortools.sat.python import cp_model
 from weft.solver.control.clock import checked
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, ring_of
-from weft.solver.relations.min_dist import UNRELATED, Lags, lag_range, least_lifetimes
+from weft.solver.relations.min_dist import UNRELATED, Distances, lag_range, least_lifetimes
 from weft.solver.ticks import TickProblem
 
 __all__ = ["ModuloModel"]
 
 class ModuloModel:
-    """The blocks of ``instance`` at ``period`` ticks, with the ``lags`` that its closure implies.
+    """The blocks of ``instance`` at ``period`` ticks, with its least distances ``lags``.
 
     With ``devices``, only of the blocks that run on those: what the others and the links from them need is left out but
     for the lags.
     """
 
-    def __init__(self, instance: TickProblem, period: int, lags: Lags, devices: Sequence[int] | None = None) -> None:
+    def __init__(self, instance: TickProblem, period: int, lags: Distances,
+                 devices: Sequence[int] | None = None) -> None:
         self.instance = instance
         self.period = period
         self.lags = lags
@@ -94,7 +95,7 @@ class ModuloModel:
                 lag = self.instance.durations[arc.source] + arc.lag - arc.distance * self.period
                 self.model.add(self.start[arc.target] >= self.start[arc.source] + lag)
         redundant = self._order if len(self.blocks) == len(self.instance.durations) else self._nearest()
-        for i, j in checked(redundant, 16):  # from the closure
+        for i, j in checked(redundant, 16):  # from the least distances
             for a, b in ((i, j), (j, i)):
                 self.model.add(self.start[b] >= self.start[a] + int(self.lags[a, b]))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 from weft.solver.relations.fixed_order import Op
-from weft.solver.relations.min_dist import UNRELATED, Lags
+from weft.solver.relations.min_dist import UNRELATED, Distances
 from weft.solver.ticks import TickProblem
 
 __all__ = ["Periodic", "Rings", "coarser", "critical_blocks", "in_order", "lags_between", "repeat", "retime", "ring_of",
@@ -149,7 +149,7 @@ def critical_blocks(found: Periodic) -> list[int]:
     return [edge.source for edge in cycle or () if edge.source < len(found.instance.durations)]
 
 
-def lags_between(instance: TickProblem, rings: Rings, period: int, blocks: Sequence[int]) -> Lags | None:
+def lags_between(instance: TickProblem, rings: Rings, period: int, blocks: Sequence[int]) -> Distances | None:
     """The least ticks from the start of one of ``blocks`` to that of another, by the dependencies and ``rings``.
 
     A matrix over all blocks, :data:`UNRELATED` where one of the two is not among ``blocks``. Devices whose ring is

@@ -27,7 +27,7 @@ from weft.solver.period.refuters import REFUTERS
 from weft.solver.period.refuters.least_distances import LeastDistances
 from weft.solver.period.strategy import Strategy
 from weft.solver.period.technique import Allowance, Improver, Refuter, Task
-from weft.solver.relations.min_dist import closure, closure_bound, dependencies_only, takes_before_giving
+from weft.solver.relations.min_dist import dependencies_only, least_distances, least_open_period, takes_before_giving
 from weft.solver.ticks import TickProblem
 
 __all__ = ["OPTIONAL", "find_period"]
@@ -61,7 +61,7 @@ def find_period(
     time = Allowance(budget, budget.deterministic_used + deterministic, each)
     task = Task(near=instance.heaviest_load, seed=budget.seed, published=published,
                 parts="device-subsets" not in without,
-                distances=closure if LeastDistances.name not in without else dependencies_only)
+                distances=least_distances if LeastDistances.name not in without else dependencies_only)
 
     # 1. What a published schedule repeats, on the problem as it stands.
     bracket = Bracket(instance, Fraction(instance.heaviest_load), start, on_change)
@@ -103,7 +103,7 @@ def _reduced(bracket: Bracket, without: Collection[str]) -> tuple[Bracket, Calla
         return replace(bracket), lambda inner: inner
     best = contraction.contract(bracket.best)
     if not contraction.exact:
-        refuted = contraction.length + closure_bound(contraction.inner, ceil(best.period)) - 1
+        refuted = contraction.length + least_open_period(contraction.inner, ceil(best.period)) - 1
         bracket.refute(refuted, Contraction.name)
         return replace(bracket), lambda inner: inner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.solver.cpsat.solve import Budget, run
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import Periodic, coarser, retime
-from weft.solver.relations.min_dist import closure
+from weft.solver.relations.min_dist import least_distances
 
 __all__ = ["shorten_latency"]
 
@@ -19,7 +19,7 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
     denominator = found.period.denominator
     instance = found.instance.refined(denominator)
     period = int(found.period * denominator)
-    lags = closure(instance, period)
+    lags = least_distances(instance, period)
     if lags is None:
         raise AssertionError("least distances refute a period that was achieved")
     model = ModuloModel(instance, period, lags)

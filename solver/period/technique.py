@@ -12,13 +12,13 @@ from typing import ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
 from weft.solver.cpsat.solve import Budget
 from weft.solver.period.bracket import Bracket
-from weft.solver.relations.min_dist import Lags, closure
+from weft.solver.relations.min_dist import Distances, least_distances
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Allowance", "Distances", "Improver", "Refuter", "Steps", "Task", "Technique"]
+__all__ = ["Allowance", "DistancesAt", "Improver", "Refuter", "Steps", "Task", "Technique"]
 
 #: The least distances between all blocks at a period in ticks; None if they refute it.
-Distances: TypeAlias = Callable[[TickProblem, int], Lags | None]
+DistancesAt: TypeAlias = Callable[[TickProblem, int], Distances | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Task:
     published: str | None = None
     strays: bool = False
     parts: bool = True
-    distances: Distances = closure
+    distances: DistancesAt = least_distances
 
 
 class Steps(Protocol):

@@ -1,8 +1,8 @@
-"""Modular closure: what a period implies before any search, and periods refuted by it.
+"""Least distances: what a period implies before any search, and periods refuted by it.
 
-For a period T the closure is a matrix D with t_j - t_i >= D[i, j] for the absolute starts t of any periodic schedule of
-that period, one micro-batch per period. It starts from the dependencies (D[i, j] = d_i + lag - distance * T) and is
-closed under three arguments until nothing changes:
+For a period T they are a matrix D (Rau's MinDist) with t_j - t_i >= D[i, j] for the absolute starts t of any periodic
+schedule of that period, one micro-batch per period. It starts from the dependencies (D[i, j] = d_i + lag - distance *
+T) and is closed under three arguments until nothing changes:
 
 * *Paths*: t_j - t_i >= D[i, k] + D[k, j].
 * *Circular no-overlap*: two blocks i, j of one device never overlap in any period, so (t_j - t_i) mod T lies in
@@ -30,10 +30,10 @@ import numpy.typing as npt
 from weft.solver.control.clock import checked, checkpoint
 from weft.solver.ticks import TickProblem
 
-__all__ = ["UNRELATED", "Lags", "Lifetimes", "close_paths", "closure", "closure_bound", "dependencies_only",
-           "lag_range", "least_lifetimes", "longest_paths", "takes_before_giving"]
+__all__ = ["UNRELATED", "Distances", "Lifetimes", "close_paths", "dependencies_only", "lag_range", "least_distances",
+           "least_lifetimes", "least_open_period", "longest_paths", "takes_before_giving"]
 
-Lags = npt.NDArray[np.int64]
+Distances = npt.NDArray[np.int64]
 
 #: Entry of a pair about which nothing is known.
 UNRELATED = -(2**60)
@@ -41,7 +41,7 @@ UNRELATED = -(2**60)
 _MOST_ROUNDS = 50
 
 
-def closure(instance: TickProblem, period: int) -> Lags | None:
+def least_distances(instance: TickProblem, period: int) -> Distances | None:
     """The closed lag matrix (blocks x blocks, ticks) for ``period``, or None if ``period`` is refuted.
 
     Stopping early keeps the matrix valid, only weaker: rounds are limited.
@@ -60,22 +60,22 @@ def closure(instance: TickProblem, period: int) -> Lags | None:
     return lags
 
 
-def dependencies_only(instance: TickProblem, period: int) -> Lags | None:
-    """Least distances by the load, the dependencies and the range of lags alone: what :func:`closure` starts from."""
+def dependencies_only(instance: TickProblem, period: int) -> Distances | None:
+    """Least distances by load, dependencies and the range of shifts alone: :func:`least_distances` starts from them."""
     if period < instance.heaviest_load:
         return None
     return longest_paths(instance, period, -(lag_range(instance, period) + 1) * period)
 
 
-def closure_bound(instance: TickProblem, upper: int) -> int:
-    """The least period in [heaviest load, ``upper``] that bisection on the closure does not refute.
+def least_open_period(instance: TickProblem, upper: int) -> int:
+    """The least period in [heaviest load, ``upper``] that bisection on least distances does not refute.
 
     It is a lower bound on the period of every one-micro-batch periodic schedule if ``upper`` is feasible.
     """
     low, high = instance.heaviest_load, upper  # low - 1 is refuted, high is not
     while low < high:
         middle = isqrt(low * high)
-        if closure(instance, middle) is None:
+        if least_distances(instance, middle) is None:
             low = middle + 1
         else:
             high = middle
@@ -105,8 +105,8 @@ def takes_before_giving(instance: TickProblem) -> bool:
                is not None for device in instance.distinct_devices if instance.limited(device))
 
 
-def longest_paths(instance: TickProblem, period: int, unrelated: int = UNRELATED) -> Lags | None:
-    """Lags implied by the dependencies alone for ``period``; None if they contradict it (a positive cycle)."""
+def longest_paths(instance: TickProblem, period: int, unrelated: int = UNRELATED) -> Distances | None:
+    """Distances implied by the dependencies alone for ``period``; None if they contradict it (a positive cycle)."""
     n = len(instance.durations)
     within: list[list[tuple[int, int]]] = [[] for _ in range(n)]  # per target, of one micro-batch: source and lag
     across = []
@@ -130,7 +130,7 @@ def longest_paths(instance: TickProblem, period: int, unrelated: int = UNRELATED
     return None if np.any(np.diagonal(lags) > 0) else lags
 
 
-def close_paths(lags: Lags, blocks: Sequence[int]) -> bool:
+def close_paths(lags: Distances, blocks: Sequence[int]) -> bool:
     """Raise the lags between ``blocks`` to the longest paths over ``blocks``; False if some path leads around."""
     among = np.ix_(blocks, blocks)
     closed = lags[among]
@@ -140,7 +140,7 @@ def close_paths(lags: Lags, blocks: Sequence[int]) -> bool:
     return not np.any(np.diagonal(closed) > 0)
 
 
-def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:
+def _raise(lags: Distances, i: int, j: int, lag: int) -> bool:
     """Learn t_j - t_i >= lag and close over paths through it; False on a positive cycle."""
     if lag <= lags[i, j]:
         return True
@@ -154,7 +154,7 @@ def _raise(lags: Lags, i: int, j: int, lag: int) -> bool:
     return True
 
 
-def _round_to_no_overlap(instance: TickProblem, period: int, pairs: list[tuple[int, int]], lags: Lags) -> bool:
+def _round_to_no_overlap(instance: TickProblem, period: int, pairs: list[tuple[int, int]], lags: Distances) -> bool:
     durations = instance.durations
     # Long lags contain short ones: a round sees most of it.
     for i, j in checked(sorted(pairs, key=lambda pair: lags[pair]), 64):
@@ -172,7 +172,7 @@ def _round_to_no_overlap(instance: TickProblem, period: int, pairs: list[tuple[i
     return True
 
 
-def _limit_lifetimes(instance: TickProblem, period: int, lags: Lags) -> bool:
+def _limit_lifetimes(instance: TickProblem, period: int, lags: Distances) -> bool:
     for device in instance.distinct_devices:
         capacity = instance.capacity[device]
         if capacity is None or not instance.limited(device):
@@ -199,7 +199,7 @@ class Lifetimes:
     held: list[tuple[int, int, int, int]]
 
 
-def least_lifetimes(instance: TickProblem, device: int, lags: Lags) -> Lifetimes | None:
+def least_lifetimes(instance: TickProblem, device: int, lags: Distances) -> Lifetimes | None:
     """What each taker takes, split among givers, with least lifetimes; None if some lifetime has no known least.
 
     Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
@@ -213,7 +213,7 @@ def least_lifetimes(instance: TickProblem, device: int, lags: Lags) -> Lifetimes
     return Lifetimes(sum((take[i] - max(change[i], 0)) * instance.durations[i] for i in take), held)
 
 
-def _lives(instance: TickProblem, device: int, lags: Lags) -> list[tuple[int, int, int]]:
+def _lives(instance: TickProblem, device: int, lags: Distances) -> list[tuple[int, int, int]]:
     """``(lag, taker, giver)`` of every pair on the device."""
     change = instance.change[device]
     return [(int(lags[taker, giver]), taker, giver)

@@ -39,7 +39,7 @@ from weft.solver.placement.stage_windows import windows_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
-from weft.solver.relations.min_dist import closure, closure_bound
+from weft.solver.relations.min_dist import least_distances, least_open_period
 from weft.solver.step.edges import complete
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
@@ -78,7 +78,7 @@ def refuted_by_lanes(instance: TickProblem, period: int) -> bool:
 
 
 def refuted_alone(instance: TickProblem, period: int, devices: Sequence[int]) -> bool:
-    lags = closure(instance, period)
+    lags = least_distances(instance, period)
     assert lags is not None
     model = ModuloModel(instance, period, lags, devices).model
     return run(model, Budget(), deterministic=ENOUGH, presolve=True, relaxation=False).infeasible
@@ -92,7 +92,7 @@ def makespan(problem: Problem, micro_batches: int, orders: Orders) -> float:
     (CHAIN, 5, 5), (SMALL_V, 9, 10), (pipeline(v(3), memory=3), 9, 10), (pipeline(v(5), memory=3), 13, 16),
     (pipeline(v(5), memory=4), 9, 12), (pipeline(loop(4), memory=2), 19, 20)])
 def test_least_distances_and_optima(problem: Problem, least: int, optimum: int) -> None:
-    assert closure_bound(TickProblem.of(problem), 100) == least
+    assert least_open_period(TickProblem.of(problem), 100) == least
     found = periods(problem)
     assert found.proven and found.best.period == optimum
 
@@ -132,8 +132,8 @@ def test_barriers() -> None:
         Block("B0", BlockKind.BACKWARD, (0,), 2, (-1,), (), (Dependency("B1"),))))
     contraction = Contraction.of(TickProblem.of(problem))
     assert contraction is not None and contraction.exact
-    assert (contraction.length, closure_bound(contraction.inner, 100), closure_bound(TickProblem.of(problem), 100)) \
-        == (3, 4, 6)
+    assert contraction.length == 3
+    assert (least_open_period(contraction.inner, 100), least_open_period(TickProblem.of(problem), 100)) == (4, 6)
     assert periods(problem).best.period == 7
 
 
@@ -149,7 +149,7 @@ def test_several_micro_batches_a_period(micro_batches: int, rate: Fraction) -> N
 def test_fractions() -> None:
     problem = lasting(pipeline(chain(2), memory=2, lag=2), (1, 1, 2, 3))
     instance = TickProblem.of(problem)
-    assert closure(instance, 5) is None and periods(problem).best.period == Fraction(11, 2)
+    assert least_distances(instance, 5) is None and periods(problem).best.period == Fraction(11, 2)
     assert sum(instance.durations) + sum(arc.lag for arc in instance.arcs) == 11
     assert decide(instance.refined(4), 21, Allowance(Budget(), ENOUGH, ENOUGH)) is REFUTED
 

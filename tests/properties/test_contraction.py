@@ -15,7 +15,7 @@ from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.relations.min_dist import closure_bound, takes_before_giving
+from weft.solver.relations.min_dist import least_open_period, takes_before_giving
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 
@@ -51,7 +51,7 @@ def test_the_contracted_bound_never_exceeds_the_optimum(problem: Problem) -> Non
     least = least_whole_period(problem, math.ceil(start.period * instance.tick))
     assert least is not None
     # The closure refutes whole ticks; tiny problems have a tick of one unit or a whole number of them.
-    inner = closure_bound(contraction.inner, math.ceil(contraction.contract(start).period)) - 1
+    inner = least_open_period(contraction.inner, math.ceil(contraction.contract(start).period)) - 1
     assert (inner + contraction.length) * instance.tick < least
 
 

@@ -18,7 +18,7 @@ from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
-from weft.solver.relations.min_dist import closure_bound, takes_before_giving
+from weft.solver.relations.min_dist import least_open_period, takes_before_giving
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, solve
 from weft.solver.step.stretch import unroll
@@ -50,7 +50,7 @@ def test_the_period_of_a_tiny_problem_is_the_shortest(case: Case, workers: int) 
     assert search.proven
     assert math.ceil(search.best.period * instance.tick) == best
     assert search.refuted <= search.best.period
-    assert closure_bound(instance, math.ceil(start.period)) <= math.ceil(search.best.period)
+    assert least_open_period(instance, math.ceil(start.period)) <= math.ceil(search.best.period)
     assert steady_bound(instance) <= search.best.period
 
 

@@ -1,13 +1,14 @@
-"""Steady states of a given period, built device after device by beam search, guided by the closure.
+"""Steady states of a given period, built device after device by beam search, guided by least distances.
 
-A partial schedule has absolute starts for the blocks of some devices. The closure D of the period turns each of them
-into a window for every other block b, from t_i + D[i, b] to t_i - D[b, i]: dependencies, no-overlap and memory as far
-as the closure knows them. Pipelines are narrow, a device's blocks touch the rest through few others: all that counts of
-a partial schedule is how long the blocks to come can still wait, and at which offsets of the period they arrive. So the
-beam keeps, of every pattern of offsets, the schedules whose blocks to come can wait longest (Ow and Morton, "Filtered
-beam search in scheduling", IJPR 1988; one list for each pattern, as niches keep a population diverse).
+A partial schedule has absolute starts for the blocks of some devices. The least distances D of the period turn each of
+them into a window for every other block b, from t_i + D[i, b] to t_i - D[b, i]: dependencies, no-overlap and memory as
+far as least distances know them. Pipelines are narrow, a device's blocks touch the rest through few others: all that
+counts of a partial schedule is how long the blocks to come can still wait, and at which offsets of the period they
+arrive. So the beam keeps, of every pattern of offsets, the schedules whose blocks to come can wait longest (Ow and
+Morton, "Filtered beam search in scheduling", IJPR 1988; one list for each pattern, as niches keep a population
+diverse).
 
-Where closure and optimum lie close together this finds in seconds what whole models of a thousand blocks do not; it
+Where bound and optimum lie close together this finds in seconds what whole models of a thousand blocks do not; it
 proves nothing.
 """
 
@@ -29,7 +30,7 @@ from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.technique import Allowance, Improver, Task
-from weft.solver.relations.min_dist import Lags, closure
+from weft.solver.relations.min_dist import Distances, least_distances
 from weft.solver.ticks import TickProblem
 
 __all__ = ["AtPeriod", "Beam", "Partial", "improve_by_beam", "suits_beam"]
@@ -84,7 +85,7 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
     better_end: Sequence[int] | None = None
     while not budget.spent and budget.deterministic_used < until:
         target = min(max(low, int(low + (best.period - low) * share)), ceil(best.period) - 1)
-        lags = closure(instance, target) if target >= low else None
+        lags = least_distances(instance, target) if target >= low else None
         if lags is None:
             return
         at = AtPeriod.of(instance, target, lags)
@@ -128,14 +129,14 @@ class AtPeriod:
 
     instance: TickProblem
     ticks: int
-    lags: Lags
-    back: Lags
+    lags: Distances
+    back: Distances
     before: list[list[int]]
     after: list[list[int]]
 
     @classmethod
-    def of(cls, instance: TickProblem, ticks: int, lags: Lags) -> AtPeriod:
-        """``lags`` is the closure at ``ticks``."""
+    def of(cls, instance: TickProblem, ticks: int, lags: Distances) -> AtPeriod:
+        """``lags`` are the least distances at ``ticks``."""
         before: list[list[int]] = [[] for _ in instance.blocks]
         after: list[list[int]] = [[] for _ in instance.blocks]
         for arc in instance.arcs:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.period.params import PARAMETERS
-from weft.solver.relations.min_dist import Lags
+from weft.solver.relations.min_dist import Distances
 from weft.solver.ticks import TickProblem
 
 __all__ = ["EARLY", "FREE", "LATE", "fits", "place"]
@@ -30,12 +30,12 @@ Starts = npt.NDArray[np.int64]
 EARLY, LATE, FREE = 0, 1, 2
 
 
-def place(instance: TickProblem, period: int, lags: Lags, blocks: Sequence[int], wishes: Sequence[int],
+def place(instance: TickProblem, period: int, lags: Distances, blocks: Sequence[int], wishes: Sequence[int],
           windows: tuple[Starts, Starts], draw: np.random.Generator, *,
           stray: bool = False) -> tuple[npt.NDArray[np.intp], Starts]:
     """Starts of ``blocks``, all of one device, in ``windows``: the earliest and the latest starts (ticks).
 
-    ``lags`` is the closure at ``period``, of all blocks; ``wishes`` says for each of ``blocks`` where it aims,
+    ``lags`` are the least distances at ``period``, of all blocks; ``wishes`` says for each of ``blocks`` where it aims,
     from where some of them ``stray``. A row is a candidate; rows may be equal: each gets random
     choices of its own. Returns the rows in
     which the choices left room for all blocks, and for each the starts (rows x blocks); memory is not looked at.
@@ -72,7 +72,7 @@ def fits(instance: TickProblem, period: int, device: int, blocks: Sequence[int],
 class _Candidates:
     """``gaps[i, j, c]``: what lies at least between the starts of i and j in candidate c; last comes the origin."""
 
-    def __init__(self, lags: Lags, earliest: Starts, latest: Starts, wishes: Sequence[int], period: int,
+    def __init__(self, lags: Distances, earliest: Starts, latest: Starts, wishes: Sequence[int], period: int,
                  draw: np.random.Generator, stray: bool) -> None:
         count, blocks = earliest.shape
         self.period = period

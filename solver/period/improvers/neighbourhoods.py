@@ -3,10 +3,9 @@
 Some devices keep what they run in which order. The others, among them those where the period's critical cycle waits for
 a device, are ordered anew by the model of :mod:`weft.solver.period.modulo_model`, at a period that is a little shorter.
 What the first do is in the lags between the free blocks, all of it: whatever the model finds is a steady state with
-their order, and memory on them depends on their order alone. What every schedule of the period keeps, its closure, is
-in those lags too. (Shaw, "Using constraint programming and local search methods", CP 1998; freeing what is critical is
-how job shops are
-searched: Nowicki and Smutnicki, Management Science 1996.)
+their order, and memory on them depends on their order alone. What every schedule of the period keeps, its least
+distances, is in those lags too. (Shaw, "Using constraint programming and local search methods", CP 1998; freeing what
+is critical is how job shops are searched: Nowicki and Smutnicki, Management Science 1996.)
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, Rings, critical_blocks, in_order, lags_between
 from weft.solver.period.technique import Allowance, Improver, Task
-from weft.solver.relations.min_dist import Lags, close_paths, closure
+from weft.solver.relations.min_dist import Distances, close_paths, least_distances
 
 __all__ = ["Neighbourhoods", "improve_nearby"]
 
@@ -74,7 +73,7 @@ def improve_nearby(start: Periodic, low: int, budget: Budget, on_better: Callabl
            and budget.deterministic_used < until):
         wanted = max(low, min(int(best.period * Fraction(1 - step)), ceil(best.period) - 1))
         if wanted != target:
-            target, lags = wanted, closure(best.instance, wanted)
+            target, lags = wanted, least_distances(best.instance, wanted)
         if lags is None:
             low = target + 1
             continue
@@ -107,10 +106,10 @@ def _neighbourhood(found: Periodic, size: int, draw: random.Random) -> list[int]
     return sorted(free)
 
 
-def _reorder(found: Periodic, period: int, closed: Lags, neighbourhoods: Sequence[Sequence[int]],
+def _reorder(found: Periodic, period: int, closed: Distances, neighbourhoods: Sequence[Sequence[int]],
              budget: Budget) -> tuple[Periodic | None, bool]:
     """The blocks of some of the ``neighbourhoods`` in another order, so that ``period`` is enough, if that is found;
-    else whether all of them are refuted. ``closed`` is the closure at ``period``.
+    else whether all of them are refuted. ``closed`` are the least distances at ``period``.
     """
     models = [model for free in neighbourhoods if (model := _model(found, period, closed, free)) is not None]
     attempts = [Attempt(model.model, PARAMETERS.neighbourhoods_each, presolve=True, relaxation=False)
@@ -126,10 +125,10 @@ def _reorder(found: Periodic, period: int, closed: Lags, neighbourhoods: Sequenc
     return None, all(outcome.infeasible for outcome in outcomes)
 
 
-def _model(found: Periodic, period: int, closed: Lags, free: Sequence[int]) -> ModuloModel | None:
+def _model(found: Periodic, period: int, closed: Distances, free: Sequence[int]) -> ModuloModel | None:
     """The blocks of the devices ``free`` among the others in their order; ``None`` if the lags alone refute that.
 
-    What holds for all orders, the closure, holds for those with the others' order.
+    What holds for all orders, the least distances, holds for those with the others' order.
     """
     instance = found.instance
     fixed: Rings = [() if device in free else ring for device, ring in enumerate(found.rings)]

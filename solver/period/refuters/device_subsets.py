@@ -14,7 +14,7 @@ from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Doubling
 from weft.solver.period.decide import refuted_in_parts
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.technique import Allowance, Distances, Refuter, Task
+from weft.solver.period.technique import Allowance, DistancesAt, Refuter, Task
 from weft.solver.ticks import TickProblem
 
 __all__ = ["DeviceSubsets"]
@@ -25,7 +25,7 @@ class DeviceSubsets(Refuter):
 
     name: ClassVar[str] = "device-subsets"
 
-    def __init__(self, instance: TickProblem, distances: Distances) -> None:
+    def __init__(self, instance: TickProblem, distances: DistancesAt) -> None:
         self.instance, self.distances = instance, distances
         self._shares = [share for share in PARAMETERS.subsets
                         if share * len(instance.durations) <= PARAMETERS.most_blocks]

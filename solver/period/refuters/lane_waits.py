@@ -15,7 +15,7 @@ from weft.solver.period.refuters.lane_weights import LaneWeights
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.structure.lanes import Lanes
 from weft.solver.period.technique import Allowance, Refuter, Task
-from weft.solver.relations.min_dist import closure
+from weft.solver.relations.min_dist import least_distances
 
 __all__ = ["LaneWaits"]
 
@@ -37,7 +37,7 @@ class LaneWaits(Refuter):
     @classmethod
     def of(cls, bracket: Bracket, task: Task) -> Self | None:
         """None if the blocks are no lanes, or waits on them cost no memory."""
-        distances = closure(bracket.instance, ceil(bracket.best.period))
+        distances = least_distances(bracket.instance, ceil(bracket.best.period))
         if distances is None:
             raise AssertionError("least distances refute a period that was achieved")
         lanes = Lanes.of(bracket.instance, both_ways(bracket.instance)[0])

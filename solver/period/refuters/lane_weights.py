@@ -22,7 +22,7 @@ from math import gcd
 
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.structure.lanes import Lanes, Level
-from weft.solver.relations.min_dist import Lags, least_lifetimes
+from weft.solver.relations.min_dist import Distances, least_lifetimes
 from weft.solver.ticks import Arc, TickProblem
 
 __all__ = ["LaneWeights", "Static"]
@@ -61,10 +61,10 @@ class LaneWeights:
     scale: Fraction
 
     @classmethod
-    def of(cls, lanes: Lanes, held: int, lags: Lags) -> LaneWeights | None:
+    def of(cls, lanes: Lanes, held: int, lags: Distances) -> LaneWeights | None:
         """None if there are too many lanes, or waits on them cost the first ``held`` devices no memory.
 
-        ``lags`` is the closure at any period.
+        ``lags`` are the least distances at any period.
         """
         return _weighed(lanes, held, lags) if 2 <= len(lanes.along) <= PARAMETERS.lanes_most else None
 
@@ -73,7 +73,7 @@ class LaneWeights:
         return (self.capacity * period - self.least) * self.scale
 
 
-def _weighed(lanes: Lanes, held: int, lags: Lags) -> LaneWeights | None:
+def _weighed(lanes: Lanes, held: int, lags: Distances) -> LaneWeights | None:
     """The lanes with the weights of what waits cost the memory of the first ``held`` devices."""
     instance, rows, between = lanes.instance, lanes.rows, lanes.between
     counted: Counter[tuple[int, int]] = Counter()

@@ -9,7 +9,7 @@ from typing import ClassVar, Self
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Bisection
 from weft.solver.period.technique import Allowance, Refuter, Task
-from weft.solver.relations.min_dist import closure
+from weft.solver.relations.min_dist import least_distances
 from weft.solver.ticks import TickProblem
 
 __all__ = ["LeastDistances"]
@@ -40,6 +40,6 @@ class LeastDistances(Refuter):
 
     def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
         """Those without least distances."""
-        refuted = [period for period in periods if closure(self.instance, period) is None]
+        refuted = [period for period in periods if least_distances(self.instance, period) is None]
         self.near = max([self.near, *(period + 1 for period in refuted)])
         return refuted

@@ -25,7 +25,7 @@ from weft.solver.period.periodic import Periodic
 from weft.solver.period.refuters import REFUTERS
 from weft.solver.period.technique import Allowance, Improver, Refuter, Task
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.relations.min_dist import closure_bound, takes_before_giving
+from weft.solver.relations.min_dist import least_open_period, takes_before_giving
 from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import TickProblem
 
@@ -197,7 +197,7 @@ def offers(technique: type[Improver], tiny: Tiny) -> Iterator[Periodic]:
     start = one_at_a_time(tiny.instance)
     bracket = Bracket(tiny.instance, Fraction(tiny.instance.heaviest_load), start,
                       lambda changed: heard.append(changed.best))
-    near = closure_bound(tiny.instance, ceil(start.period))
+    near = least_open_period(tiny.instance, ceil(start.period))
     task = Task(near, published="1f1b", strays=True)
     improver = technique.of(bracket, task)
     if improver is not None:

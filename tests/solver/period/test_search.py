@@ -23,7 +23,7 @@ from weft.solver.period.shorten import shorten_latency
 from weft.solver.period.technique import Allowance
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.relations.min_dist import closure, closure_bound, takes_before_giving
+from weft.solver.relations.min_dist import least_distances, least_open_period, takes_before_giving
 from weft.solver.schedule import Schedule
 from weft.solver.step.edges import complete
 from weft.solver.ticks import TickProblem
@@ -83,7 +83,7 @@ def test_unequal_durations_are_settled_by_the_closure_alone() -> None:
     found = search(problem)
     assert found.proven
     instance = TickProblem.of(problem)
-    assert closure_bound(instance, sum(instance.durations)) == found.best.period
+    assert least_open_period(instance, sum(instance.durations)) == found.best.period
 
 
 def test_a_fractional_period_is_found_and_proven() -> None:
@@ -112,7 +112,7 @@ def test_the_closure_refutes_below_the_optimum_only() -> None:
     found = search(instance.problem)
     assert found.proven
     best = found.best.period
-    assert all(closure(instance, period) is not None for period in range(-(-best.numerator // best.denominator), 80))
+    assert all(least_distances(instance, period) is not None for period in range(ceil(best), 80))
 
 
 def test_where_a_block_gives_before_another_takes_only_the_load_is_proven() -> None:

@@ -20,12 +20,12 @@ from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
-from weft.solver.relations.min_dist import closure, closure_bound, takes_before_giving
+from weft.solver.relations.min_dist import least_distances, least_open_period, takes_before_giving
 from weft.solver.ticks import TickProblem
 
 
 def beam(instance: TickProblem, period: int, width: int = 20, seed: int = 0) -> Periodic | None:
-    lags, devices = closure(instance, period), range(len(instance.capacity))
+    lags, devices = least_distances(instance, period), range(len(instance.capacity))
     if lags is None:
         return None
     return Partial(AtPeriod.of(instance, period, lags), devices, width, np.random.default_rng(seed)).run(Budget())
@@ -60,7 +60,7 @@ def test_what_a_beam_builds_is_valid_when_repeated(problem: Problem, share: int,
     if not (instance.balanced and takes_before_giving(instance)):
         return
     longest = sum(instance.durations) + sum(arc.lag for arc in instance.arcs)
-    least = closure_bound(instance, longest)
+    least = least_open_period(instance, longest)
     period = max(1, least + (longest - least) * share // 3)
     found = beam(instance, period, width=5, seed=seed)
     if found is not None:

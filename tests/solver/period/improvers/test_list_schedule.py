@@ -11,7 +11,7 @@ from tests.support.strategies import problems
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.relations.min_dist import closure_bound, takes_before_giving
+from weft.solver.relations.min_dist import least_open_period, takes_before_giving
 from weft.solver.ticks import TickProblem
 
 
@@ -54,7 +54,7 @@ def test_what_is_listed_is_valid_when_repeated(problem: Problem, more: int) -> N
     if not (instance.balanced and takes_before_giving(instance)):
         return
     longest = sum(instance.durations) + sum(arc.lag for arc in instance.arcs)
-    found = list_periodic(instance, closure_bound(instance, longest), longest)
+    found = list_periodic(instance, least_open_period(instance, longest), longest)
     if found is None:
         return
     judged(found, 2 + more)

@@ -19,7 +19,7 @@ from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import Periodic, critical_blocks, in_order, lags_between
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
-from weft.solver.relations.min_dist import UNRELATED, closure, closure_bound, takes_before_giving
+from weft.solver.relations.min_dist import UNRELATED, least_distances, least_open_period, takes_before_giving
 from weft.solver.ticks import TickProblem
 
 
@@ -34,7 +34,7 @@ def unequal(problem: Problem, seed: int) -> Problem:
 @pytest.mark.parametrize(("devices", "memory"), [(v(8), 10), (loop(8), 12), (v(12), 12)])
 def test_shorter_periods_are_found_and_fit(devices: list[int], memory: int) -> None:
     instance = TickProblem.of(unequal(pipeline(devices, forward=1, backward=2, memory=memory), 1))
-    low = closure_bound(instance, sum(instance.durations))
+    low = least_open_period(instance, sum(instance.durations))
     start = list_periodic(instance, low, sum(instance.durations))
     assert start is not None and start.period > low
     heard: list[Fraction] = []
@@ -66,7 +66,7 @@ def test_the_search_ends_where_all_devices_together_are_refuted() -> None:
     """A V over four devices whose best period lies above what the closure refutes; there is no limit of time."""
     instance = TickProblem.of(unequal(pipeline(v(4), forward=1, backward=2, memory=4), 1))
     start = find_period(instance, one_at_a_time(instance), Budget())
-    low = closure_bound(instance, int(start.best.period))
+    low = least_open_period(instance, int(start.best.period))
     assert start.proven and low < start.best.period
     assert improve_nearby(start.best, low, Budget(), deterministic=float("inf")) is start.best
 
@@ -159,7 +159,7 @@ def test_transfers_wait_for_each_other_where_the_order_of_their_device_is_asked_
               Block("D", BlockKind.FORWARD, (1,), 1, (0,), after=(Dependency("B", 3, "wire"),))]
     problem = Problem("wired", tuple(map(Device, "xyz")), tuple(blocks), (Link("wire", 0, 1),))
     instance = TickProblem.of(problem)
-    lags = closure(instance, 6)
+    lags = least_distances(instance, 6)
     assert lags is not None
     part, whole = ModuloModel(instance, 6, lags, [1, 2]), ModuloModel(instance, 6, lags)
     assert len(part.model.proto.variables) < len(whole.model.proto.variables)

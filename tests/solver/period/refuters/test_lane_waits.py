@@ -24,13 +24,13 @@ from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.structure.lanes import Lanes
 from weft.solver.period.technique import Allowance, Task
 from weft.solver.problem import Dependency, Device, Problem
-from weft.solver.relations.min_dist import closure, closure_bound
+from weft.solver.relations.min_dist import least_distances, least_open_period
 from weft.solver.ticks import TickProblem
 
 
 def lanes_of(problem: Problem, held: int = 1) -> LaneWeights | None:
     instance = TickProblem.of(problem)
-    lags = closure(instance, sum(instance.durations) + sum(arc.lag for arc in instance.arcs))
+    lags = least_distances(instance, sum(instance.durations) + sum(arc.lag for arc in instance.arcs))
     assert lags is not None
     lanes = Lanes.of(instance, both_ways(instance)[0])
     return None if lanes is None else LaneWeights.of(lanes, held, lags)
@@ -147,7 +147,7 @@ def test_waits_refute_what_least_distances_do_not() -> None:
     lanes = LaneWaits.of(Bracket(instance, Fraction(instance.heaviest_load), start), Task(instance.heaviest_load))
     assert lanes is not None
     time = Allowance(Budget(), inf, inf)
-    by_distances = closure_bound(instance, ceil(start.period)) - 1
+    by_distances = least_open_period(instance, ceil(start.period)) - 1
     by_lanes = max(period for period in range(by_distances, ceil(search.best.period), 5)
                    if period == by_distances or lanes.refutes([period], time))
     assert by_lanes > 1.1 * by_distances

@@ -24,7 +24,7 @@ from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Allowance, Task
 from weft.solver.problem import Device, Problem
-from weft.solver.relations.min_dist import closure_bound
+from weft.solver.relations.min_dist import least_open_period
 from weft.solver.ticks import TickProblem
 
 
@@ -133,7 +133,7 @@ def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
     start = one_at_a_time(instance)
     search = find_period(instance, start, Budget(), deterministic=60.0)
     assert search.proven
-    low = closure_bound(instance, ceil(start.period)) - 1
+    low = least_open_period(instance, ceil(start.period)) - 1
     heard: list[Fraction] = []
     bracket = Bracket(instance, Fraction(low), start, lambda changed: heard.append(changed.refuted))
     shape = VShape.of(bracket, Task(low))
