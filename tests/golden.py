@@ -23,7 +23,7 @@ from experiments.period import scale
 from tests.support.builders import loop, pipeline, v
 from tests.support.paths import DATA, SPECS
 from weft.models.spec.spec import Spec, parse_spec
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.schedule import Schedule

@@ -21,7 +21,7 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.groups import Groups
 

@@ -19,7 +19,7 @@ from typing import Any
 from experiments.lib.provenance import RESULTS, Record
 from experiments.period.scale import problem
 from weft.solver.baselines import BASELINES
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.published_start import PublishedStart
 from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import Periodic

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem

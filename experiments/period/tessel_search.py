@@ -19,7 +19,7 @@ from rich.table import Table
 
 from experiments.lib.provenance import RESULTS, Record
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem

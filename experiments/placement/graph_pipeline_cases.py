@@ -15,7 +15,7 @@ from weft.models.spec.families import DlrmModel, MmtModel, UnoModel
 from weft.models.times.operator_times import OperatorTime
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups, groups_of

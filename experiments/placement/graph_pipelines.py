@@ -48,7 +48,7 @@ import weft
 from experiments.lib.piper_program import pairs_of_branches, piper
 from experiments.lib.provenance import RESULTS, Record
 from experiments.placement.graph_pipeline_cases import DEVICE, MODELS, Case, Found
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide

@@ -24,7 +24,7 @@ from rich.table import Table
 from experiments.lib.placement_graphs import GRAPHS
 from experiments.lib.provenance import RESULTS, ROOT, Record
 from weft.models.graph.formats import load_profiled_graph
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.constructions.random_slicings import best_slicing
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.encoding.least_load import Options, least_bottleneck

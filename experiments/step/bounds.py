@@ -30,7 +30,7 @@ from weft.solver.bounds import makespan_bound
 from weft.solver.bounds.heads import heads
 from weft.solver.bounds.memory import area_of_one, chains_of_one
 from weft.solver.bounds.windows import rolling_bounds
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import NEVER, implied_order
 from weft.solver.ticks import TickProblem

@@ -27,7 +27,7 @@ from weft.models.layers.measured_gpt import DEFAULT_PROFILE
 from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.offload import Offload, with_offloads
 from weft.solver.placement.memory.plan import ChainOperator, MemoryPlan, MemoryProblem, Mode
 from weft.solver.placement.memory.plan_memory import MemoryPlanNotFound, NoMemoryPlan, least_bottleneck, plan_memory

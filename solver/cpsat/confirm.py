@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.solve import Attempt, Budget, Outcome, race, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import Attempt, Outcome, race, run
 
 __all__ = ["confirmed", "proven"]
 

@@ -13,7 +13,7 @@ from weft.solver.control.clock import is_over
 from weft.solver.control.stopping import STOP, shielded
 from weft.solver.cpsat.budget import Budget
 
-__all__ = ["Attempt", "Budget", "Outcome", "race", "run"]
+__all__ = ["Attempt", "Outcome", "race", "run"]
 
 #: Seconds of wall time that a solve may take, and more for each deterministic second that it may. Where domains are
 #: wide and constraints push each other on a tick at a time, deterministic time all but stands still: such a solve, of

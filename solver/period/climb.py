@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from math import ceil, isqrt
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.technique import Allowance, Refuter
+from weft.solver.period.technique import Refuter
 
 __all__ = ["Bisection", "Doubling", "Once", "Thirds", "climb", "refute"]
 
 
-def refute(refuter: Refuter, bracket: Bracket, time: Allowance) -> None:
+def refute(refuter: Refuter, bracket: Bracket, time: Slice) -> None:
     """Climb, and again with a sharper refuter, as long as there is one."""
     while refuter.ready(time) and not time.spent and _known(refuter, bracket) < ceil(bracket.best.period) - 1:
         climb(refuter, bracket, time)
@@ -25,7 +26,7 @@ def refute(refuter: Refuter, bracket: Bracket, time: Allowance) -> None:
             return
 
 
-def climb(refuter: Refuter, bracket: Bracket, time: Allowance) -> None:
+def climb(refuter: Refuter, bracket: Bracket, time: Slice) -> None:
     """Refute periods between the bracket's two ends, as far as ``refuter`` can within ``time``."""
     low, high = _known(refuter, bracket), ceil(bracket.best.period)
     steps, count = refuter.steps(), bracket.counts.of(refuter.name)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import islice
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.cpsat.confirm import confirmed
 from weft.solver.cpsat.solve import Attempt, Outcome, race
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime
-from weft.solver.period.technique import Allowance, DistancesAt
+from weft.solver.period.technique import DistancesAt
 from weft.solver.relations.min_dist import Distances, least_distances
 from weft.solver.ticks import TickProblem
 
@@ -28,7 +29,7 @@ class Verdict:
 REFUTED, OPEN = Verdict(), Verdict()
 
 
-def decide(instance: TickProblem, period: int, allowed: Allowance, known: Periodic | None = None, *,
+def decide(instance: TickProblem, period: int, allowed: Slice, known: Periodic | None = None, *,
            parts: bool = True, distances: DistancesAt = least_distances) -> Periodic | Verdict:
     """A schedule of at most ``period`` ticks, the proof that there is none, or neither.
 
@@ -51,7 +52,7 @@ def decide(instance: TickProblem, period: int, allowed: Allowance, known: Period
     return REFUTED if outcome.infeasible else OPEN
 
 
-def _race(model: ModuloModel, allowed: Allowance) -> Outcome:
+def _race(model: ModuloModel, allowed: Slice) -> Outcome:
     """A solution, or a proof that there is none, from two configurations: presolve refutes sooner; without it,
     propagation over the ``disjunctive`` devices finds schedules that it does not.
     """
@@ -68,14 +69,14 @@ def _race(model: ModuloModel, allowed: Allowance) -> Outcome:
     return outcome
 
 
-def refuted_in_parts(instance: TickProblem, period: int, share: float, allowed: Allowance,
+def refuted_in_parts(instance: TickProblem, period: int, share: float, allowed: Slice,
                      distances: DistancesAt = least_distances) -> bool:
     """Whether ``period`` is refuted by ``distances``, or by parts of the devices, a ``share`` of them, on their own."""
     lags = distances(instance, period)
     return lags is None or _impossible_in_part(instance, period, lags, share, allowed)
 
 
-def _impossible_in_part(instance: TickProblem, period: int, lags: Distances, share: float, allowed: Allowance) -> bool:
+def _impossible_in_part(instance: TickProblem, period: int, lags: Distances, share: float, allowed: Slice) -> bool:
     """Whether the blocks of a share of the devices, at the lags that hold for all, are refuted on their own.
 
     A period that is impossible for the blocks of some devices alone, at the lags that hold for all, is impossible.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, coarser
-from weft.solver.period.technique import Allowance
 
 __all__ = ["settle_fractions"]
 
 _NAME = "fractions"
 
 
-def settle_fractions(bracket: Bracket, time: Allowance) -> None:
+def settle_fractions(bracket: Bracket, time: Slice) -> None:
     """Decide whether a period between the last refuted tick and the best one exists.
 
     The least period T* is a ratio weight / height over a simple cycle of the order's constraint graph. A simple cycle

@@ -14,7 +14,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import refute
 from weft.solver.period.fractions import settle_fractions
@@ -26,7 +26,7 @@ from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.refuters import REFUTERS
 from weft.solver.period.refuters.least_distances import LeastDistances
 from weft.solver.period.strategy import Strategy
-from weft.solver.period.technique import Allowance, Improver, Refuter, Task
+from weft.solver.period.technique import Improver, Refuter, Task
 from weft.solver.relations.min_dist import dependencies_only, least_distances, least_open_period, takes_before_giving
 from weft.solver.ticks import TickProblem
 
@@ -58,7 +58,7 @@ def find_period(
     """
     if unknown := set(without) - set(OPTIONAL):
         raise ValueError(f"no technique is called {', '.join(sorted(unknown))}; there are {', '.join(OPTIONAL)}")
-    time = Allowance(budget, budget.deterministic_used + deterministic, each)
+    time = budget.slice(deterministic, each=each)
     task = Task(near=instance.heaviest_load, seed=budget.seed, published=published,
                 parts="device-subsets" not in without,
                 distances=least_distances if LeastDistances.name not in without else dependencies_only)
@@ -83,7 +83,7 @@ def find_period(
     return restored(smaller)
 
 
-def _run(technique: Refuter | Improver, bracket: Bracket, time: Allowance) -> None:
+def _run(technique: Refuter | Improver, bracket: Bracket, time: Slice) -> None:
     """One slot of time; what it says is in ``bracket``."""
     with bracket.counts.timed(technique.name) as count:
         if isinstance(technique, Refuter):

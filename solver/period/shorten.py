@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.periodic import Periodic, coarser, retime
 from weft.solver.relations.min_dist import least_distances

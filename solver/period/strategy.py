@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import ceil
 from typing import TypeAlias, TypeVar
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import size
 from weft.solver.period.improvers.beam import Beam
@@ -25,12 +25,12 @@ from weft.solver.period.refuters.lane_waits import LaneWaits
 from weft.solver.period.refuters.least_distances import LeastDistances
 from weft.solver.period.refuters.v_shape import VShape
 from weft.solver.period.refuters.whole_model import WholeModel
-from weft.solver.period.technique import Allowance, Improver, Refuter, Task, Technique
+from weft.solver.period.technique import Improver, Refuter, Task, Technique
 
 __all__ = ["Strategy", "Slot"]
 
 #: A technique and the time it gets.
-Slot: TypeAlias = tuple[Refuter | Improver, Allowance]
+Slot: TypeAlias = tuple[Refuter | Improver, Slice]
 
 _Technique = TypeVar("_Technique", bound=Technique)
 
@@ -38,7 +38,7 @@ _Technique = TypeVar("_Technique", bound=Technique)
 class Strategy:
     """The slots of time of one search; techniques named in ``without`` get none."""
 
-    def __init__(self, bracket: Bracket, time: Allowance, task: Task, without: Collection[str]) -> None:
+    def __init__(self, bracket: Bracket, time: Slice, task: Task, without: Collection[str]) -> None:
         self.bracket, self.time, self.task, self.without = bracket, time, task, without
         self.blocks = len(bracket.instance.durations)
         self.many = self.blocks >= PARAMETERS.many_blocks
@@ -54,7 +54,7 @@ class Strategy:
         yield from self._passes()
 
     def _at_once(self) -> Iterator[Slot]:
-        unlimited = Allowance(Budget(), float("inf"), float("inf"))
+        unlimited = Slice(Budget())
         if (distances := self._made(LeastDistances)) is not None:
             yield distances, unlimited
             self.task = replace(self.task, near=distances.near)
@@ -100,14 +100,14 @@ class Strategy:
                 return
             self.each *= PARAMETERS.longer
 
-    def _models(self, time: Allowance) -> Iterator[Slot]:
+    def _models(self, time: Slice) -> Iterator[Slot]:
         """Subsets of the devices, small ones first, then all devices, as far as they are not too large."""
         if (subsets := self._made(DeviceSubsets)) is not None:
             yield subsets, time
         if (whole := self._made(WholeModel)) is not None:
             yield whole, time
 
-    def _brief(self, share: float) -> Allowance:
+    def _brief(self, share: float) -> Slice:
         return self.time.at_most(self.each * share)
 
     def _made(self, technique: type[_Technique]) -> _Technique | None:

@@ -7,41 +7,18 @@ A new technique is one file in ``refuters/`` or ``improvers/``, one line in that
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self, TypeAlias, runtime_checkable
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.relations.min_dist import Distances, least_distances
 from weft.solver.ticks import TickProblem
 
-__all__ = ["Allowance", "DistancesAt", "Improver", "Refuter", "Steps", "Task", "Technique"]
+__all__ = ["DistancesAt", "Improver", "Refuter", "Steps", "Task", "Technique"]
 
 #: The least distances between all blocks at a period in ticks; None if they refute it.
 DistancesAt: TypeAlias = Callable[[TickProblem, int], Distances | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """A budget, the deterministic time at which this search ends if it lasts so long, and what one solve may take."""
-
-    budget: Budget
-    until: float
-    each: float
-
-    @property
-    def left(self) -> float:
-        """Deterministic seconds for the next solve."""
-        return min(self.each, max(0.0, self.until - self.budget.deterministic_used))
-
-    @property
-    def spent(self) -> bool:
-        """Whether the search must stop now."""
-        return self.budget.spent or self.left <= 0
-
-    def at_most(self, each: float) -> Allowance:
-        """The same with no more than ``each`` deterministic seconds for one solve."""
-        return replace(self, each=min(each, self.each))
 
 
 @dataclass(frozen=True)
@@ -97,15 +74,15 @@ class Refuter(Technique, Protocol):
     def steps(self) -> Steps:
         """How to climb with it."""
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         """Those of ``periods`` (ticks, ascending) of which it is proven that no steady state has them or shorter ones;
         of the others nothing is said."""
 
-    def sharpen(self, time: Allowance) -> bool:
+    def sharpen(self, time: Slice) -> bool:
         """Finer cells, larger subsets. False where there are none, or none that are worth ``time`` now."""
         return False
 
-    def ready(self, time: Allowance) -> bool:
+    def ready(self, time: Slice) -> bool:
         """Whether a period can be tried within ``time``."""
         return not self.exhausted
 
@@ -114,5 +91,5 @@ class Refuter(Technique, Protocol):
 class Improver(Technique, Protocol):
     """A way to find steady states that are shorter than the best one of a bracket."""
 
-    def improve(self, bracket: Bracket, time: Allowance) -> None:
+    def improve(self, bracket: Bracket, time: Slice) -> None:
         """Offer what is found to ``bracket``. Refutations on the way are told it too."""

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.params import PARAMS, PlacementParams
 from weft.solver.placement.problem import PlacementProblem

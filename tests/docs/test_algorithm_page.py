@@ -14,7 +14,8 @@ from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, laid_out, tails
 from weft.solver.bounds.load import load_bound
 from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget, Slice
+from weft.solver.cpsat.solve import run
 from weft.solver.latency.search import least_latency
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import REFUTED, decide
@@ -29,7 +30,7 @@ from weft.solver.period.refuters.lane_waits import LaneWaits
 from weft.solver.period.refuters.v_shape_dp import VPatterns
 from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
-from weft.solver.period.technique import Allowance, Task
+from weft.solver.period.technique import Task
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.place_graph import place_graph
@@ -73,7 +74,7 @@ def refuted_by_lanes(instance: TickProblem, period: int) -> bool:
     lanes = LaneWaits.of(Bracket(instance, Fraction(instance.heaviest_load), one_at_a_time(instance)),
                          Task(instance.heaviest_load))
     assert lanes is not None
-    time = Allowance(Budget(), ENOUGH, ENOUGH)
+    time = Slice(Budget(), ENOUGH, ENOUGH)
     return period in lanes.refutes([period], time) or (lanes.sharpen(time) and period in lanes.refutes([period], time))
 
 
@@ -151,7 +152,7 @@ def test_fractions() -> None:
     instance = TickProblem.of(problem)
     assert least_distances(instance, 5) is None and periods(problem).best.period == Fraction(11, 2)
     assert sum(instance.durations) + sum(arc.lag for arc in instance.arcs) == 11
-    assert decide(instance.refined(4), 21, Allowance(Budget(), ENOUGH, ENOUGH)) is REFUTED
+    assert decide(instance.refined(4), 21, Slice(Budget(), ENOUGH, ENOUGH)) is REFUTED
 
 
 @pytest.mark.parametrize(("problem", "load", "memory", "laid", "best"), [(CHAIN, 27, 34, 36, 37),

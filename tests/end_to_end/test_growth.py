@@ -13,7 +13,7 @@ import pytest
 
 from experiments.step.time_limit import chain, everywhere, folded, random_graph, wide_m
 from weft.solver.baselines.lib.sequential import in_sequence
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule

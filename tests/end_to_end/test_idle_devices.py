@@ -8,11 +8,10 @@ import pytest
 
 from tests.support.builders import loop, pipeline, v
 from tests.support.paths import REPROS
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.io.files import load_problem
 from weft.solver.judge.validate import validate
 from weft.solver.period.decide import refuted_in_parts
-from weft.solver.period.technique import Allowance
 from weft.solver.problem import Device, Problem
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
@@ -55,4 +54,4 @@ def test_parts_of_the_devices_have_work(share: float, busy: int) -> None:
     """Also where all that idle stand together."""
     problem = pipeline(v(busy), memory=2 * busy)
     problem = replace(problem, devices=(*problem.devices, *(Device(f"idle{i}") for i in range(40))))
-    assert not refuted_in_parts(TickProblem.of(problem), 10_000, share, Allowance(Budget(), 2.0, 0.5))
+    assert not refuted_in_parts(TickProblem.of(problem), 10_000, share, Slice(Budget(), 2.0, 0.5))

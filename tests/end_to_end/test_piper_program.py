@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from experiments.lib.piper_program import pairs_of_branches, piper
 from tests.support.replicated_stages import problems
 from tests.support.stage_graphs import forks
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels
 from weft.solver.placement.groups import groups_of

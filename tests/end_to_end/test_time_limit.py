@@ -28,7 +28,8 @@ from weft.models.candidates.stage_split import NoSplit, split_layers
 from weft.models.spec.spec import parse_spec
 from weft.solver.bounds.load import work_bound
 from weft.solver.control.clock import OutOfTime, checked, checkpoint, is_over, process_start, unwatched, watching
-from weft.solver.cpsat.solve import Attempt, Budget, race
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import Attempt, race
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Problem
 from weft.solver.step import incumbent as incumbent_module

@@ -18,7 +18,7 @@ from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, tails
 from weft.solver.bounds.load import load_bound
 from weft.solver.bounds.windows import rolling_bounds
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.relations.graph import barriers, graph_of, without_barriers

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
 from tests.support.strategies import cases
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.reductions.barriers import Contraction
 from weft.solver.period.search import find_period

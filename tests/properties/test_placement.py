@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.placements import best_load, every_placement, problems
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.chain.constructions.random_slicings import best_slicing

@@ -13,7 +13,7 @@ from tests.oracles.brute import least_makespan, least_whole_period
 from tests.support.strategies import Case, cases, pipelines, problems
 from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.bounds import steady_bound
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period

@@ -13,7 +13,7 @@ from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Schedule

@@ -14,7 +14,7 @@ from weft.app.lib.verdicts import Searched, choice
 from weft.solver.bounds.load import load_bound
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 

@@ -15,7 +15,6 @@ proves nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import ClassVar, Self
@@ -23,13 +22,13 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.beam_expansion import EARLY, FREE, LATE, Starts, fits, place
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime
 from weft.solver.period.structure.device_order import both_ways
-from weft.solver.period.technique import Allowance, Improver, Task
+from weft.solver.period.technique import Improver, Task
 from weft.solver.relations.min_dist import Distances, least_distances
 from weft.solver.ticks import TickProblem
 
@@ -50,7 +49,7 @@ class Beam(Improver):
         """None where beams find schedules badly, see :func:`suits_beam`."""
         return cls(task.seed, task.strays) if suits_beam(bracket.instance) else None
 
-    def improve(self, bracket: Bracket, time: Allowance) -> None:
+    def improve(self, bracket: Bracket, time: Slice) -> None:
         """Each run takes some of what is left, more for more blocks."""
         for width in PARAMETERS.beam_widths:
             improve_by_beam(bracket.best, int(bracket.refuted) + 1, time.budget,
@@ -111,12 +110,9 @@ def improve_by_beam(start: Periodic, low: int, budget: Budget, on_better: Callab
 
 def _run(beams: Sequence[Partial], budget: Budget) -> tuple[Periodic, Sequence[int]] | None:
     """The shortest period that ``beams`` find, and the order of the devices of the one that found it."""
-    with ThreadPoolExecutor(budget.workers) as threads:
-        try:
-            found = list(threads.map(lambda beam: beam.run(budget), beams))
-        except KeyboardInterrupt:
-            budget.interrupted = True
-            return None
+    found = budget.side_by_side(lambda beam: beam.run(budget), beams)
+    if found is None:
+        return None
     budget.deterministic_used += sum(beam.work for beam in beams) / PARAMETERS.beam_second
     return min(((one, beam.devices) for one, beam in zip(found, beams, strict=True) if one is not None),
                key=lambda one: one[0].period, default=None)

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from math import ceil
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, retime, ring_of
-from weft.solver.period.technique import Allowance, Improver, Task
+from weft.solver.period.technique import Improver, Task
 from weft.solver.ticks import TickProblem
 
 __all__ = ["ListSchedule", "list_periodic"]
@@ -38,7 +39,7 @@ class ListSchedule(Improver):
         """None where there are links."""
         return None if any(arc.link is not None for arc in bracket.instance.arcs) else cls(task.near)
 
-    def improve(self, bracket: Bracket, time: Allowance) -> None:
+    def improve(self, bracket: Bracket, time: Slice) -> None:
         """Takes milliseconds a period, whatever ``time`` is left."""
         found = list_periodic(bracket.instance, self.near, ceil(bracket.best.period) - 1)
         if found is not None:

@@ -19,12 +19,13 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from weft.solver.cpsat.solve import Attempt, Budget, race
+from weft.solver.cpsat.budget import Budget, Slice
+from weft.solver.cpsat.solve import Attempt, race
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, Rings, critical_blocks, in_order, lags_between
-from weft.solver.period.technique import Allowance, Improver, Task
+from weft.solver.period.technique import Improver, Task
 from weft.solver.relations.min_dist import Distances, close_paths, least_distances
 
 __all__ = ["Neighbourhoods", "improve_nearby"]
@@ -43,7 +44,7 @@ class Neighbourhoods(Improver):
         """Any problem has neighbourhoods."""
         return cls()
 
-    def improve(self, bracket: Bracket, time: Allowance) -> None:
+    def improve(self, bracket: Bracket, time: Slice) -> None:
         """Takes some of what is left, more for more blocks."""
         best = bracket.best
         if best.period == self._improved:

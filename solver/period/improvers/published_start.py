@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import STARTS, published_steady_state
-from weft.solver.period.technique import Allowance, Improver, Task
+from weft.solver.period.technique import Improver, Task
 
 __all__ = ["PublishedStart"]
 
@@ -25,7 +26,7 @@ class PublishedStart(Improver):
         known = task.published in STARTS and bracket.best.micro_batches_per_period == 1
         return cls(task.published) if known and task.published is not None else None
 
-    def improve(self, bracket: Bracket, time: Allowance) -> None:
+    def improve(self, bracket: Bracket, time: Slice) -> None:
         """Takes as long as the schedule takes to make, whatever ``time`` is left."""
         found = published_steady_state(bracket.instance, self.schedule)
         if found is not None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.baselines.one_f_one_b_plus import around_blocks
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.memory_order import device_rows, find_room
 from weft.solver.judge.validate import violations
 from weft.solver.period.params import PARAMETERS

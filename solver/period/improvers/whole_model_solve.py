@@ -11,11 +11,12 @@ from itertools import pairwise
 from math import ceil, isqrt
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import OPEN, REFUTED, decide
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.technique import Allowance, Improver, Task
+from weft.solver.period.technique import Improver, Task
 
 __all__ = ["WholeModelSolve"]
 
@@ -38,7 +39,7 @@ class WholeModelSolve(Improver):
         """Any problem has a model."""
         return cls(task, 0 if len(bracket.instance.durations) >= PARAMETERS.many_blocks else task.near)
 
-    def improve(self, bracket: Bracket, time: Allowance) -> None:
+    def improve(self, bracket: Bracket, time: Slice) -> None:
         """``first``, then the middle of the widest untried stretch.
 
         Periods that stay open are passed over, until they lie no further apart than ``spacing`` of a period.
@@ -56,7 +57,7 @@ class WholeModelSolve(Improver):
                 undecided.append(period)
         self.first, self.spacing = 0, self.spacing / PARAMETERS.longer
 
-    def _decided(self, bracket: Bracket, period: int, time: Allowance) -> bool:
+    def _decided(self, bracket: Bracket, period: int, time: Slice) -> bool:
         """Whether ``period`` is decided now; what that says is in ``bracket``."""
         outcome = decide(bracket.instance, period, time, bracket.best, parts=self.task.parts,
                          distances=self.task.distances)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Doubling
 from weft.solver.period.decide import refuted_in_parts
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.technique import Allowance, DistancesAt, Refuter, Task
+from weft.solver.period.technique import DistancesAt, Refuter, Task
 from weft.solver.ticks import TickProblem
 
 __all__ = ["DeviceSubsets"]
@@ -42,12 +43,12 @@ class DeviceSubsets(Refuter):
         """By doubling steps."""
         return Doubling(PARAMETERS.models_closest)
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         """Those that some stretch of the present share refutes."""
         return [period for period in periods
                 if refuted_in_parts(self.instance, period, self._shares[self._level], time, self.distances)]
 
-    def sharpen(self, time: Allowance) -> bool:
+    def sharpen(self, time: Slice) -> bool:
         """The next larger share."""
         self._level += 1
         self.exhausted = self._level >= len(self._shares)

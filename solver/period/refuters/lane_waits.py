@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from math import ceil, inf
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Doubling
 from weft.solver.period.params import PARAMETERS
@@ -14,7 +14,7 @@ from weft.solver.period.refuters.lane_wait_dp import LanePatterns
 from weft.solver.period.refuters.lane_weights import LaneWeights
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.structure.lanes import Lanes
-from weft.solver.period.technique import Allowance, Refuter, Task
+from weft.solver.period.technique import Refuter, Task
 from weft.solver.relations.min_dist import least_distances
 
 __all__ = ["LaneWaits"]
@@ -51,25 +51,23 @@ class LaneWaits(Refuter):
         """Down to a tick: a period takes little time."""
         return Doubling()
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         """Those whose least waits do not fit, as far as the present cells can tell."""
         return [period for period in periods if self._least_share(period, time) == inf]
 
-    def sharpen(self, time: Allowance) -> bool:
+    def sharpen(self, time: Slice) -> bool:
         """More cells, once."""
         self._level += 1
         self.exhausted = not self.near or self._level >= len(self._cells)
         return not self.exhausted
 
-    def _least_share(self, period: int, time: Allowance) -> float:
+    def _least_share(self, period: int, time: Slice) -> float:
         """The least waits at ``period`` ticks as a share of the room; infinite if it is refuted."""
         budget, cells = time.budget, self._cells[self._level]
-        with ThreadPoolExecutor(budget.workers) as threads:
-            try:
-                least = max(threads.map(lambda weights: LanePatterns(weights, period, cells).share(), self._held))
-            except KeyboardInterrupt:
-                budget.interrupted = True
-                return 0.0
+        found = budget.side_by_side(lambda weights: LanePatterns(weights, period, cells).share(), self._held)
+        if found is None:
+            return 0.0
+        least = max(found)
         devices, lanes = len(self._held[0].rows), len(self._held[0].along)
         budget.deterministic_used += len(self._held) * devices * cells ** (lanes - 1) / PARAMETERS.lanes_second
         self.near = self.near or least > PARAMETERS.lanes_near

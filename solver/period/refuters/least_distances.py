@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Bisection
-from weft.solver.period.technique import Allowance, Refuter, Task
+from weft.solver.period.technique import Refuter, Task
 from weft.solver.relations.min_dist import least_distances
 from weft.solver.ticks import TickProblem
 
@@ -38,7 +39,7 @@ class LeastDistances(Refuter):
         """Down to a tick."""
         return Bisection()
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         """Those without least distances."""
         refuted = [period for period in periods if least_distances(self.instance, period) is None]
         self.near = max([self.near, *(period + 1 for period in refuted)])

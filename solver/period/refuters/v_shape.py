@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Thirds
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.refuters.v_shape_dp import VPatterns
 from weft.solver.period.structure.v_shape import V
-from weft.solver.period.technique import Allowance, Refuter, Task
+from weft.solver.period.technique import Refuter, Task
 
 __all__ = ["VShape"]
 
@@ -50,7 +50,7 @@ class VShape(Refuter):
         """Deterministic seconds of a period in these cells, about."""
         return self._states / PARAMETERS.v_shape_second
 
-    def ready(self, time: Allowance) -> bool:
+    def ready(self, time: Slice) -> bool:
         """Whether a period takes no more than a few times what a model may take."""
         return not self.exhausted and self._cost <= PARAMETERS.v_shape_patience * time.left
 
@@ -58,16 +58,13 @@ class VShape(Refuter):
         """Two periods at a time."""
         return Thirds(PARAMETERS.v_shape_closest, PARAMETERS.v_shape_growth)
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         """Those that these cells refute, a thread each."""
         budget = time.budget
         patterns = [VPatterns(self.shape, period, -(-period // self._length)) for period in periods]
-        with ThreadPoolExecutor(budget.workers) as threads:
-            try:
-                impossible = list(threads.map(lambda one: one.refuted(budget), patterns))
-            except KeyboardInterrupt:
-                budget.interrupted = True
-                return []
+        impossible = budget.side_by_side(lambda one: one.refuted(budget), patterns)
+        if impossible is None:
+            return []
         self._states = max(one.states for one in patterns)
         self._most_states = max(one.most_states for one in patterns)
         budget.deterministic_used += sum(one.states for one in patterns) / PARAMETERS.v_shape_second
@@ -76,7 +73,7 @@ class VShape(Refuter):
             self.helped = self._gained = True
         return refuted
 
-    def sharpen(self, time: Allowance) -> bool:
+    def sharpen(self, time: Slice) -> bool:
         """Finer cells, which multiplies states by the cube; False where the last ones took long and said nothing."""
         worth = self._gained or self._cost <= time.left
         shorter = min(self._length - 1, ceil(self._length * PARAMETERS.v_shape_shorter))

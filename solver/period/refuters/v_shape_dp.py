@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.structure.v_shape import V
 
 __all__ = ["VPatterns", "ExtraPeriods"]

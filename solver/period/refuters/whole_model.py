@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
+from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Doubling, Once
 from weft.solver.period.decide import REFUTED, decide
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.technique import Allowance, Refuter, Task
+from weft.solver.period.technique import Refuter, Task
 
 __all__ = ["WholeModel"]
 
@@ -35,7 +36,7 @@ class WholeModel(Refuter):
         """By doubling steps."""
         return Once() if self.once else Doubling(PARAMETERS.models_closest)
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         """Those of which CP-SAT proves it, twice (:mod:`weft.solver.cpsat.confirm`)."""
         refuted = []
         for period in periods:

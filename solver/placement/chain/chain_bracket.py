@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.bracket import Bracket, Step

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
 from weft.solver.placement.division import Division
 from weft.solver.placement.encoding.least_load import read_stages
 from weft.solver.placement.encoding.threshold import Threshold, Ticks

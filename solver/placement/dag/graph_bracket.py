@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NoReturn
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
 from weft.solver.placement.bounds.registry import simple_bound

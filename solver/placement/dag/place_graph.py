@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Container
 
 from weft.solver.control.stopping import breakable
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import Step

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.solve import Budget, Outcome, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import Outcome, run
 from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.encoding.threshold import Literal, Threshold, Ticks, TooLate
 from weft.solver.placement.encoding.threshold_memory import require_memory

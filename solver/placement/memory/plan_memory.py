@@ -23,7 +23,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.memory.classes import modes_of
 from weft.solver.placement.memory.plan import MemoryPlan, MemoryProblem, Mode
 from weft.solver.placement.memory.stage_oracle import StageOracle

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
 from weft.solver.placement.memory.classes import Choice, Classes, Ints
 from weft.solver.placement.memory.plan import MemoryProblem
 from weft.solver.placement.memory.stage_model import StageModel

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.groups import Groups, room
 from weft.solver.placement.orders.intervals import Array, interval_sums, interval_transfers

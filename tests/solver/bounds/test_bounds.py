@@ -11,7 +11,7 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import one_machine
 from weft.solver.bounds.windows import rolling_bounds
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import NEVER, implied_order

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ortools.sat.python import cp_model
 
+from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.confirm import confirmed, proven
-from weft.solver.cpsat.solve import Attempt, Budget, Outcome, run
+from weft.solver.cpsat.solve import Attempt, Outcome, run
 
 
 def pigeons(count: int, holes: int) -> cp_model.CpModel:

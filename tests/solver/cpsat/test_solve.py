@@ -7,7 +7,8 @@ import random
 import pytest
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.solve import Attempt, Budget, Outcome, race, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import Attempt, Outcome, race, run
 
 
 def pigeons(count: int, holes: int) -> cp_model.CpModel:

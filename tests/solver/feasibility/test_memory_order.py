@@ -18,7 +18,7 @@ from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines.lib import sequential
 from weft.solver.bounds.load import load_bound
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility import infeasible, memory_order
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import OrderModel, device_rows, find_room

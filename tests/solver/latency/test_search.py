@@ -13,7 +13,7 @@ from tests.oracles.brute import least_latency_on_grid
 from tests.support.builders import chain, loop, pipeline, v
 from tests.support.strategies import problems
 from weft.models.zoo.tessel_shapes import shape
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.judge.validate import validate
 from weft.solver.latency.search import LatencySearch, least_latency, longest_chain

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from tests.support.builders import chain, pipeline, v
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.counts import Counts
 from weft.solver.period.improvers.starts import one_at_a_time

@@ -10,11 +10,11 @@ from typing import ClassVar, Self
 import pytest
 
 from tests.support.builders import chain, pipeline
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Bisection, Doubling, Once, Thirds, climb, refute
 from weft.solver.period.periodic import Periodic
-from weft.solver.period.technique import Allowance, Refuter, Steps, Task
+from weft.solver.period.technique import Refuter, Steps, Task
 from weft.solver.ticks import TickProblem
 
 
@@ -35,11 +35,11 @@ class Below(Refuter):
     def steps(self) -> Steps:
         return self._steps
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         self.tried += periods
         return [period for period in periods if period < self.least]
 
-    def sharpen(self, time: Allowance) -> bool:
+    def sharpen(self, time: Slice) -> bool:
         self.levels += 1
         return self.levels < 3
 
@@ -49,7 +49,7 @@ def bracket(refuted: int, best: int) -> Bracket:
     return Bracket(instance, Fraction(refuted), Periodic(instance, Fraction(best), (Fraction(0), Fraction(1))))
 
 
-TIME = Allowance(Budget(), inf, inf)
+TIME = Slice(Budget(), inf, inf)
 
 
 @pytest.mark.parametrize("least", [1001, 1500, 1999, 2000])
@@ -82,7 +82,7 @@ def test_once_is_the_least_open_period() -> None:
 def test_nothing_is_tried_at_or_above_the_best_nor_when_time_is_over() -> None:
     known, refuter = bracket(1000, 1001), Below(5000, Bisection())
     refute(refuter, known, TIME)
-    refute(refuter, bracket(1000, 2000), Allowance(Budget(seconds=0.0), inf, inf))
+    refute(refuter, bracket(1000, 2000), Slice(Budget(seconds=0.0), inf, inf))
     assert refuter.tried == []
 
 

@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 
 from tests.oracles.brute import least_chain_period, least_whole_period
 from tests.support.builders import chain, loop, pipeline, uneven, v
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.judge.validate import violations
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import Bisection
@@ -23,7 +23,7 @@ from weft.solver.period.improvers import IMPROVERS
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import Periodic
 from weft.solver.period.refuters import REFUTERS
-from weft.solver.period.technique import Allowance, Improver, Refuter, Task
+from weft.solver.period.technique import Improver, Refuter, Task
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.relations.min_dist import least_open_period, takes_before_giving
 from weft.solver.schedule import Operation, Schedule
@@ -125,7 +125,7 @@ def wrong_refutations(refuters: Sequence[type[Refuter]]) -> tuple[list[str], Cou
             if refuter is None:
                 continue
             asked[technique.name] += 1
-            time = Allowance(Budget(deterministic=2.0), inf, 0.5)
+            time = Slice(Budget(deterministic=2.0), inf, 0.5)
             below = False
             for level in range(MOST_LEVELS):
                 for period in (tiny.least, tiny.least + 1)[:1 if level else 2]:
@@ -157,7 +157,7 @@ class _Eager(Refuter):
         """Not asked here."""
         return Bisection()
 
-    def refutes(self, periods: Sequence[int], time: Allowance) -> list[int]:
+    def refutes(self, periods: Sequence[int], time: Slice) -> list[int]:
         """All below one micro-batch at a time."""
         return [period for period in periods if period < self.least]
 
@@ -201,7 +201,7 @@ def offers(technique: type[Improver], tiny: Tiny) -> Iterator[Periodic]:
     task = Task(near, published="1f1b", strays=True)
     improver = technique.of(bracket, task)
     if improver is not None:
-        improver.improve(bracket, Allowance(Budget(deterministic=0.2), 0.2, 0.05))
+        improver.improve(bracket, Slice(Budget(deterministic=0.2), 0.2, 0.05))
     yield from (found for found in heard if found is not start)
 
 
@@ -229,7 +229,7 @@ class _Hasty(Improver):
         """Of any problem."""
         return cls()
 
-    def improve(self, bracket: Bracket, time: Allowance) -> None:
+    def improve(self, bracket: Bracket, time: Slice) -> None:
         """The same starts, closer together."""
         bracket.offer(replace(bracket.best, period=bracket.best.period * Fraction(9, 10)), self.name)
 

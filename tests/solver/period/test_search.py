@@ -12,7 +12,7 @@ import pytest
 from tests.support.builders import chain, judged, pipeline, v
 from weft.models.zoo.tessel_shapes import TESSEL_PROBLEMS, shape
 from weft.solver.bounds import steady_bound
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.judge.validate import validate
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.decide import refuted_in_parts
@@ -20,7 +20,6 @@ from weft.solver.period.improvers.starts import one_at_a_time, periodic_seed
 from weft.solver.period.periodic import repeat, retime
 from weft.solver.period.search import find_period
 from weft.solver.period.shorten import shorten_latency
-from weft.solver.period.technique import Allowance
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import least_distances, least_open_period, takes_before_giving
@@ -254,7 +253,7 @@ def nn_shape(forward: list[int], memory: int) -> Problem:
 def test_parts_refute_what_is_too_short_and_nothing_that_is_known_to_work() -> None:
     instance = TickProblem.of(pipeline(v(16), forward=3, backward=5, memory=18))
     best = find_period(instance, one_at_a_time(instance), Budget(), deterministic=1.0).best.period
-    allowed = Allowance(Budget(), 5.0, 0.5)
+    allowed = Slice(Budget(), 5.0, 0.5)
     for share in (1 / 8, 1 / 4, 1 / 2):
         assert not refuted_in_parts(instance, ceil(best), share, allowed)
         assert refuted_in_parts(instance, instance.heaviest_load - 1, share, allowed)

@@ -12,7 +12,7 @@ import pytest
 from tests.support.builders import chain, pipeline, v
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import MAX_OPERATIONS, Infeasible, Progress, Search, solve
 from weft.solver.step.stretch import unroll

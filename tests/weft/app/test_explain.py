@@ -16,7 +16,7 @@ from tests.support.paths import DATA
 from tests.support.strategies import problems, schedules
 from weft.cli.main import main
 from weft.models.zoo.tessel_shapes import shape
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if
 from weft.solver.feasibility.infeasible import Infeasible, require_room

@@ -14,7 +14,7 @@ from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_
 from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions, require_count
 from weft.solver.control.stopping import breakable
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.judge.validate import validate
 from weft.solver.latency.search import LatencySearch, least_latency, slowest_useful_period

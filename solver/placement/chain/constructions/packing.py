@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Self
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.division import Division, largest_load
 from weft.solver.placement.groups import Groups, room

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Self
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.division import Division, heaviest
 from weft.solver.placement.encoding.least_load import least_bottleneck

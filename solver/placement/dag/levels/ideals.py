@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.paths import Paths
 from weft.solver.placement.groups import Groups, least_times, least_work, waits
 from weft.solver.placement.params import PARAMS

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_program import Program
 from weft.solver.placement.dag.levels.ways import ways_of

@@ -17,7 +17,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_program import Program
 from weft.solver.placement.division import Division

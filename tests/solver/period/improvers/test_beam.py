@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.builders import chain, judged, pipeline, v
 from tests.support.strategies import problems
 from weft.models.zoo.tessel_shapes import shape
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.period.improvers.beam import AtPeriod, Partial, improve_by_beam, suits_beam
 from weft.solver.period.improvers.beam_expansion import EARLY, FREE, LATE, fits, place
 from weft.solver.period.improvers.starts import one_at_a_time

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.builders import judged, loop, pipeline, v
 from tests.support.strategies import Case, cases
-from weft.solver.cpsat.solve import Budget, run
+from weft.solver.cpsat.budget import Budget
+from weft.solver.cpsat.solve import run
 from weft.solver.period.improvers.list_schedule import list_periodic
 from weft.solver.period.improvers.neighbourhoods import improve_nearby
 from weft.solver.period.improvers.starts import one_at_a_time

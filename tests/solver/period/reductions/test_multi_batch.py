@@ -11,7 +11,7 @@ from tests.properties.test_solver import SLOW_DATA
 from tests.support.builders import chain, pipeline
 from tests.support.strategies import Case, cases
 from weft.solver.bounds import steady_bound
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.periodic import repeat, retime

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.oracles.brute import least_whole_period
 from tests.support.builders import chain, loop, pipeline, tight_v, uneven, v, waves
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.refuters.lane_wait_dp import LanePatterns
@@ -22,7 +22,7 @@ from weft.solver.period.refuters.lane_weights import LaneWeights
 from weft.solver.period.search import find_period
 from weft.solver.period.structure.device_order import both_ways
 from weft.solver.period.structure.lanes import Lanes
-from weft.solver.period.technique import Allowance, Task
+from weft.solver.period.technique import Task
 from weft.solver.problem import Dependency, Device, Problem
 from weft.solver.relations.min_dist import least_distances, least_open_period
 from weft.solver.ticks import TickProblem
@@ -146,7 +146,7 @@ def test_waits_refute_what_least_distances_do_not() -> None:
     assert search.proven
     lanes = LaneWaits.of(Bracket(instance, Fraction(instance.heaviest_load), start), Task(instance.heaviest_load))
     assert lanes is not None
-    time = Allowance(Budget(), inf, inf)
+    time = Slice(Budget(), inf, inf)
     by_distances = least_open_period(instance, ceil(start.period)) - 1
     by_lanes = max(period for period in range(by_distances, ceil(search.best.period), 5)
                    if period == by_distances or lanes.refutes([period], time))

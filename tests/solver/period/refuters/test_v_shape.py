@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.builders import chain, loop, pipeline, tight_v, uneven, v, waves
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.climb import refute
 from weft.solver.period.decide import REFUTED, decide
@@ -22,7 +22,7 @@ from weft.solver.period.refuters.v_shape import VShape
 from weft.solver.period.refuters.v_shape_dp import VPatterns
 from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
-from weft.solver.period.technique import Allowance, Task
+from weft.solver.period.technique import Task
 from weft.solver.problem import Device, Problem
 from weft.solver.relations.min_dist import least_open_period
 from weft.solver.ticks import TickProblem
@@ -86,7 +86,7 @@ def test_in_whole_ticks_exactly_the_impossible_is_refuted(devices: int, seed: in
     assert shape is not None
     low = instance.heaviest_load
     for period in range(low, low + 24, 3):
-        verdict = decide(instance, period, Allowance(Budget(), 60.0, 60.0))
+        verdict = decide(instance, period, Slice(Budget(), 60.0, 60.0))
         assert refuted(shape, period, period) == (verdict is REFUTED)
 
 
@@ -138,7 +138,7 @@ def test_finer_cells_refute_nearly_all_that_does_not_work() -> None:
     bracket = Bracket(instance, Fraction(low), start, lambda changed: heard.append(changed.refuted))
     shape = VShape.of(bracket, Task(low))
     assert shape is not None and not shape.exhausted
-    refute(shape, bracket, Allowance(Budget(workers=2), 60.0, 0.2))
+    refute(shape, bracket, Slice(Budget(workers=2), 60.0, 0.2))
     assert shape.helped and all(a < b for a, b in pairwise(heard))
     assert bracket.refuted_by == "v-shape" and bracket.counts.of("v-shape").proofs == len(heard)
     assert 0.985 * search.best.period <= heard[-1] < search.best.period

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.placements import chain, ideal_program
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bracket import Step
 from weft.solver.placement.chain.place import place, place_within

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from tests.support.stage_graphs import EFFORT, best_graph, problems
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth, least_depth, least_depths
 from weft.solver.placement.groups import groups_of
 from weft.solver.placement.problem import PlacementProblem

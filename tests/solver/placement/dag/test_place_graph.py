@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.level_search import LevelGoal, levels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.memory_plans import GPT, profiled
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.memory.plan_memory import plan_memory
 from weft.solver.placement.memory.stage_oracle import StageOracle
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.support.replicated_stages import every_row, load, problems
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.dag.levels.level_search import LevelGoal, first_chain, levels

@@ -19,7 +19,7 @@ from tests.support.builders import pipeline, v
 from weft.cli.lib.signals import listening
 from weft.cli.main import main
 from weft.solver.control.stopping import STOP, breakable, shielded
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.sensitivity import what_if
 from weft.solver.io.files import load_schedule, save_problem
 from weft.solver.schedule import Schedule

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.placements import chain
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.chain.chain_bracket import ChainBracket
 from weft.solver.placement.chain.constructions.packing import Packing, best_packing
 from weft.solver.placement.division import Division

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.replicated_stages import shared, towers
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.dag.constructions import by_levels, by_rows
 from weft.solver.placement.dag.levels.ideals import TooWide

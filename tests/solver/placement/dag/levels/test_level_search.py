@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.placements import best_load
 from tests.support.stage_graphs import EFFORT, best_graph, forks, problems
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement import judge
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tests.support.replicated_stages import towers
-from weft.solver.cpsat.solve import Budget
+from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals
 from weft.solver.placement.dag.levels.shorten_paths import shorten_paths
 from weft.solver.placement.groups import groups_of
