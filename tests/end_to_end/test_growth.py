@@ -17,7 +17,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
-from weft.solver.step import search as search_module
+from weft.solver.step import state as state_module
 from weft.solver.step.search import Search
 from weft.solver.timing import time_orders
 
@@ -61,7 +61,7 @@ GROWING: dict[str, Callable[[int], tuple[Problem, int]]] = {
 
 @pytest.mark.parametrize("name", GROWING)
 def test_the_first_schedule_takes_n_log_n(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "_MANY_OPERATIONS", 1)
+    monkeypatch.setattr(state_module, "_MANY_OPERATIONS", 1)
     makes = [GROWING[name](n) for n in (2, 4)]
     small, large = (_bytecodes(partial(_first_schedule, *_anew(made))) for made in makes)
     assert large <= 2.3 * small
