@@ -1,0 +1,38 @@
+"""The tests mirror the rooms: the test of ``solver/step/stretch.py`` is ``tests/solver/step/test_stretch.py``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.paths import ROOT
+
+ROOMS = ("solver", "models", "runtime", "weft")
+#: Tests of a room as a whole, or of one question about several of its files.
+OF_ROOMS = {
+    "models/test_public_names.py", "runtime/test_public_names.py", "solver/test_public_names.py",
+    "weft/api/test_mistakes.py", "weft/test_arrows.py",
+    "solver/baselines/test_baselines.py", "solver/baselines/test_known.py",
+    "solver/bounds/test_bounds.py", "solver/bounds/test_rounded.py",
+    "solver/period/test_contracts.py", "solver/step/test_faults_of_phases.py",
+    "models/candidates/test_build_adama.py", "models/zoo/test_parameters.py",
+    "runtime/execute/test_results.py", "runtime/measure/test_measure_graphs.py", "runtime/plan/test_reductions.py",
+    "runtime/train/test_agreement_split.py", "runtime/train/test_split_backward.py",
+    "runtime/transports/test_processes.py", "runtime/transports/test_transports.py",
+    "weft/app/place/test_files.py",
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_test_file_stands_where_its_file_does(room: str) -> None:
+    tests = ROOT / "tests"
+    astray = []
+    for path in sorted((tests / room).rglob("test_*.py")):
+        inside = path.relative_to(tests)
+        tested = ROOT / inside.with_name(inside.name.removeprefix("test_"))
+        if not tested.exists() and not tested.with_suffix("").is_dir() and str(inside) not in OF_ROOMS:
+            astray.append(str(inside))
+    assert not astray
+
+
+def test_no_exception_is_left_of_a_test_that_went() -> None:
+    assert all((ROOT / "tests" / path).exists() for path in OF_ROOMS)
