@@ -7,11 +7,17 @@ note and survive fails the test, but for those marked ``faults``, which inject i
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import settings
 
 from weft.solver.step.search import Search
+
+# A shell's background jobs ignore SIGINT, what nohup starts SIGHUP, and all of their children inherit that.
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 settings.register_profile("desk", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
