@@ -46,6 +46,8 @@ def check_provenance(value: Any, devices: int, where: str) -> dict[str, Any]:
                           f"{', '.join(map(str, stages))}")
     if "gpus_of_stage" in value and "tensor_parallel" not in value:
         raise FormatError(f"{where}: the field 'tensor_parallel' is missing beside gpus_of_stage")
+    if "gpus_of_stage" in value and [] in (value.get("layers_of_stage") or []):
+        raise FormatError(f"{where}: layers_of_stage has a stage without layers, each must have one at least")
     if "repetend_period" in value and "repetend_period_bound" not in value:
         raise FormatError(f"{where}: the field 'repetend_period_bound' is missing beside repetend_period")
     try:

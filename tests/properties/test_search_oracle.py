@@ -22,6 +22,7 @@ _AT_ONCE = 40
 ONCE_WRONG = [12199, 15160, 20998]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, COUNT, _AT_ONCE))
 def test_random_problems_are_answered_right(first: int) -> None:
     wrong = {number: found for number in range(first, first + _AT_ONCE) if (found := compared(number))}

@@ -249,6 +249,8 @@ def test_long_names_are_cut_short_in_messages() -> None:
     ({"gpus_of_stage": [[0]]}, "solver: the field 'tensor_parallel' is missing beside gpus_of_stage"),
     ({"layers_of_stage": [["a"]], "gpus_of_stage": [[0], [1]], "tensor_parallel": [{"collectives": {}}]},
      "solver: layers_of_stage, gpus_of_stage, tensor_parallel, co_shard must have one entry for each stage"),
+    ({"layers_of_stage": [[]], "gpus_of_stage": [[0]], "tensor_parallel": [{"collectives": {}}]},
+     "solver: layers_of_stage has a stage without layers"),
     ({"gpus_of_stage": [[]], "tensor_parallel": [{"collectives": {}}]}, "solver: gpus_of_stage[0]: its length is 0"),
     ({"bytes_per_parameter": {"a": 0}}, "solver: bytes_per_parameter adds up to 0 bytes, it must be more"),
     ({"repetend_period": 3}, "solver: the field 'repetend_period_bound' is missing beside repetend_period"),
