@@ -73,7 +73,11 @@ def watching(over: Callable[[], bool]) -> Iterator[None]:
 
 def process_start() -> float:
     """When this process began, by :func:`time.monotonic`: before Python and all imports where the system says it, else
-    now."""
+    now.
+
+    A shell may have become this process (``exec``, and the last command of ``sh -c``) and be far older, so no more is
+    counted than twice the CPU time that it has used.
+    """
     try:
         with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
             ticks = int(file.read().rpartition(")")[2].split()[19])
@@ -82,4 +86,4 @@ def process_start() -> float:
         age = up - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return time.monotonic()
-    return time.monotonic() - age if 0 <= age < 3600 else time.monotonic()
+    return time.monotonic() - max(0.0, min(age, 2 * time.process_time()))
