@@ -16,7 +16,16 @@ from typing import Literal
 
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
-from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, stage_device, static_bytes
+from weft.models.candidates.stages import (
+    SHAPES,
+    Backward,
+    CutShape,
+    MemoryRule,
+    Shape,
+    StageCost,
+    stage_device,
+    static_bytes,
+)
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
 from weft.models.layers.measured_gpt import gpt_layers
@@ -28,8 +37,8 @@ from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "bytes_per_parameter", "candidates", "layer_costs",
-           "under_optimizer"]
+__all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "bytes_per_parameter", "candidate_of", "candidates",
+           "costed", "layer_costs", "under_optimizer"]
 
 #: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
 #: fifty more or less is twice that.
@@ -65,7 +74,7 @@ class Candidate:
     ``decided``: the plan by which cuts and memory were decided operator by operator, if they were.
     """
 
-    shape: Shape
+    shape: CutShape
     backward: Backward
     in_flight: InFlight
     problem: Problem
@@ -84,7 +93,7 @@ def layer_costs(spec: Spec) -> list[LayerCost]:
     Raises :class:`~weft.models.spec.spec.SpecError` or :class:`~weft.models.times.profiles.ProfileError` if there are
     no costs for them, and what reading a config.json raises.
     """
-    return _costed(spec)[0]
+    return costed(spec)[0]
 
 
 def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
@@ -95,7 +104,8 @@ def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
     return [accumulated(layer, run.gradient_bytes) for layer in layers]
 
 
-def _costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
+def costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
+    """:func:`layer_costs`, and notes on where they come from."""
     if isinstance(spec.model, ExplicitModel):
         run = spec.run
         listed = explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
@@ -131,7 +141,7 @@ def candidates(spec: Spec) -> list[Candidate]:
     :class:`~weft.models.spec.spec.SpecError` if there are fewer layers than GPUs or no shape is left, and what
     :func:`layer_costs` raises.
     """
-    layers, notes = _costed(spec)
+    layers, notes = costed(spec)
     cluster = model_cluster(spec.cluster)
     shapes, modes = _shapes(spec, len(layers)), _modes(spec, layers)
     found: list[Candidate] = []
@@ -145,7 +155,7 @@ def candidates(spec: Spec) -> list[Candidate]:
                 continue
             except OutOfTime:  # what was found is offered
                 continue
-            found += [replace(_candidate(spec, split, backward, in_flight, layers, cluster), notes=notes)
+            found += [replace(candidate_of(spec, split, backward, in_flight, layers, cluster), notes=notes)
                       for in_flight, split in splits]
     if not found and not refusals:
         raise TooLate(f"{spec.name}: the time limit is too short to cut the model into stages")
@@ -212,8 +222,9 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost
         yield "1f1b", roomy
 
 
-def _candidate(spec: Spec, split: StageSplit, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
-               cluster: ClusterModel) -> Candidate:
+def candidate_of(spec: Spec, split: StageSplit, backward: Backward, in_flight: InFlight, layers: list[LayerCost],
+                 cluster: ClusterModel) -> Candidate:
+    """The block problem of ``split``."""
     per_parameter = bytes_per_parameter(spec)
     static = tuple(static_bytes([stage for stage, device in zip(split.stages, split.devices, strict=True)
                                  if device == gpu], per_parameter) for gpu in range(len(cluster.memory)))
@@ -257,7 +268,7 @@ def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:
                  for gpu in range(spec.cluster.gpus))
 
 
-def _title(shape: Shape, backward: Backward) -> str:
+def _title(shape: CutShape, backward: Backward) -> str:
     return shape if backward == "none" else f"{shape}, {backward} backward"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from weft.models.candidates.split_search import Intervals, SplitSearch
-from weft.models.candidates.stages import MemoryRule, Shape, StageCost, stage_device
+from weft.models.candidates.stages import CutShape, MemoryRule, Shape, StageCost, stage_device
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.quantities import format_bytes
 from weft.solver.control.clock import OutOfTime
@@ -77,7 +77,7 @@ class StageSplit:
     Per GPU: ``loads`` in seconds for one micro-batch, ``memory`` in bytes, weights and their state included.
     """
 
-    shape: Shape
+    shape: CutShape
     stages: tuple[StageCost, ...]
     devices: tuple[int, ...]
     loads: tuple[float, ...]

@@ -12,12 +12,14 @@ from typing import Literal, TypeAlias, get_args
 
 from weft.models.layers.costs import LayerCost
 
-__all__ = ["SHAPES", "Backward", "MemoryRule", "Shape", "StageCost", "Stages", "peak_bytes", "stage_device",
+__all__ = ["SHAPES", "Backward", "CutShape", "MemoryRule", "Shape", "StageCost", "Stages", "peak_bytes", "stage_device",
            "static_bytes"]
 
 Shape: TypeAlias = Literal["chain", "v", "loop"]
 #: In which every stage runs on one GPU.
 SHAPES: tuple[Shape, ...] = get_args(Shape)
+#: The same with any number of stages a GPU: ``wave`` goes down the GPUs and up again at least three times.
+CutShape: TypeAlias = Literal["chain", "v", "loop", "wave"]
 #: ``full``: one backward block. ``split``: input gradient and weight gradient apart. ``none``: inference.
 Backward: TypeAlias = Literal["full", "split", "none"]
 

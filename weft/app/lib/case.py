@@ -12,7 +12,7 @@ from weft.app.lib.coverage import Coverage
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
 from weft.app.lib.options import require_count
-from weft.app.lib.verdicts import shape_placement_details
+from weft.app.lib.verdicts import layout_title, shape_placement_details
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.files import load_problem
 from weft.solver.problem import Problem
@@ -22,11 +22,12 @@ from weft.solver.step.search import Infeasible
 if TYPE_CHECKING:
     from weft.app.lib.sources import Source
     from weft.models.candidates.build import Candidate
+    from weft.models.cuts.space import CutSpace
     from weft.models.spec.spec import Spec
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["Case", "Placement", "case_of", "read_source", "shape_placement"]
+__all__ = ["Case", "Placement", "candidate_placement", "case_of", "read_source", "shape_placement"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Case:
     micro_batches: int
     refused: tuple[tuple[str, str], ...] = ()
     least_period: float | None = None
+    #: All cuts of the layers, beside the placements listed.
+    spaces: tuple[CutSpace, ...] = ()
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -145,7 +148,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     chains = found is None or bool(set(SHAPES) & set(spec.placement.shapes))
     if chains:
         try:
-            placements = [*map(_placement, undominated(spec_candidates(spec))), *placements]
+            placements = [*map(candidate_placement, undominated(spec_candidates(spec))), *placements]
         except NoSplit as error:
             if not placements:
                 raise Infeasible(str(error)) from None
@@ -160,12 +163,19 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     if least is not None and chains and spec.placement.memory == "decide":
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
-    return Case(spec.name, tuple(placements), count, tuple(refused), least)
+    return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else ())
 
 
-def _placement(candidate: Candidate) -> Placement:
+def _spaces(spec: Spec, micro_batches: int) -> tuple[CutSpace, ...]:
+    from weft.models.cuts.spaces import cut_spaces
+
+    return tuple(cut_spaces(spec, micro_batches))
+
+
+def candidate_placement(candidate: Candidate) -> Placement:
+    """The placement that ``candidate`` is."""
     backward = {"full": "B", "split": "I+W", "none": "inference"}[candidate.backward]
-    shape = {"chain": "1 stage a GPU", "v": "V, 2 chunks", "loop": "loop, 2 chunks"}[candidate.shape]
+    shape = layout_title(candidate.shape, len(candidate.stage_device) // len(candidate.problem.devices))
     memory = [None if device.memory is None else device.memory + static
               for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
     plan = candidate.decided

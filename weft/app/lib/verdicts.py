@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["Searched", "choice", "choice_lines", "covered_lines", "shape_placement_details"]
+__all__ = ["Searched", "choice", "choice_lines", "covered_lines", "layout_title",
+           "shape_placement_details"]
 
 #: Placements that one line of text each tells of; the rest are counted.
 _MOST_LINES = 12
@@ -53,6 +54,13 @@ def choice(rows: Sequence[Searched], refused: Sequence[tuple[str, str]], best: f
     entries += [{"placement": shape, "bound": None, "makespan": None, "verdict": "none", "reason": reason}
                 for shape, reason in refused]
     return {"alternatives": entries} | ({} if any_bound is None else {"bound_over_any_placement": min(any_bound, best)})
+
+
+def layout_title(shape: str, chunks: int) -> str:
+    """How stages lie on GPUs, for tables: ``shape`` with ``chunks`` stages a GPU."""
+    if shape == "chain":
+        return "1 stage a GPU"
+    return f"{ {'v': 'V'}.get(shape, shape)}, {chunks} chunks"
 
 
 def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[str, dict[str, Any]]:

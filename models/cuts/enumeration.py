@@ -1,0 +1,149 @@
+"""All contiguous cuts of the layers into one layout that a makespan does not rule out: stage after stage, side by side
+in numpy.
+
+What a beginning of a cut costs at least, whatever follows (N micro-batches):
+
+* a device that has stages does nothing before the forwards of all earlier stages and their transfers have let one
+  micro-batch through; then it works N times on these stages; where a gradient is one block, and the device's first
+  stage is stage s, what follows its last gradient are the gradients of the stages before s. In inference what follows
+  are the forwards of later stages: none of them is counted;
+* the layers that are left are work for the devices: each can take on what its limit leaves;
+* a device holds its stages' weights and, at the last of its forwards, what all of them keep of one micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.models.cuts.layout import Layout
+from weft.models.cuts.tables import Tables
+from weft.solver.control.clock import checkpoint
+from weft.solver.variants.variants import Numbers
+
+__all__ = ["Cuts", "Ground", "enumerated"]
+
+#: No more beginnings of cuts are kept at a time (a few hundred MB).
+MOST = 1_500_000
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What the cuts of one layout stand on. ``tables``: of each GPU's kind, which ``kind`` says. ``capacity``: bytes of
+    each GPU. ``lags``: per stage but the last and border behind it, nanoseconds until the next stage has what it
+    sends. ``ends_whole``: no stage has a weight gradient of its own."""
+
+    layout: Layout
+    tables: tuple[Tables, ...]
+    kind: tuple[int, ...]
+    capacity: tuple[int, ...]
+    lags: Numbers
+    ends_whole: bool
+
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return len(self.tables[0].static) - 1
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """``borders`` (K x stages + 1): the first layer of every stage, and the number of layers. ``bounds``: what each
+    takes at least, in ns. ``left_out``: what those take at least that there was no room for; None without any."""
+
+    borders: npt.NDArray[np.int16]
+    bounds: Numbers
+    left_out: int | None
+
+    def __len__(self) -> int:
+        return len(self.borders)
+
+
+def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST) -> Cuts:
+    """The cuts whose bound is less than ``below`` (ns)."""
+    frontier = _Frontier.empty(ground, micro_batches)
+    left_out: int | None = None
+    for stage in range(ground.layout.stages):
+        parts = []
+        for length in range(1, ground.layers - ground.layout.stages + 2):
+            checkpoint()
+            parts.append(frontier.extended(stage, length, below))
+        frontier = _Frontier.joined(parts)
+        if len(frontier.bounds) > most:
+            ranked = np.argpartition(frontier.bounds, most)
+            dropped = int(frontier.bounds[ranked[most:]].min())
+            left_out = dropped if left_out is None else min(left_out, dropped)
+            frontier = frontier.chosen(np.sort(ranked[:most]))
+    return Cuts(frontier.borders, frontier.bounds, left_out)
+
+
+@dataclass
+class _Frontier:
+    """Beginnings of cuts: up to the same stage, each in a row."""
+
+    ground: Ground
+    micro_batches: int
+    borders: npt.NDArray[np.int16]
+    head: Numbers  # of the next stage's first forward
+    tail: Numbers  # behind the next stage's last gradient
+    floor: Numbers  # per device: what comes before and after its work
+    load: Numbers  # per device, for one micro-batch
+    held: Numbers  # per device
+    bounds: Numbers
+
+    @classmethod
+    def empty(cls, ground: Ground, micro_batches: int) -> _Frontier:
+        gpus = ground.layout.gpus
+        one, none = np.zeros(1, dtype=np.int64), np.zeros((1, gpus), dtype=np.int64)
+        return cls(ground, micro_batches, np.zeros((1, 1), dtype=np.int16), one, one, none, none, none, one)
+
+    @classmethod
+    def joined(cls, parts: list[_Frontier]) -> _Frontier:
+        first = parts[0]
+        return cls(first.ground, first.micro_batches,
+                   *(np.concatenate([getattr(part, name) for part in parts])
+                     for name in ("borders", "head", "tail", "floor", "load", "held", "bounds")))
+
+    def chosen(self, which: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> _Frontier:
+        return _Frontier(self.ground, self.micro_batches, self.borders[which], self.head[which], self.tail[which],
+                         self.floor[which], self.load[which], self.held[which], self.bounds[which])
+
+    def extended(self, stage: int, length: int, below: int) -> _Frontier:
+        """Those whose next stage has ``length`` layers and whose bound stays below ``below``."""
+        ground, layers = self.ground, self.ground.layers
+        behind = ground.layout.stages - 1 - stage
+        start = self.borders[:, -1].astype(np.int64)
+        end = start + length
+        possible = np.flatnonzero(end <= layers - behind if behind else end == layers)
+        own, start, end = self.chosen(possible), start[possible], end[possible]
+        device = ground.layout.devices[stage]
+        table = ground.tables[ground.kind[device]]
+        own.load, own.held, own.floor = own.load.copy(), own.held.copy(), own.floor.copy()
+        if device not in ground.layout.devices[:stage]:
+            own.floor[:, device] = own.head + (own.tail if ground.ends_whole else 0)
+        own.load[:, device] += table.work[start, end]
+        own.held[:, device] += table.static[start, end] + table.kept[start, end]
+        passing = ground.lags[stage, end] if behind else 0
+        own.head = own.head + table.durations[0][start, end] + passing
+        own.tail = own.tail + table.durations[1][start, end] + passing
+        own.borders = np.concatenate([own.borders, end[:, None].astype(np.int16)], axis=1)
+        at_least = own.floor[:, device] + self.micro_batches * own.load[:, device]
+        own.bounds = np.maximum(own.bounds, at_least)
+        fits = (own.bounds < below) & (own.held[:, device] <= ground.capacity[device])
+        if behind:
+            fits &= own._can_end(stage, end, below)
+        return own.chosen(fits)
+
+    def _can_end(self, stage: int, end: npt.NDArray[np.int64], below: int) -> npt.NDArray[np.bool_]:
+        """Whether the devices can take on what is left."""
+        ground = self.ground
+        rest = np.min([table.work[:, -1] for table in ground.tables], axis=0)[end]
+        devices = ground.layout.devices
+        room = np.zeros(len(end), dtype=np.int64)
+        for device in set(devices[stage + 1:]):
+            floor = self.floor[:, device] if device in devices[:stage + 1] else self.head
+            room += np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
+        return np.asarray(rest <= room)

@@ -1,0 +1,165 @@
+"""All cuts of one layout, with what is known of each: bounds that rise, and what was searched already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.models.candidates.build import Candidate
+from weft.models.candidates.stages import Backward
+from weft.models.cuts.enumeration import Cuts, Ground, enumerated
+from weft.models.cuts.numbers import orders_of_blocks, orders_of_stages, variants_of
+from weft.solver.control.clock import checkpoint
+from weft.solver.pipeline import Pipeline
+from weft.solver.timing import DeadlockError, Orders
+from weft.solver.variants.bounds import makespan_bounds
+from weft.solver.variants.fixed_orders import fitting, makespans
+from weft.solver.variants.variants import Variants
+
+__all__ = ["Carried", "CutSpace"]
+
+#: Cuts whose problems are in memory at a time.
+_AT_ONCE = 4096
+#: An order is carried to no more cuts than make so many operations: a second or two.
+_CARRIED = 40_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A cut (``borders``: the first layer of every stage, and the number of layers) with per-device ``orders`` of its
+    blocks, and their makespan in ns."""
+
+    borders: tuple[int, ...]
+    orders: Orders
+    makespan: int
+
+
+@dataclass
+class CutSpace:
+    """The contiguous cuts into one layout, for N micro-batches. Times in ns.
+
+    ``candidate``: the block problem of a cut. Before :meth:`open` nothing but ``floor`` is known of them, a bound on
+    all.
+    """
+
+    ground: Ground
+    backward: Backward
+    micro_batches: int
+    candidate: Callable[[tuple[int, ...]], Candidate]
+    cuts: Cuts | None = None
+    #: Per cut, whether its bound is as good as it gets here.
+    bounded: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+
+    @property
+    def floor(self) -> int:
+        """What every cut takes at least: an equal share of the work, on every GPU what the fastest kind takes."""
+        work = min(int(table.work[0, -1]) for table in self.ground.tables)
+        return -(-self.micro_batches * work // self.ground.layout.gpus)
+
+    @property
+    def least(self) -> int | None:
+        """What every cut takes at least that is not taken by :meth:`take` or ruled out; None where none is left."""
+        if self.cuts is None:
+            return self.floor
+        known = [int(self.cuts.bounds.min())] if len(self.cuts) else []
+        left_out = [] if self.cuts.left_out is None else [self.cuts.left_out]
+        return min(known + left_out, default=None)
+
+    def open(self, below: int) -> None:
+        """List the cuts whose bound is less than ``below``."""
+        self.cuts = enumerated(self.ground, self.micro_batches, below)
+        self.bounded = np.zeros(len(self.cuts), dtype=np.bool_)
+
+    def narrow(self, below: int) -> None:
+        """Forget the cuts whose bound is not less than ``below``."""
+        if self.cuts is not None and (len(self.cuts) or self.cuts.left_out is not None):
+            kept = self.cuts.bounds < below
+            left_out = self.cuts.left_out
+            self._keep(kept, None if left_out is None or left_out >= below else left_out)
+
+    def _keep(self, kept: npt.NDArray[np.bool_], left_out: int | None) -> None:
+        assert self.cuts is not None
+        self.cuts = Cuts(self.cuts.borders[kept], self.cuts.bounds[kept], left_out)
+        self.bounded = self.bounded[kept]
+
+    def tighten(self, most: int) -> int:
+        """Raise the bounds of up to ``most`` cuts, those with the least first; how many there were."""
+        if self.cuts is None:
+            return 0
+        waiting = np.flatnonzero(~self.bounded)
+        if len(waiting) > most:
+            waiting = waiting[np.argpartition(self.cuts.bounds[waiting], most)[:most]]
+        for first in range(0, len(waiting), _AT_ONCE):
+            checkpoint()
+            some = waiting[first:first + _AT_ONCE]
+            raised = makespan_bounds(self._variants(some), self.micro_batches)
+            self.cuts.bounds[some] = np.maximum(self.cuts.bounds[some], raised)
+            self.bounded[some] = True
+        return len(waiting)
+
+    def raise_bound(self, borders: tuple[int, ...], bound: int) -> None:
+        """Take over a bound on one cut."""
+        at = self._at(borders)
+        if at is not None and self.cuts is not None:
+            self.cuts.bounds[at] = max(int(self.cuts.bounds[at]), bound)
+
+    def take(self, borders: tuple[int, ...]) -> None:
+        """Leave a cut to somebody who searches it."""
+        at = self._at(borders)
+        if at is not None and self.cuts is not None:
+            kept = np.ones(len(self.cuts), dtype=np.bool_)
+            kept[at] = False
+            self._keep(kept, self.cuts.left_out)
+
+    def _at(self, borders: tuple[int, ...]) -> int | None:
+        if self.cuts is None or len(borders) != self.cuts.borders.shape[1]:
+            return None
+        found = np.flatnonzero((self.cuts.borders == np.array(borders, dtype=np.int16)).all(axis=1))
+        return int(found[0]) if len(found) else None
+
+    def some(self, count: int) -> list[tuple[int, ...]]:
+        """The cuts with the least bounds; of equal ones those whose largest stage is smallest."""
+        if self.cuts is None or not len(self.cuts):
+            return []
+        near = np.argpartition(self.cuts.bounds, min(len(self.cuts) - 1, 64 * count))[:64 * count + 1]
+        widest = np.diff(self.cuts.borders[near].astype(np.int64), axis=1).max(axis=1)
+        ranked = near[np.lexsort((near, widest, self.cuts.bounds[near]))]
+        return [tuple(map(int, self.cuts.borders[i])) for i in ranked[:count]]
+
+    def carried(self, pipeline: Pipeline, orders: Orders) -> Carried | None:
+        """The cut for which ``orders`` of the blocks of ``pipeline``, another cut, do best and fit; None if none is
+        below what rules cuts out."""
+        if self.cuts is None or not len(self.cuts):
+            return None
+        trains = self.backward != "none"
+        rows = orders_of_stages(pipeline, orders)
+        count = sum(map(len, rows))
+        some = np.arange(len(self.cuts))
+        if count * len(some) > _CARRIED:
+            some = np.argpartition(self.cuts.bounds, _CARRIED // count)[:_CARRIED // count]
+        best, found = np.iinfo(np.int64).max, -1
+        for first in range(0, len(some), _AT_ONCE):
+            part = some[first:first + _AT_ONCE]
+            variants = variants_of(self.ground, self.cuts.borders[part], trains=trains)
+            fits = np.flatnonzero(fitting(variants, rows))
+            if not len(fits):
+                continue
+            try:
+                times = makespans(variants.chosen(fits), rows, self.micro_batches)
+            except DeadlockError:
+                return None
+            place = int(times.argmin())
+            if times[place] < best:
+                best, found = int(times[place]), int(part[fits[place]])
+        if found < 0:
+            return None
+        borders = tuple(map(int, self.cuts.borders[found]))
+        target = Pipeline.of(self.candidate(borders).problem)
+        return Carried(borders, orders_of_blocks(target, rows), best)
+
+    def _variants(self, which: npt.NDArray[np.intp]) -> Variants:
+        assert self.cuts is not None
+        return variants_of(self.ground, self.cuts.borders[which], trains=self.backward != "none")

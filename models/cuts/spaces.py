@@ -1,0 +1,88 @@
+"""From a spec to the cuts that there are: one space for each layout and backward mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from weft.models.candidates.build import Candidate, bytes_per_parameter, candidate_of, costed
+from weft.models.candidates.stage_split import StageSplit
+from weft.models.candidates.stages import Backward, MemoryRule, Stages
+from weft.models.cuts.enumeration import Ground
+from weft.models.cuts.layout import Layout, layouts
+from weft.models.cuts.space import CutSpace
+from weft.models.cuts.tables import Tables
+from weft.models.layers.cluster import ClusterModel, Network, model_cluster
+from weft.models.layers.costs import LayerCost
+from weft.models.spec.sections import Spec
+
+__all__ = ["cut_spaces"]
+
+#: Models of more layers (operators, say) are not cut everywhere: the tables would have a row a layer and one a column.
+_MOST_LAYERS = 256
+
+
+def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
+    """The spaces of all cuts of the spec's layers, fewest stages first; none where layers run without gradients, or
+    there are too many of them.
+
+    A space of whole backwards is left out where that of split ones can do all it can, for every cut: running each
+    input gradient and its weight gradient back to back is running the backward.
+    """
+    layers, notes = costed(spec)
+    if len(layers) > _MOST_LAYERS or (spec.inference is None and not all(layer.backward for layer in layers)):
+        return []
+    cluster = model_cluster(spec.cluster)
+    tables = {mode: Tables.of(layers, MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve))
+              for mode in _modes(spec, layers)}
+    if "split" in tables and "full" in tables and _can_do(tables["split"], tables["full"]):
+        del tables["full"]
+    stages = Stages(layers)
+    found = []
+    for layout in layouts(spec.placement.shapes, spec.cluster.gpus, spec.placement.chunks, len(layers)):
+        for mode, table in tables.items():
+            def candidate(borders: Sequence[int], layout: Layout = layout, mode: Backward = mode) -> Candidate:
+                split = StageSplit(layout.shape, tuple(stages.stage(*pair) for pair in pairwise(borders)),
+                                   layout.devices, (), ())
+                return replace(candidate_of(spec, split, mode, "least", layers, cluster), notes=notes)
+
+            found.append(CutSpace(_ground(layout, table, layers, cluster), mode, micro_batches, candidate))
+    return found
+
+
+def _modes(spec: Spec, layers: Sequence[LayerCost]) -> list[Backward]:
+    if spec.inference is not None:
+        return ["none"]
+    can_split = all(layer.is_split for layer in layers) and any(layer.weight_grad for layer in layers)
+    modes: list[Backward] = ["full"] if "full" in spec.placement.backward else []
+    return [*modes, "split"] if can_split and "split" in spec.placement.backward else modes
+
+
+def _ground(layout: Layout, table: Tables, layers: Sequence[LayerCost], cluster: ClusterModel) -> Ground:
+    return Ground(layout, (table,), (0,) * layout.gpus, cluster.available, _lags(layout, layers, cluster.network),
+                  not table.durations[2].any())
+
+
+def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Per stage but the last and border behind it: until the next stage has its input."""
+    lags = np.zeros((layout.stages - 1, len(layers) + 1), dtype=np.int64)
+    known: dict[tuple[int, int], list[int]] = {}
+    for s, pair in enumerate(pairwise(layout.devices)):
+        if pair not in known:
+            known[pair] = [round(network.seconds(layer.output_bytes, pair[:1], pair[1:]) * 1e9) for layer in layers]
+        lags[s, 1:] = known[pair]
+    return lags
+
+
+def _can_do(split: Tables, full: Tables) -> bool:
+    """Whether both parts of a split backward, back to back, are the whole one: no longer, in no more memory."""
+    first = split.change[1]
+    return bool(
+        (split.durations[1] + split.durations[2] <= full.durations[1]).all()
+        and (split.durations[0] == full.durations[0]).all() and (split.take[0] == full.take[0]).all()
+        and (split.change[0] == full.change[0]).all() and (split.take[1] <= full.take[1]).all()
+        and (first + split.take[2] <= full.take[1]).all()
+        and (first + split.change[2] <= full.change[1]).all())
