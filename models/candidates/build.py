@@ -19,7 +19,6 @@ from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
 from weft.models.candidates.stages import (
     SHAPES,
     Backward,
-    CutShape,
     MemoryRule,
     Shape,
     StageCost,
@@ -74,7 +73,7 @@ class Candidate:
     ``decided``: the plan by which cuts and memory were decided operator by operator, if they were.
     """
 
-    shape: CutShape
+    shape: Shape
     backward: Backward
     in_flight: InFlight
     problem: Problem
@@ -268,7 +267,7 @@ def _freed(spec: Spec, split: StageSplit) -> tuple[int, ...]:
                  for gpu in range(spec.cluster.gpus))
 
 
-def _title(shape: CutShape, backward: Backward) -> str:
+def _title(shape: Shape, backward: Backward) -> str:
     return shape if backward == "none" else f"{shape}, {backward} backward"
 
 

@@ -6,14 +6,21 @@ piece of the second half that goes with it). A limit on load and shortfall prune
 short, since load and need only grow with a stage, and so are states whose remaining layers exceed what the remaining
 GPUs can do within the limit. The limit starts at a lower bound and grows until it admits a split; the best within it
 is then the best of all.
+
+GPUs may be unequal: a layer then has a load on each, and its *work* is the least of these, wherever it runs. A GPU's
+*pace* is the largest share of its load there that the work of any layer is: in a time t it does no more work than its
+pace times t, whatever its layers. So what is left must not be more work than the paces of the GPUs behind allow. Where
+all GPUs are alike, work is load and all paces are 1.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import accumulate, count
+from math import ceil
 from typing import NamedTuple, TypeAlias
 
 from weft.models.candidates.stages import Backward, MemoryRule, Shape, Stages, peak_bytes, stage_device, static_bytes
@@ -51,31 +58,51 @@ class _Limits:
 
 
 class SplitSearch:
-    """The dynamic program for one shape, one set of layers and one set of GPUs."""
+    """The dynamic program for one shape, the layers as each GPU runs them, and the memory of each GPU.
 
-    def __init__(self, shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int], in_flight: Sequence[int],
-                 rule: MemoryRule, borders: Sequence[int]) -> None:
+    Layers are the same on every GPU but for their times.
+    """
+
+    def __init__(self, shape: Shape, layers: Sequence[Sequence[LayerCost]], memory: Sequence[int],
+                 in_flight: Sequence[int], rule: MemoryRule, borders: Sequence[int]) -> None:
         backward, bytes_per_parameter = rule.backward, rule.bytes_per_parameter
         capacity = tuple(amount - rule.reserve for amount in memory)
         self.shape: Shape = shape
         self.borders = borders
-        self.stages = Stages(layers)
         self.capacity = capacity
         self.in_flight = [[count for count, device in zip(in_flight, stage_device(shape, len(capacity)), strict=True)
                            if device == s] for s in range(len(capacity))]
         self.rule = rule
         self.gpus = len(capacity)
-        self._singles = [self.stages.stage(i, i + 1) for i in range(len(layers))]
+        self.layer_count = len(layers[0])
+        kinds = {id(own): Stages(own) for own in layers}
+        #: The stages of each GPU; GPUs of one kind share them.
+        self.stages = [kinds[id(own)] for own in layers]
+        singles = [self.stages[0].stage(i, i + 1) for i in range(self.layer_count)]
         needs = [static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
                  - _shared(layer, bytes_per_parameter, backward)  # another layer of the stage may count it
-                 for layer, one in zip(layers, self._singles, strict=True)]
+                 for layer, one in zip(layers[0], singles, strict=True)]
         # Whichever stage has a layer holds all that the layer needs, shared or not.
         self.largest = max(static_bytes([one], bytes_per_parameter) + (0 if backward == "none" else one.activation)
-                           for one in self._singles)
-        self.load_before = list(accumulate((one.load for one in self._singles), initial=0))
+                           for one in singles)
         self.need_before = list(accumulate(needs, initial=0))
         self.capacity_behind = [sum(capacity[s + 1:]) for s in range(self.gpus)]
         self._shortfalls: dict[tuple[int, Intervals], int] = {}
+        self._set_loads(list(kinds), kinds, [id(own) for own in layers])
+
+    def _set_loads(self, order: Sequence[int], kinds: Mapping[int, Stages], kind_of: Sequence[int]) -> None:
+        """Sums of loads on each GPU and of work, and the paces of the GPUs behind each."""
+        loads = {kind: [kinds[kind].stage(i, i + 1).load for i in range(self.layer_count)] for kind in order}
+        work = [min(own) for own in zip(*loads.values(), strict=True)]
+        before = {kind: list(accumulate(own, initial=0)) for kind, own in loads.items()}
+        self.load_before = [before[kind] for kind in kind_of]
+        self.work_before = list(accumulate(work, initial=0))
+        self.heaviest = max(work)
+        pace = {kind: max((Fraction(least, load) for least, load in zip(work, own, strict=True) if load),
+                          default=Fraction(1)) for kind, own in loads.items()}
+        paces = [pace[kind] for kind in kind_of]
+        self.pace = sum(paces, Fraction(0))
+        self.pace_behind = [sum(paces[s + 1:], Fraction(0)) for s in range(self.gpus)]
 
     # -- the questions -------------------------------------------------------------------------------------------
 
@@ -95,9 +122,8 @@ class SplitSearch:
 
     def _least_load(self, known: int) -> _Limits | None:
         """The limits within which only splits of the least load are that fit, ``None`` if none does."""
-        total = self.load_before[-1]
-        heaviest = max(layer.load for layer in self._singles)
-        limit = max(-(-total // self.gpus), heaviest, known)
+        total = max(before[-1] for before in self.load_before)
+        limit = max(ceil(self.work_before[-1] / self.pace), self.heaviest, known)
         for tries in count():
             limits = _Limits(min(limit, total), _UNLIMITED, 0)
             found = self.run("load", limits)
@@ -123,7 +149,7 @@ class SplitSearch:
     def run(self, goal: str, limits: _Limits) -> tuple[int, tuple[Intervals, ...]] | None:
         """The least value of the largest ``goal`` (a field of :class:`_Measure`) of any GPU within the limits, and each
         GPU's stages; ``None`` if no split is within the limits."""
-        count = len(self.stages.layers)
+        count = self.layer_count
         # The loop's second half starts at one of these layers; the other shapes have no such cut to guess.
         halves = range(self.gpus, count - self.gpus + 1) if self.shape == "loop" else (count,)
         best: tuple[int, tuple[Intervals, ...]] | None = None
@@ -161,22 +187,23 @@ class SplitSearch:
         """What GPU ``s`` may take next within the limits: the state behind it, its stages and what they measure."""
         checkpoint()
         start = state[0]
-        behind = self.gpus - 1 - s
-        least = self._remaining(self.load_before, state, half) - behind * limits.load  # those behind cannot carry that
+        behind, load_before, pace = self.gpus - 1 - s, self.load_before[s], self.pace_behind[s]
         # What the GPUs behind could carry if the rest were divisible at will.
-        most_load, most_need = behind * limits.load, self.capacity_behind[s] + behind * limits.shortfall
+        most_work = limits.load * pace.numerator // pace.denominator
+        most_need = self.capacity_behind[s] + behind * limits.shortfall
+        least = self._remaining(self.work_before, state, half) - most_work + self.work_before[start]
         for first_end in self._first_ends(state, half, behind):
-            first_load = self.load_before[first_end] - self.load_before[start]
+            first_load = load_before[first_end] - load_before[start]
             if first_load > min(limits.load, limits.stage) or (self.borders and self._crosses(start, first_end)):
                 break
-            for target, second in self._seconds(state, first_end, half, behind, least - first_load):
-                second_load = 0 if second is None else self.load_before[second[1]] - self.load_before[second[0]]
+            for target, second in self._seconds(state, first_end, half, behind, least - self.work_before[first_end]):
+                second_load = 0 if second is None else load_before[second[1]] - load_before[second[0]]
                 if first_load + second_load > limits.load or second_load > limits.stage:
                     break
                 if second is not None and self.borders and self._crosses(*second):
                     break
                 if (self._remaining(self.need_before, target, half) > most_need
-                        or self._remaining(self.load_before, target, half) > most_load):
+                        or self._remaining(self.work_before, target, half) > most_work):
                     continue
                 intervals = ((start, first_end),) if second is None else ((start, first_end), second)
                 shortfall = self.shortfall(s, intervals)
@@ -193,18 +220,18 @@ class SplitSearch:
 
     def _seconds(self, state: _State, first_end: int, half: int, behind: int,
                  least: int) -> Iterator[tuple[_State, tuple[int, int] | None]]:
-        """The second stages that go with a first one, the smallest first, from a load of ``least`` on."""
-        other = state[1]
+        """The second stages that go with a first one, the smallest first, from ``least`` work on."""
+        other, before = state[1], self.work_before
         if self.shape == "chain":
             yield (first_end, half), None
         elif self.shape == "v":
-            begin = min(other - 1, bisect_right(self.load_before, self.load_before[other] - least) - 1)
+            begin = min(other - 1, bisect_right(before, before[other] - least) - 1)
             starts = (first_end,) if behind == 0 else range(begin, first_end + 2 * behind - 1, -1)
             for second_start in starts:
                 yield (first_end, second_start), (second_start, other)
         else:
-            count = len(self.stages.layers)
-            begin = max(other + 1, bisect_left(self.load_before, self.load_before[other] + least))
+            count = self.layer_count
+            begin = max(other + 1, bisect_left(before, before[other] + least))
             ends = (count,) if behind == 0 else range(begin, count - behind + 1)
             for second_end in ends:
                 yield (first_end, second_end), (other, second_end)
@@ -222,15 +249,15 @@ class SplitSearch:
 
     # -- one GPU -------------------------------------------------------------------------------------------------
 
-    def load(self, intervals: Intervals) -> int:
-        """Nanoseconds of work for one micro-batch of a GPU with these stages."""
-        return sum(self.load_before[last] - self.load_before[first] for first, last in intervals)
+    def load(self, s: int, intervals: Intervals) -> int:
+        """Nanoseconds that GPU ``s`` computes for one micro-batch with these stages."""
+        return sum(self.load_before[s][last] - self.load_before[s][first] for first, last in intervals)
 
     def shortfall(self, s: int, intervals: Intervals) -> int:
         """What GPU ``s`` lacks with these stages, in bytes; negative: what it has to spare."""
         key = (s, intervals)
         if key not in self._shortfalls:
-            stages = [self.stages.stage(first, last) for first, last in intervals]
+            stages = [self.stages[s].stage(first, last) for first, last in intervals]
             self._shortfalls[key] = static_bytes(stages, self.rule.bytes_per_parameter) + peak_bytes(
                 stages, self.in_flight[s], self.rule.backward) - self.capacity[s]
         return self._shortfalls[key]

@@ -4,6 +4,9 @@ Best means, in this order: the least bottleneck (the largest load, forward and b
 stages a GPU, the least load of the largest stage (among splits of equal bottleneck are such with a single layer in
 each first stage, and all depth gained by two stages lost); then the least shortfall (the largest of any GPU's memory
 need minus its memory), which on equal GPUs is the least peak memory.
+
+GPUs may be unequal in memory and in the time that layers take on them. Stages go down them in the order in which they
+are given.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from weft.models.candidates.split_search import Intervals, SplitSearch
-from weft.models.candidates.stages import CutShape, MemoryRule, Shape, StageCost, stage_device
+from weft.models.candidates.stages import MemoryRule, Shape, StageCost, stage_device
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.quantities import format_bytes
 from weft.solver.control.clock import OutOfTime
@@ -58,7 +61,7 @@ class NoSplit(ValueError):
         return self._memory[self.device] + self.missing
 
     def __str__(self) -> str:
-        what = (f"no split of {len(self._search.stages.layers)} layers onto {len(self._memory)} GPUs "
+        what = (f"no split of {self._search.layer_count} layers onto {len(self._memory)} GPUs "
                 f"({self._search.shape}) fits")
         try:
             device, missing = self._closest
@@ -77,7 +80,7 @@ class StageSplit:
     Per GPU: ``loads`` in seconds for one micro-batch, ``memory`` in bytes, weights and their state included.
     """
 
-    shape: CutShape
+    shape: Shape
     stages: tuple[StageCost, ...]
     devices: tuple[int, ...]
     loads: tuple[float, ...]
@@ -89,11 +92,13 @@ class StageSplit:
         return (*(stage.first for stage in self.stages), self.stages[-1].last)
 
 
-def split_layers(shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int],
+def split_layers(shape: Shape, layers: Sequence[LayerCost] | Sequence[Sequence[LayerCost]], memory: Sequence[int],
                  in_flight: Sequence[int] | None = None, rule: MemoryRule = _DEFAULT_RULE, *,
                  borders: Iterable[int] = (), least_load: float = 0.0) -> StageSplit:
     """The best split of ``layers`` in ``shape`` onto GPUs with ``memory`` bytes each.
 
+    ``layers``: first to last; or, where GPUs are unequal, for each GPU the same layers as it runs them, which differ in
+    their times alone (one object for GPUs of one kind saves time).
     ``in_flight``: micro-batches of each stage that hold activations at once; by default 1, the least that any schedule
     needs. ``rule``: what stages need of a GPU's memory. ``borders``: layers before which a stage must begin.
     ``least_load``: seconds that the bottleneck is known to take at least, such as that of the best split under more
@@ -101,24 +106,37 @@ def split_layers(shape: Shape, layers: Sequence[LayerCost], memory: Sequence[int
     borders than ends of stages.
     """
     stage_count = len(stage_device(shape, len(memory)))
-    inner = sorted(border for border in set(borders) if 0 < border < len(layers))
-    if len(layers) < stage_count:
-        raise ValueError(f"{len(layers)} layers cannot fill {stage_count} stages")
+    by_gpu = _by_gpu(layers, len(memory))
+    count = len(by_gpu[0])
+    inner = sorted(border for border in set(borders) if 0 < border < count)
+    if count < stage_count:
+        raise ValueError(f"{count} layers cannot fill {stage_count} stages")
     if len(inner) >= stage_count:
         raise ValueError(f"{stage_count} stages cannot end at all of {len(inner)} borders")
-    search = SplitSearch(shape, layers, memory, in_flight or (1,) * stage_count, rule, inner)
+    search = SplitSearch(shape, by_gpu, memory, in_flight or (1,) * stage_count, rule, inner)
     found = search.best(round(least_load * 1e9))
     if found is None:
         raise NoSplit(search, memory)
     return _split_of(search, found)
 
 
+def _by_gpu(layers: Sequence[LayerCost] | Sequence[Sequence[LayerCost]], gpus: int) -> list[Sequence[LayerCost]]:
+    """The layers as each of ``gpus`` GPUs runs them."""
+    plain = [layer for layer in layers if isinstance(layer, LayerCost)]
+    if plain or not layers:
+        return [plain] * gpus
+    own = [entry for entry in layers if not isinstance(entry, LayerCost)]
+    if len(own) != gpus:
+        raise ValueError(f"layers are given for {len(own)} GPUs, memory for {gpus}")
+    return own
+
+
 def _split_of(search: SplitSearch, stages_on: tuple[Intervals, ...]) -> StageSplit:
     """The split in which GPU s holds the stages ``stages_on[s]``."""
-    intervals = sorted(interval for own in stages_on for interval in own)
+    intervals = sorted((interval, s) for s, own in enumerate(stages_on) for interval in own)
     return StageSplit(
         search.shape,
-        tuple(search.stages.stage(first, last) for first, last in intervals),
+        tuple(search.stages[s].stage(first, last) for (first, last), s in intervals),
         stage_device(search.shape, search.gpus),
-        tuple(round(search.load(own) * 1e-9, 9) for own in stages_on),
+        tuple(round(search.load(s, own) * 1e-9, 9) for s, own in enumerate(stages_on)),
         tuple(search.shortfall(s, own) + search.capacity[s] for s, own in enumerate(stages_on)))

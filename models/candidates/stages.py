@@ -6,20 +6,20 @@ exact whatever the order of adding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from weft.models.layers.costs import LayerCost
 
-__all__ = ["SHAPES", "Backward", "CutShape", "MemoryRule", "Shape", "StageCost", "Stages", "peak_bytes", "stage_device",
+__all__ = ["SHAPES", "Backward", "MemoryRule", "Shape", "StageCost", "Stages", "peak_bytes", "stage_device",
            "static_bytes"]
 
-Shape: TypeAlias = Literal["chain", "v", "loop"]
 #: In which every stage runs on one GPU.
-SHAPES: tuple[Shape, ...] = get_args(Shape)
-#: The same with any number of stages a GPU: ``wave`` goes down the GPUs and up again at least three times.
-CutShape: TypeAlias = Literal["chain", "v", "loop", "wave"]
+Shape: TypeAlias = Literal["chain", "v", "loop", "wave"]
+#: Those of at most two stages a GPU: what :mod:`weft.models.candidates.split_search` cuts layers into.
+SHAPES: tuple[Shape, ...] = ("chain", "v", "loop")
+_CHUNKS: Mapping[Shape, int] = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
 #: ``full``: one backward block. ``split``: input gradient and weight gradient apart. ``none``: inference.
 Backward: TypeAlias = Literal["full", "split", "none"]
 
@@ -75,10 +75,14 @@ class StageCost:
         return max(0, max(0, more) + self.workspace_backward, more + self.workspace_weight_grad)
 
 
-def stage_device(shape: Shape, gpus: int) -> tuple[int, ...]:
-    """The GPU of each stage. chain: s. v: s, or 2p - 1 - s on the way back. loop: s modulo p."""
+def stage_device(shape: Shape, gpus: int, chunks: int | None = None) -> tuple[int, ...]:
+    """The GPU of each stage. chain: s. loop: s modulo p. v and wave: s, 2p - 1 - s on the way back, and down again.
+
+    ``chunks``: stages on each GPU; by default the least that the shape has, 1 for a chain, 3 for a wave, else 2.
+    """
     down = tuple(range(gpus))
-    return {"chain": down, "v": down + down[::-1], "loop": down + down}[shape]
+    runs = range(_CHUNKS[shape] if chunks is None else chunks)
+    return tuple(gpu for run in runs for gpu in (down[::-1] if shape in ("v", "wave") and run % 2 else down))
 
 
 class Stages:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from weft.models.candidates.stages import CutShape
+from weft.models.candidates.stages import Shape, stage_device
 
-__all__ = ["MOST_CHUNKS", "Layout", "layouts"]
-
-#: More stages on one GPU than this are never tried.
-MOST_CHUNKS = 8
+__all__ = ["Layout", "layouts"]
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``shape`` with ``chunks`` stages on each of ``gpus`` GPUs.
+    """``shape`` with ``chunks`` stages on each of ``gpus`` GPUs."""
 
-    ``chain``: one stage a GPU. ``loop``: round after round down the GPUs. ``v``: down them and back up. ``wave``: the
-    same, at least three times.
-    """
-
-    shape: CutShape
+    shape: Shape
     chunks: int
     gpus: int
 
@@ -32,21 +26,14 @@ class Layout:
     @property
     def devices(self) -> tuple[int, ...]:
         """The GPU of each stage."""
-        down = tuple(range(self.gpus))
-        rounds = [down if self.shape in ("chain", "loop") or k % 2 == 0 else down[::-1] for k in range(self.chunks)]
-        return tuple(device for row in rounds for device in row)
+        return stage_device(self.shape, self.gpus, self.chunks)
 
 
-def layouts(shapes: tuple[str, ...], gpus: int, most_chunks: int, layers: int) -> list[Layout]:
-    """The layouts of ``shapes`` with up to ``most_chunks`` stages a GPU that ``layers`` layers can fill; on one GPU
-    only the chain."""
+def layouts(shapes: Collection[str], gpus: int, most_chunks: int, layers: int) -> list[Layout]:
+    """The layouts of ``shapes`` with up to ``most_chunks`` stages a GPU that ``layers`` layers can fill, fewest stages
+    first; on one GPU only the chain."""
     found = [Layout("chain", 1, gpus)] if "chain" in shapes and layers >= gpus else []
-    for chunks in range(2, min(most_chunks, MOST_CHUNKS) + 1 if gpus > 1 else 0):
-        if chunks * gpus > layers:
-            break
-        turning: CutShape = "v" if chunks == 2 else "wave"
-        if turning in shapes:
-            found.append(Layout(turning, chunks, gpus))
-        if "loop" in shapes:
-            found.append(Layout("loop", chunks, gpus))
-    return found
+    for chunks in range(2, most_chunks + 1 if gpus > 1 else 0):
+        turning: Shape = "v" if chunks == 2 else "wave"
+        found += [Layout(shape, chunks, gpus) for shape in (turning, "loop") if shape in shapes]
+    return [layout for layout in found if layout.stages <= layers]

@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, StringConstraints, WithJsonSchema
 
-from weft.models.files.limits import MAX_GPUS, MAX_NAME, PRINTABLE
+from weft.models.files.limits import MAX_GPUS, MAX_GRAPH_NAME, MAX_LAYERS, MAX_NAME, PRINTABLE
 from weft.models.spec.base import refuse
 from weft.models.spec.quantities import (
     BANDWIDTH,
@@ -19,7 +19,7 @@ from weft.models.spec.quantities import (
     parse_seconds,
 )
 
-__all__ = ["Bandwidth", "Bytes", "BytesEach", "Name", "Seconds", "SomeSeconds"]
+__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "Name", "Seconds", "SomeSeconds"]
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
@@ -45,3 +45,39 @@ def _bytes_each(value: object) -> tuple[int, ...]:
 BytesEach: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_bytes_each), WithJsonSchema(
     {"anyOf": [*SOME_BYTES.schema["anyOf"],
                {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": SOME_BYTES.schema}]})]
+
+
+_CUT = ("a list: how many layers each stage has, such as [6, 7, 7, 6], or the first layer of each by name")
+
+
+def _cut(value: object) -> tuple[int, ...] | tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"it must be {_CUT}")
+    if not 1 <= len(value) <= MAX_LAYERS:
+        refuse(f"lists {len(value)} stages, it must be {_CUT}, of 1 to {MAX_LAYERS} stages")
+    counts, names = [], []
+    for i, item in enumerate(value):
+        if isinstance(item, str):
+            names.append(item)
+        elif isinstance(item, int) and not isinstance(item, bool):
+            counts.append(item)
+        else:
+            refuse(f"entry {i} is {item!r:.60}, it must be a number of layers or the name of one")
+    if counts and names:
+        refuse(f"mixes numbers ({counts[0]!r:.60}) and names ({names[0]!r:.60}); it must be {_CUT}")
+    for i, count in enumerate(counts):
+        if not 1 <= count <= MAX_LAYERS:
+            refuse(f"entry {i} is {count!r:.60}, every stage has 1 to {MAX_LAYERS} layers")
+    for i, name in enumerate(names):
+        if not 1 <= len(name) <= MAX_GRAPH_NAME:
+            refuse(f"entry {i} has {len(name)} letters, a layer's name has 1 to {MAX_GRAPH_NAME}")
+    return tuple(names) if names else tuple(counts)
+
+
+def _list_of(item: dict[str, object]) -> dict[str, object]:
+    return {"type": "array", "minItems": 1, "maxItems": MAX_LAYERS, "items": item}
+
+
+Cut: TypeAlias = Annotated[tuple[int, ...] | tuple[str, ...], BeforeValidator(_cut), WithJsonSchema({"anyOf": [
+    _list_of({"type": "integer", "minimum": 1, "maximum": MAX_LAYERS}),
+    _list_of({"type": "string", "minLength": 1, "maxLength": MAX_GRAPH_NAME})]})]

@@ -16,7 +16,7 @@ from weft.models.files.limits import MAX_BATCH, MAX_GPUS, MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.families import FAMILIES, FamilyModel
-from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Name, Seconds
+from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, Name, Seconds
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -28,10 +28,15 @@ from weft.models.spec.model_sections import (
     kind_of_section,
 )
 
-__all__ = ["Cluster", "Inference", "Placement", "Shape", "Spec", "Training"]
+__all__ = ["MAX_CHUNKS", "Cluster", "Inference", "Placement", "Shape", "Spec", "Training"]
 
-Shape: TypeAlias = Literal["chain", "v", "loop", "groups", "tensor", "m", "nn", "k", "x"]
+Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x"]
 BackwardMode: TypeAlias = Literal["full", "split"]
+
+#: Stages that each GPU runs at least, by shape of one GPU a stage.
+_LEAST_CHUNKS = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
+#: No shape has more stages on a GPU.
+MAX_CHUNKS = 8
 
 
 class Cluster(Section):
@@ -142,13 +147,15 @@ class Placement(Section):
     """Which placements to search."""
 
     shapes: tuple[Shape, ...] = Field(
-        default=("chain", "v", "loop", "groups", "tensor", "m", "nn", "k"), strict=False, min_length=1, description=(
-            "One GPU a stage: chain: one stage a GPU. v: two, down the GPUs and back up. loop: two, twice down the "
-            "GPUs. GPUs that compute together, for a family or config on a known device: groups: a chain of stages on "
-            "groups of GPUs. tensor: all GPUs compute every layer. m: they compute the embedding and the head, and are "
-            "a chain for the rest, beside v or loop also one of two chunks a group. nn: the same with an embedding "
-            "inside, between encoder and decoder. k: towers beside each other, and all GPUs compute what joins them. "
-            "x: two replicas of the model, one down the GPUs and one up. Default all but x."))
+        default=("chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k"), strict=False, min_length=1,
+        description=(
+            "One GPU a stage: chain: one stage a GPU. v: two, down the GPUs and back up. loop: two or more, again and "
+            "again down the GPUs. wave: three or more, down the GPUs, up, and down again. GPUs that compute together, "
+            "for a family or config on a known device: groups: a chain of stages on groups of GPUs. tensor: all GPUs "
+            "compute every layer. m: they compute the embedding and the head, and are a chain for the rest, beside v "
+            "or loop also one of two chunks a group. nn: the same with an embedding inside, between encoder and "
+            "decoder. k: towers beside each other, and all GPUs compute what joins them. x: two replicas of the model, "
+            "one down the GPUs and one up. Default all but x."))
     backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
     co_shard: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,
@@ -160,16 +167,38 @@ class Placement(Section):
         "layers: cuts between layers, and recomputation as training says. decide: beside those, a chain cut at any "
         "operator, each kept, recomputed or (with cluster.host_bandwidth) offloaded to the host so that the slowest "
         "stage is fastest. Default layers."))
+    chunks: int = Field(default=3, ge=1, le=MAX_CHUNKS, description=(
+        "The most stages that a GPU may run, in shapes of one GPU a stage: chain has 1, v 2, loop and wave any number "
+        "up to it. Default 3."), examples=[4])
+    cut: Cut | None = Field(default=None, description=(
+        "One cut of the layers into stages instead of all: the number of layers on each stage, in order, or the first "
+        "layer of each by name. There are as many stages as GPUs (a chain), twice as many (v, loop) or another "
+        "multiple (loop, wave). Default: cuts are searched."), examples=[[6, 7, 7, 6]])
 
     @model_validator(mode="after")
     def _check(self) -> Placement:
-        if self.memory == "decide" and not {"chain", "v", "loop"} & set(self.shapes):
+        if all(_LEAST_CHUNKS.get(shape, 1) > self.chunks for shape in self.shapes):
+            refuse(f"chunks is {self.chunks}, but shapes is {', '.join(self.shapes)}, of at least "
+                   f"{min(_LEAST_CHUNKS[shape] for shape in self.shapes)} stages on each GPU; allow chain or more "
+                   "chunks")
+        if self.cut is not None:
+            self._check_cut()
+        if self.memory == "decide" and not set(_LEAST_CHUNKS) & set(self.shapes):
             refuse(f"memory is decide, which is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow "
                    "chain")
         if self.co_shard and not {"groups", "m", "nn"} & set(self.shapes):
             refuse(f"co_shard is for the shapes groups, m and nn, but shapes is {', '.join(self.shapes)}; allow "
                    "groups")
         return self
+
+    def _check_cut(self) -> None:
+        if not set(_LEAST_CHUNKS) & set(self.shapes):
+            refuse(f"cut is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow "
+                   f"{', '.join(_LEAST_CHUNKS)} or leave cut out")
+        if self.memory == "decide":
+            refuse("memory is decide, which chooses the cut of a chain itself; leave cut out, or memory")
+        if self.co_shard:
+            refuse("cut is of one GPU a stage, co_shard is for stages on groups of GPUs; leave one of them out")
 
 
 class Spec(Section):

@@ -1,7 +1,8 @@
-"""The split of layers onto GPUs against every way of cutting."""
+"""The split of layers onto GPUs, alike or unequal, against every way of cutting."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
@@ -25,8 +26,8 @@ BYTES_PER_PARAMETER = 3
 
 #: Per GPU its stages, in order.
 Rows = list[list[StageCost]]
-#: Shape, layers, memory of each GPU, micro-batches in flight of each stage, backward, borders.
-Case = tuple[Shape, list[LayerCost], list[int], list[int], Backward, frozenset[int]]
+#: Shape, layers of each GPU, memory of each GPU, micro-batches in flight of each stage, backward, borders.
+Case = tuple[Shape, list[list[LayerCost]], list[int], list[int], Backward, frozenset[int]]
 
 
 @st.composite
@@ -51,15 +52,19 @@ def cases(draw: st.DrawFn) -> Case:
     in_flight = draw(st.lists(st.integers(1, 3), min_size=stages, max_size=stages))
     inner = st.integers(1, len(layers) - 1) if len(layers) > 1 else st.nothing()
     borders = draw(st.frozensets(inner, max_size=min(2, stages - 1)))
-    return shape, layers, memory, in_flight, draw(st.sampled_from(("full", "split", "none"))), borders
+    by_kind = [layers, [replace(one, forward=draw(st.integers(1, 9)) * 1e-9) for one in layers]]
+    kinds = draw(st.lists(st.integers(0, 1), min_size=gpus, max_size=gpus))
+    backward: Backward = draw(st.sampled_from(("full", "split", "none")))
+    return shape, [by_kind[kind] for kind in kinds], memory, in_flight, backward, borders
 
 
-def every_split(shape: Shape, layers: list[LayerCost], gpus: int, borders: frozenset[int]) -> list[Rows]:
-    devices, stages = stage_device(shape, gpus), Stages(layers)
-    return [[[stages.stage(first, last) for (first, last), device in zip(pairwise((0, *cuts, len(layers))), devices,
-                                                                         strict=True) if device == gpu]
+def every_split(shape: Shape, layers: list[list[LayerCost]], borders: frozenset[int]) -> list[Rows]:
+    gpus, count = len(layers), len(layers[0])
+    devices, stages = stage_device(shape, gpus), [Stages(own) for own in layers]
+    return [[[stages[gpu].stage(first, last) for (first, last), device in zip(pairwise((0, *cuts, count)), devices,
+                                                                              strict=True) if device == gpu]
              for gpu in range(gpus)]
-            for cuts in combinations(range(1, len(layers)), len(devices) - 1) if borders.issubset(cuts)]
+            for cuts in combinations(range(1, count), len(devices) - 1) if borders.issubset(cuts)]
 
 
 def needs(shape: Shape, rows: Rows, in_flight: list[int], backward: Backward) -> list[int]:
@@ -84,7 +89,7 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
         return split_layers(shape, layers, memory, in_flight,
                             MemoryRule(backward, BYTES_PER_PARAMETER), borders=borders)
 
-    values = [value(rows) for rows in every_split(shape, layers, len(memory), borders)]
+    values = [value(rows) for rows in every_split(shape, layers, borders)]
     fitting = [entry for entry in values if entry[2] <= 0]
     if not fitting:
         with pytest.raises(NoSplit) as caught:
@@ -96,7 +101,7 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     rows = [[stage for stage, device in zip(split.stages, split.devices, strict=True) if device == gpu]
             for gpu in range(len(memory))]
     assert value(rows) == min(fitting)
-    assert split.cuts[0] == 0 and split.cuts[-1] == len(layers) and sorted(set(split.cuts)) == list(split.cuts)
+    assert split.cuts[0] == 0 and split.cuts[-1] == len(layers[0]) and sorted(set(split.cuts)) == list(split.cuts)
     assert list(split.memory) == needs(shape, rows, in_flight, backward)
     assert max(split.loads) == pytest.approx(min(fitting)[0] * 1e-9)
     assert split == split_layers(shape, layers, memory, in_flight, MemoryRule(backward, BYTES_PER_PARAMETER),

@@ -60,7 +60,8 @@ def test_a_family_spec_gets_its_defaults() -> None:
     assert spec.training.micro_batch_size == 1 and not spec.training.recompute
     assert spec.training.parameter_bytes == spec.training.gradient_bytes == 2
     assert spec.training.optimizer_bytes_per_parameter == 12
-    assert spec.placement.shapes == ("chain", "v", "loop", "groups", "tensor", "m", "nn", "k")
+    assert spec.placement.shapes == ("chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k")
+    assert spec.placement.chunks == 3 and spec.placement.cut is None
     assert spec.placement.backward == ("full", "split")
     assert spec.micro_batches == 16
 
@@ -117,6 +118,18 @@ def test_the_demo_spec_ships_with_the_package() -> None:
     ("training:", "placement:\ntraining:", 13, "placement is empty, it must be a mapping"),
     ("training:", "placement: {memory: decide, shapes: [m]}\ntraining:", 13, "memory is decide, which is of one GPU"),
     ("training:", "placement: {co_shard: [2], shapes: [chain]}\ntraining:", 13, "co_shard is for the shapes groups"),
+    ("training:", "placement: {chunks: 9}\ntraining:", 13, "placement.chunks is 9, it must be at most 8"),
+    ("training:", "placement: {chunks: 0}\ntraining:", 13, "placement.chunks is 0, it must be at least 1"),
+    ("training:", "placement: {chunks: 2, shapes: [wave]}\ntraining:", 13, "chunks is 2, but shapes is wave, of at"),
+    ("training:", "placement: {cut: 4}\ntraining:", 13, "placement.cut is 4, it must be a list: how many layers"),
+    ("training:", "placement: {cut: []}\ntraining:", 13, "placement.cut: lists 0 stages, it must be a list: how many"),
+    ("training:", "placement: {cut: [3, head]}\ntraining:", 13, "placement.cut: mixes numbers (3) and names ('head')"),
+    ("training:", "placement: {cut: [3, 0]}\ntraining:", 13, "placement.cut: entry 1 is 0, every stage has 1 to"),
+    ("training:", "placement: {cut: [-3, 2]}\ntraining:", 13, "placement.cut: entry 0 is -3, every stage has 1 to"),
+    ("training:", "placement: {cut: [3, 2.5]}\ntraining:", 13, "placement.cut: entry 1 is 2.5, it must be a number"),
+    ("training:", "placement: {cut: [3], shapes: [m]}\ntraining:", 13, "cut is of one GPU a stage, but shapes is m"),
+    ("training:", "placement: {cut: [3], memory: decide}\ntraining:", 13, "memory is decide, which chooses the cut"),
+    ("training:", "placement: {cut: [3], co_shard: [2]}\ntraining:", 13, "cut is of one GPU a stage, co_shard is for"),
     ("name: small", "name: 7", 1, "name is 7, it must be text"),
     ("name: small", "7: small", 1, "the key '7' is not text"),
     ("family: gpt", "family: gtp", 3, "model.family is 'gtp', it must be gpt"),
