@@ -34,7 +34,8 @@ _NEVER = np.iinfo(np.int64).max
 class Ground:
     """What the cuts of one layout stand on. ``tables``: of each GPU's kind, which ``kind`` says. ``capacity``: bytes of
     each GPU. ``lags``: per stage but the last and border behind it, nanoseconds until the next stage has what it
-    sends. ``ends_whole``: no stage has a weight gradient of its own."""
+    sends. ``ends_whole``: no stage has a weight gradient of its own. ``needed``: entry ``[first, last]`` says whether a
+    cut with this stage is looked for; cuts without any such stage are not. None: all are."""
 
     layout: Layout
     tables: tuple[Tables, ...]
@@ -42,6 +43,7 @@ class Ground:
     capacity: tuple[int, ...]
     lags: Numbers
     ends_whole: bool
+    needed: npt.NDArray[np.bool_] | None = None
 
     @property
     def layers(self) -> int:
@@ -71,7 +73,7 @@ def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST)
         for length in range(1, ground.layers - ground.layout.stages + 2):
             checkpoint()
             parts.append(frontier.extended(stage, length, below))
-        frontier = _Frontier.joined(parts)
+        frontier = _Frontier.joined(parts).wanted()
         if len(frontier.bounds) > most:
             ranked = np.argpartition(frontier.bounds, most)
             dropped = int(frontier.bounds[ranked[most:]].min())
@@ -110,6 +112,16 @@ class _Frontier:
     def chosen(self, which: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> _Frontier:
         return _Frontier(self.ground, self.micro_batches, self.borders[which], self.head[which], self.tail[which],
                          self.floor[which], self.load[which], self.held[which], self.bounds[which])
+
+    def wanted(self) -> _Frontier:
+        """Those that have a stage that is needed, or may still have one."""
+        needed = self.ground.needed
+        if needed is None:
+            return self
+        borders = self.borders.astype(np.int64)
+        has = needed[borders[:, :-1], borders[:, 1:]].any(axis=1)
+        later = np.array([needed[first:].any() for first in range(len(needed))])
+        return self.chosen(has | later[borders[:, -1]])
 
     def extended(self, stage: int, length: int, below: int) -> _Frontier:
         """Those whose next stage has ``length`` layers and whose bound stays below ``below``."""

@@ -23,8 +23,9 @@ __all__ = ["Carried", "CutSpace"]
 
 #: Cuts whose problems are in memory at a time.
 _AT_ONCE = 4096
-#: An order is carried to no more cuts than make so many operations: a second or two.
-_CARRIED = 40_000_000
+#: An order is carried to no more cuts than make so many operations (0.1 s), a quarter of them those with the least
+#: bounds, the others those nearest to the cut that it is of.
+_CARRIED = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Carried:
     makespan: int
 
 
-@dataclass
+@dataclass(eq=False)
 class CutSpace:
     """The contiguous cuts into one layout, for N micro-batches. Times in ns.
 
@@ -67,6 +68,11 @@ class CutSpace:
         known = [int(self.cuts.bounds.min())] if len(self.cuts) else []
         left_out = [] if self.cuts.left_out is None else [self.cuts.left_out]
         return min(known + left_out, default=None)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether :meth:`tighten` has anything to do."""
+        return not self.bounded.all()
 
     def open(self, below: int) -> None:
         """List the cuts whose bound is less than ``below``."""
@@ -129,17 +135,15 @@ class CutSpace:
         ranked = near[np.lexsort((near, widest, self.cuts.bounds[near]))]
         return [tuple(map(int, self.cuts.borders[i])) for i in ranked[:count]]
 
-    def carried(self, pipeline: Pipeline, orders: Orders) -> Carried | None:
-        """The cut for which ``orders`` of the blocks of ``pipeline``, another cut, do best and fit; None if none is
-        below what rules cuts out."""
+    def carried(self, borders: tuple[int, ...], pipeline: Pipeline, orders: Orders) -> Carried | None:
+        """The cut for which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, do best and fit; None if
+        they fit none that is left. Of very many cuts some are looked at."""
         if self.cuts is None or not len(self.cuts):
             return None
         trains = self.backward != "none"
         rows = orders_of_stages(pipeline, orders)
         count = sum(map(len, rows))
-        some = np.arange(len(self.cuts))
-        if count * len(some) > _CARRIED:
-            some = np.argpartition(self.cuts.bounds, _CARRIED // count)[:_CARRIED // count]
+        some = self._near(borders, max(4, _CARRIED // count))
         best, found = np.iinfo(np.int64).max, -1
         for first in range(0, len(some), _AT_ONCE):
             part = some[first:first + _AT_ONCE]
@@ -156,9 +160,18 @@ class CutSpace:
                 best, found = int(times[place]), int(part[fits[place]])
         if found < 0:
             return None
-        borders = tuple(map(int, self.cuts.borders[found]))
-        target = Pipeline.of(self.candidate(borders).problem)
-        return Carried(borders, orders_of_blocks(target, rows), best)
+        reached = tuple(map(int, self.cuts.borders[found]))
+        target = Pipeline.of(self.candidate(reached).problem)
+        return Carried(reached, orders_of_blocks(target, rows), best)
+
+    def _near(self, borders: tuple[int, ...], most: int) -> npt.NDArray[np.intp]:
+        """Up to ``most`` cuts: with the least bounds, and near ``borders``."""
+        assert self.cuts is not None
+        if len(self.cuts) <= most:
+            return np.arange(len(self.cuts))
+        apart = np.abs(self.cuts.borders - np.array(borders, dtype=np.int16)).sum(axis=1, dtype=np.int64)
+        near = np.argpartition(apart, most - most // 4)[:most - most // 4]
+        return np.union1d(near, np.argpartition(self.cuts.bounds, most // 4)[:most // 4])
 
     def _variants(self, which: npt.NDArray[np.intp]) -> Variants:
         assert self.cuts is not None

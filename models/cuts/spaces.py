@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from weft.models.candidates.build import Candidate, bytes_per_parameter, candidate_of, costed
 from weft.models.candidates.stage_split import StageSplit
@@ -29,8 +30,9 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
     """The spaces of all cuts of the spec's layers, fewest stages first; none where layers run without gradients, or
     there are too many of them.
 
-    A space of whole backwards is left out where that of split ones can do all it can, for every cut: running each
-    input gradient and its weight gradient back to back is running the backward.
+    Whole backwards are left out where split ones can do all that they can: running each input gradient and its weight
+    gradient back to back is running the backward. What is left of them are cuts with a stage for which that takes more
+    time or memory.
     """
     layers, notes = costed(spec)
     if len(layers) > _MOST_LAYERS or (spec.inference is None and not all(layer.backward for layer in layers)):
@@ -38,8 +40,11 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
     cluster = model_cluster(spec.cluster)
     tables = {mode: Tables.of(layers, MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve))
               for mode in _modes(spec, layers)}
-    if "split" in tables and "full" in tables and _can_do(tables["split"], tables["full"]):
-        del tables["full"]
+    needed = None
+    if "split" in tables and "full" in tables:
+        needed = _in_need(tables["split"], tables["full"])
+        if not needed.any():
+            del tables["full"]
     stages = Stages(layers)
     found = []
     for layout in layouts(spec.placement.shapes, spec.cluster.gpus, spec.placement.chunks, len(layers)):
@@ -49,7 +54,8 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
                                    layout.devices, (), ())
                 return replace(candidate_of(spec, split, mode, "least", layers, cluster), notes=notes)
 
-            found.append(CutSpace(_ground(layout, table, layers, cluster), mode, micro_batches, candidate))
+            found.append(CutSpace(_ground(layout, table, layers, cluster,
+                                         needed if mode == "full" else None), mode, micro_batches, candidate))
     return found
 
 
@@ -61,9 +67,10 @@ def _modes(spec: Spec, layers: Sequence[LayerCost]) -> list[Backward]:
     return [*modes, "split"] if can_split and "split" in spec.placement.backward else modes
 
 
-def _ground(layout: Layout, table: Tables, layers: Sequence[LayerCost], cluster: ClusterModel) -> Ground:
+def _ground(layout: Layout, table: Tables, layers: Sequence[LayerCost], cluster: ClusterModel,
+            needed: npt.NDArray[np.bool_] | None) -> Ground:
     return Ground(layout, (table,), (0,) * layout.gpus, cluster.available, _lags(layout, layers, cluster.network),
-                  not table.durations[2].any())
+                  not table.durations[2].any(), needed)
 
 
 def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -77,12 +84,12 @@ def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> np.n
     return lags
 
 
-def _can_do(split: Tables, full: Tables) -> bool:
-    """Whether both parts of a split backward, back to back, are the whole one: no longer, in no more memory."""
+def _in_need(split: Tables, full: Tables) -> npt.NDArray[np.bool_]:
+    """The stages of which both parts of a split backward, back to back, are not the whole one: they take longer, or
+    more memory."""
     first = split.change[1]
-    return bool(
-        (split.durations[1] + split.durations[2] <= full.durations[1]).all()
-        and (split.durations[0] == full.durations[0]).all() and (split.take[0] == full.take[0]).all()
-        and (split.change[0] == full.change[0]).all() and (split.take[1] <= full.take[1]).all()
-        and (first + split.take[2] <= full.take[1]).all()
-        and (first + split.change[2] <= full.change[1]).all())
+    can_do = ((split.durations[1] + split.durations[2] <= full.durations[1])
+              & (split.durations[0] == full.durations[0]) & (split.take[0] == full.take[0])
+              & (split.change[0] == full.change[0]) & (split.take[1] <= full.take[1])
+              & (first + split.take[2] <= full.take[1]) & (first + split.change[2] <= full.change[1]))
+    return np.asarray(~can_do)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from weft.app.lib.case import Case, case_of, read_source
-from weft.app.lib.coverage import OTHERS
+from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case, solve_source
@@ -127,9 +127,9 @@ class Comparison:
             proof = ("proven optimal" if own.makespan <= own.bound_over_placements * (1 + 1e-9) else
                      "lower bound " + " ".join(time_text(own.bound_over_placements, unit)))
             beyond = self.weft.solver.get("bound_over_any_placement", 0.0) >= own.makespan * (1 - 1e-9)
-            lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else OTHERS))
+            lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else others(over)))
         elif over:
-            lines.append(f"that is over {over}; {OTHERS}")
+            lines.append(f"that is over {over}; {others(over)}")
         if decided := plan_text(self.weft):
             lines.append(f"weft: {decided}")
         published = next((row for row in self.rows if row.name == self.best_fixed), None)

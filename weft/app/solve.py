@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from weft.app.lib.case import Case, Placement, case_of
+from weft.app.lib.cut_search import CutSearch, Proposal
+from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
@@ -25,6 +27,10 @@ __all__ = ["solve_case", "solve_source"]
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
+#: Placements that are searched beside each other, the best ones: twice as many in the first round.
+_ACTIVE = 3
+#: What each round spends on the cuts with the least bounds, as a share of a slice.
+_LOWEST = 0.5
 
 
 def solve_source(
@@ -70,6 +76,7 @@ class _Entry:
     least: float
     search: Search | None = None
     refusal: Infeasible | None = None
+    proposal: Proposal | None = None  # where it is a cut that was found beside the placements listed
 
     @property
     def bound(self) -> float:
@@ -100,6 +107,8 @@ class _Tournament:
         self.on_progress = on_progress
         self.entries = [_Entry(placement, load_bound(placement.problem, self._count(placement)))
                         for placement in case.placements]
+        self.cuts = CutSearch(case.spaces, case.micro_batches, budget)
+        self.running: dict[_Entry, Iterator[None]] = {}
         self.history = History()  # over all placements
         self.faults: list[tuple[_Entry, Exception]] = []  # that stopped placements' searches
 
@@ -118,36 +127,94 @@ class _Tournament:
         return self.case.micro_batches // placement.replicas
 
     def run(self) -> None:
-        running: dict[_Entry, Iterator[None]] = {}
+        """Known schedules on all that may be best, then the cuts, then slices of the best ones and a look at the cuts
+        with the least bounds, round after round."""
         for entry in sorted(self.entries, key=lambda entry: entry.rank()):
-            # Known schedules first, on all that may be best: none may be better than the answer.
             if self.budget.left <= 0 and self.winner is not None:
                 return
-            if entry.least >= _makespan(self.winner):
-                continue
-            try:
-                entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report)
-            except Exception as fault:
-                self._note(entry, fault)
-                continue
-            if self.winner is None and entry.search.is_large:
-                forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
-            steps = entry.search.steps()
-            if entry.bound < _makespan(self.winner) and self._run_slice(entry, steps, 0.0):
-                running[entry] = steps
+            self._begin(entry)
+        self._look_at_cuts()
         length = _FIRST_SLICE
-        while running and not self.budget.spent:
-            first = length == _FIRST_SLICE
-            for entry, steps in sorted(running.items(), key=lambda item: item[0].rank(easy_first=first)):
-                if self.budget.spent:
-                    return
-                leader = self._leader
-                beaten = leader not in (None, entry) and entry.bound >= _makespan(self.winner)
-                if leader is entry and len(running) > 1 and entry.search is not None and entry.search.done:
-                    continue  # proven on its placement: the others are next
-                if beaten or not self._run_slice(entry, steps, length):
-                    del running[entry]
+        while not self.budget.spent and (self.running or self.cuts.left):
+            self._round(length, first=length == _FIRST_SLICE)
             length *= 2
+
+    def _begin(self, entry: _Entry) -> None:
+        """Known schedules first: none may be better than the answer."""
+        if entry.least >= _makespan(self.winner):
+            return
+        start = None if entry.proposal is None else entry.proposal.start
+        try:
+            entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
+                                  start)
+        except Exception as fault:
+            self._note(entry, fault)
+            return
+        if self.winner is None and entry.search.is_large:
+            forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
+        steps = entry.search.steps()
+        if entry.bound < _makespan(self.winner) and self._run_slice(entry, steps, 0.0):
+            self.running[entry] = steps
+
+    def _look_at_cuts(self) -> None:
+        if self.winner is None or not self.cuts.spaces or self.budget.spent:
+            return
+        self.cuts.open(_makespan(self.winner))
+        for entry in self.entries:
+            entry.proposal = self.cuts.proposal_of(entry.placement)
+        self.cuts.try_known(_makespan(self.winner))
+        for proposal in self.cuts.chosen():
+            self._add(proposal)
+
+    def _add(self, proposal: Proposal) -> None:
+        """Search another cut, which is nobody else's then."""
+        proposal = self.cuts.taken(proposal)
+        entry = _Entry(proposal.placement, load_bound(proposal.placement.problem, self.case.micro_batches),
+                       proposal=proposal)
+        self.entries.append(entry)
+        self._begin(entry)
+
+    def _round(self, length: float, *, first: bool) -> None:
+        self._drop_beaten()
+        ranked = sorted(self.running, key=lambda entry: entry.rank(easy_first=first))
+        if self.cuts.spaces:
+            ranked = sorted(ranked, key=lambda entry: entry.makespan)[:(2 if first else 1) * _ACTIVE]
+        for entry in ranked:
+            if self.budget.spent:
+                return
+            leader = self._leader
+            beaten = leader not in (None, entry) and entry.bound >= _makespan(self.winner)
+            if leader is entry and len(self.running) > 1 and entry.search is not None and entry.search.done:
+                continue  # proven on its placement: the others are next
+            before = entry.makespan
+            if beaten or not self._run_slice(entry, self.running[entry], length):
+                del self.running[entry]
+            if entry.makespan < before:
+                self._carry(entry)
+        self._lowest(length)
+
+    def _drop_beaten(self) -> None:
+        for entry in [entry for entry in self.running if entry.bound >= _makespan(self.winner)]:
+            if entry is not self._leader:
+                del self.running[entry]
+
+    def _carry(self, entry: _Entry) -> None:
+        """Where another cut serves the order that was found better, go on there."""
+        if entry.proposal is None or entry.search is None or entry.search.best is None:
+            return
+        with self.budget.limited():
+            better = self.cuts.better(entry.proposal, entry.search.best)
+            if better is not None:
+                self._add(better)
+
+    def _lowest(self, length: float) -> None:
+        """A look at the cuts with the least bounds: what no bound rules out is searched for a moment."""
+        self.cuts.narrow(_makespan(self.winner))
+        time = self.budget.slice(_LOWEST * length * (1 if self.running else 8))
+        with self.budget.limited():
+            proposal = self.cuts.lowest(_makespan(self.winner), time)
+            if proposal is not None:
+                self._add(proposal)
 
     def _run_slice(self, entry: _Entry, steps: Iterator[None], seconds: float) -> bool:
         """Search on for so many ``seconds``; whether the search may go on afterwards."""
@@ -183,7 +250,7 @@ class _Tournament:
         self.on_progress(replace(progress, best=leader.placement.label(best)))
 
     def _bound(self) -> float:
-        return min(entry.bound for entry in self.entries if not entry.ruled_out)
+        return min([self.cuts.bound, *(entry.bound for entry in self.entries if not entry.ruled_out)])
 
     def result(self) -> Schedule:
         leader = self._leader
@@ -199,12 +266,12 @@ class _Tournament:
         if self.faults:
             best = best.with_solver(stopped="; ".join([*leader.search.report.stopped, *(
                 f"{entry.placement.title}: {type(fault).__name__}: {fault}" for entry, fault in self.faults)]))
-        if len(self.entries) == 1:
+        if len(self.entries) == 1 and not self.case.spaces:
             return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))
         self.history.record(self.budget.elapsed, best.makespan, self._bound())
         rows = [Searched(entry.placement.title, entry.bound, entry.makespan if entry.makespan < math.inf else None,
-                         entry is leader, str(entry.refusal or ""), cut)
-                for entry, (_, cut) in zip(self.entries, self.case.coverage.considered, strict=True)]
+                         entry is leader, str(entry.refusal or ""), cut_of_details(entry.placement.details))
+                for entry in self.entries]
         return leader.placement.label(best).with_solver(
             placements=len(self.entries), covered=covered, bound_over_placements=min(self._bound(), best.makespan),
             **choice(rows, self.case.refused, best.makespan,

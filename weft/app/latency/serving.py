@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from weft.app.lib.coverage import NOTHING, OTHERS, Coverage
+from weft.app.lib.coverage import NOTHING, Coverage, others
 from weft.solver.problem import Number, is_finite_number
 from weft.solver.schedule import Schedule
 from weft.text.tables import table_text
@@ -155,7 +155,7 @@ class Serving:
     def caption(self) -> str:
         """One line a fact: what the bound holds for, and the best throughput."""
         told = self.covered.text()
-        over = f", on {told}; {OTHERS}" if told else ""
+        over = f", on {told}; {others(told)}" if told else ""
         lines = [f"bound: over all schedules with one micro-batch per period no longer than this{over}"]
         if self.floor is not None:
             lines[0] = (f"bound: over all schedules with one micro-batch per period of at most "

@@ -12,7 +12,7 @@ from weft.app.lib.coverage import Coverage
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
 from weft.app.lib.options import require_count
-from weft.app.lib.verdicts import layout_title, shape_placement_details
+from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.files import load_problem
 from weft.solver.problem import Problem
@@ -82,7 +82,9 @@ class Case:
     @cached_property
     def coverage(self) -> Coverage:
         """The placements that a bound over all of them is proven for."""
-        return Coverage.of((placement.title, placement.details) for placement in self.placements)
+        spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
+                  for space in self.spaces for layout in [space.ground.layout]]
+        return Coverage.of(((placement.title, placement.details) for placement in self.placements), spaces)
 
 
 def case_of(source: Source, micro_batches: int | None = None) -> Case:
@@ -174,7 +176,7 @@ def _spaces(spec: Spec, micro_batches: int) -> tuple[CutSpace, ...]:
 
 def candidate_placement(candidate: Candidate) -> Placement:
     """The placement that ``candidate`` is."""
-    backward = {"full": "B", "split": "I+W", "none": "inference"}[candidate.backward]
+    backward = backward_title(candidate.backward)
     shape = layout_title(candidate.shape, len(candidate.stage_device) // len(candidate.problem.devices))
     memory = [None if device.memory is None else device.memory + static
               for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]

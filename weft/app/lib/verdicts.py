@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.coverage import OTHERS
+from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_lines
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.text.units import memory_text, time_text
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weft.models.tensor_parallel.shapes import ShapeCandidate
     from weft.models.tensor_parallel.space import Space
 
-__all__ = ["Searched", "choice", "choice_lines", "covered_lines", "layout_title",
+__all__ = ["Searched", "backward_title", "choice", "choice_lines", "covered_lines", "layout_title",
            "shape_placement_details"]
 
 #: Placements that one line of text each tells of; the rest are counted.
@@ -63,10 +63,14 @@ def layout_title(shape: str, chunks: int) -> str:
     return f"{ {'v': 'V'}.get(shape, shape)}, {chunks} chunks"
 
 
+def backward_title(backward: str) -> str:
+    """How the backward runs, for tables."""
+    return {"full": "B", "split": "I+W", "none": "inference"}[backward]
+
+
 def shape_placement_details(candidate: ShapeCandidate, space: Space) -> tuple[str, dict[str, Any]]:
     """The title of ``candidate`` and what its schedules say of it; lists by GPU, not by device of its problem."""
-    backward = {"full": "B", "split": "I+W", "none": "inference"}[candidate.backward]
-    title = f"{candidate.title}, {backward}"
+    title = f"{candidate.title}, {backward_title(candidate.backward)}"
     of_gpu = {gpu: d for d, group in enumerate(candidate.gpus) for gpu in group}
     static = [candidate.static_memory[of_gpu[gpu]] for gpu in sorted(of_gpu)]
     return title, {
@@ -125,10 +129,10 @@ def covered_lines(schedule: Schedule) -> list[str]:
     if not covered:
         return []
     if bound is None:
-        return [f"covered   {covered}; {OTHERS}"]
+        return [f"covered   {covered}; {others(covered)}"]
     proof = ("proven optimal" if schedule.makespan <= bound * (1 + RELATIVE_TOLERANCE) else
              f"lower bound {' '.join(time_text(bound, schedule.problem.time_unit))}")
-    return [f"covered   {proof} over {covered}; {OTHERS}"]
+    return [f"covered   {proof} over {covered}; {others(covered)}"]
 
 
 def choice_lines(schedule: Schedule) -> list[str]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from weft.app.lib.coverage import OTHERS
+from weft.app.lib.coverage import others
 from weft.app.sweep.points import Point, Variant
 from weft.app.sweep.task import Solved
 from weft.solver.baselines import BASELINES
@@ -223,9 +223,10 @@ class Sweep:
                          "than the points asked for")
         covered = {row.covered for row in self.rows if row.covered}
         if len(covered) == 1:
-            lines.append(f"gaps are over {covered.pop()}; {OTHERS}")
+            over = covered.pop()
+            lines.append(f"gaps are over {over}; {others(over)}")
         elif covered:
-            lines.append(f"gaps are over the placements considered at each point, which --json names; {OTHERS}")
+            lines.append("gaps are over what is covered at each point, which --json names; other shapes may be faster")
         lines += [f"left out: {self.label(entry.point)}: {entry.reason}" for entry in self.left_out]
         if self.unsolved:
             points = len(self.rows) + len(self.left_out) + len(self.unsolved)

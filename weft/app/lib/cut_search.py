@@ -1,0 +1,244 @@
+"""The cuts of a case beside the placements that are listed: which may still be best, and which are to be searched.
+
+Cuts and orders improve each other. A known order is carried to all cuts at once, which finds the cut that serves it
+best; on that cut another order is found, and so on. What no schedule at hand rules out keeps its lower bound: the least
+of these bounds is a bound on every cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from weft.app.lib.case import Placement, candidate_placement
+from weft.app.lib.verdicts import backward_title, layout_title
+from weft.models.cuts.space import Carried, CutSpace
+from weft.solver.baselines import BASELINES, NotApplicable
+from weft.solver.bounds.makespan import least_time
+from weft.solver.control.clock import checkpoint
+from weft.solver.cpsat.budget import Budget, Slice
+from weft.solver.judge.validate import violations
+from weft.solver.pipeline import Pipeline
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders, time_orders
+
+__all__ = ["CutSearch", "Proposal", "space_title"]
+
+#: What listing and bounding cuts, and what trying known schedules on them, may take of what is left.
+_LISTING, _TRYING = 0.1, 0.12
+#: Deterministic seconds that are charged for a stage of a cut that is listed, for an operation of one whose bound is
+#: raised, of one that an order is carried to, and of one that the building-block search orders: what these took.
+_PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_ORDERED = 2.5e-7, 1.5e-6, 2e-8, 6e-4
+#: Cuts whose bounds are raised in one go, and cuts of a space on which known schedules are tried, at most.
+_RAISED, _TRIED = 4000, 24
+#: The known schedule that serves a cut best where memory is short; the others' orders do not depend on the cut.
+_SEARCH = "v-block"
+#: So many cuts of one space, and of all, are searched as the others are.
+_EACH, _ALL = 2, 4
+
+
+def space_title(space: CutSpace) -> str:
+    """As placements are titled, such as "V, 2 chunks, I+W"."""
+    layout = space.ground.layout
+    return f"{layout_title(layout.shape, layout.chunks)}, {backward_title(space.backward)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A cut of ``space`` as a placement, with a schedule to start from."""
+
+    space: CutSpace
+    borders: tuple[int, ...]
+    placement: Placement
+    start: Schedule | None
+
+    @property
+    def makespan(self) -> float:
+        """Of the start."""
+        return math.inf if self.start is None else self.start.makespan
+
+
+class CutSearch:
+    """The cuts of ``spaces`` that are not ruled out, for a search within ``budget``. Times in seconds."""
+
+    def __init__(self, spaces: Sequence[CutSpace], micro_batches: int, budget: Budget) -> None:
+        self.spaces = spaces
+        self.micro_batches = micro_batches
+        self.budget = budget
+        self.proposals: list[Proposal] = []
+
+    @property
+    def bound(self) -> float:
+        """What no cut goes below that is not taken; infinite where none is left."""
+        return min((space.least * 1e-9 for space in self.spaces if space.least is not None), default=math.inf)
+
+    @property
+    def left(self) -> bool:
+        """Whether cuts are left."""
+        return any(space.least is not None for space in self.spaces)
+
+    def proposal_of(self, placement: Placement) -> Proposal | None:
+        """The cut that ``placement`` is, taken from its space; None where it is none of them."""
+        borders = (0, *accumulate(map(len, placement.details.get("layers_of_stage") or ())))
+        for space in self.spaces:
+            if "memory_plan" not in placement.details and space_title(space) == placement.title:
+                return self.taken(Proposal(space, borders, placement, None))
+        return None
+
+    def narrow(self, best: float) -> None:
+        """Forget what ``best`` rules out."""
+        for space in self.spaces:
+            if space.cuts is not None:
+                space.narrow(_ns(best))
+
+    def open(self, best: float) -> None:
+        """List the cuts that ``best`` does not rule out, fewest stages first, and raise their bounds."""
+        time = self.budget.slice(share=_LISTING)
+        with self.budget.limited(_LISTING):
+            for space in self.spaces:
+                if time.spent:
+                    return
+                space.open(_ns(best))
+                assert space.cuts is not None
+                self._charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
+            while not time.spent and self.raise_some(best):
+                pass
+
+    def raise_some(self, best: float) -> bool:
+        """Raise the bounds of some cuts, those with the least bounds; whether there were any to raise."""
+        waiting = [space for space in self.spaces if space.waiting]
+        if not waiting:
+            return False
+        space = min(waiting, key=lambda space: space.least or 0)
+        count = space.tighten(_RAISED)
+        self._charge(_PER_BOUND * count * self._operations(space))
+        space.narrow(_ns(best))
+        return True
+
+    def _operations(self, space: CutSpace) -> int:
+        return self.micro_batches * space.ground.layout.stages * (1 if space.backward == "none" else 3)
+
+    def _charge(self, seconds: float) -> None:
+        self.budget.deterministic_used += seconds
+
+    def try_known(self, best: float) -> None:
+        """Order some cuts of each space by known schedules, and carry these orders to all of its cuts."""
+        opened = [space for space in self.spaces if space.cuts is not None and len(space.cuts)]
+        time = self.budget.slice(share=_TRYING)
+        with self.budget.limited(_TRYING):
+            tries = [self._tries(space, time) for space in opened]
+            while tries and not time.spent:
+                tries = [steps for steps in tries if not time.spent and next(steps, None) is not None]
+        self.proposals.sort(key=lambda proposal: proposal.makespan)
+        self.proposals = [proposal for proposal in self.proposals if proposal.makespan < 1.1 * best]
+
+    def _tries(self, space: CutSpace, time: Slice) -> Iterator[bool]:
+        """One step for every order that is carried."""
+        known: set[tuple[int, ...]] = set()
+        for number, borders in enumerate(space.some(_TRIED)):
+            best = math.inf
+            for name in BASELINES if number == 0 else (_SEARCH,):
+                at: tuple[int, ...] | None = borders
+                while at is not None and not time.spent:
+                    checkpoint()
+                    carried = self._try(space, at, name)
+                    at = None
+                    if carried is not None and carried.makespan < best:
+                        best = carried.makespan
+                        if name == _SEARCH and carried.borders not in known:
+                            at = carried.borders
+                            known.add(at)
+                        self._propose(space, carried)
+                yield True
+
+    def _try(self, space: CutSpace, borders: tuple[int, ...], name: str) -> Carried | None:
+        problem = space.candidate(borders).problem
+        try:
+            orders = BASELINES[name].orders(problem, self.micro_batches)
+        except NotApplicable:
+            return None
+        self._charge(_PER_ORDERED * self._operations(space) if name == _SEARCH else 0.0)
+        return self._carried(space, borders, problem, orders)
+
+    def _carried(self, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders) -> Carried | None:
+        assert space.cuts is not None
+        self._charge(_PER_CARRIED * min(self._operations(space) * len(space.cuts), 5_000_000))
+        return space.carried(borders, Pipeline.of(problem), orders)
+
+    def _propose(self, space: CutSpace, carried: Carried) -> None:
+        placement = candidate_placement(space.candidate(carried.borders))
+        start = _schedule(placement, self.micro_batches, carried.orders)
+        same = next((known for known in self.proposals
+                     if known.space is space and known.borders == carried.borders), None)
+        if start is None or (same is not None and same.makespan <= start.makespan):
+            return
+        if same is not None:
+            self.proposals.remove(same)
+        self.proposals.append(Proposal(space, carried.borders, placement, start))
+
+    def chosen(self) -> list[Proposal]:
+        """The cuts to be searched first, which are taken from their spaces."""
+        found: list[Proposal] = []
+        for proposal in list(self.proposals):
+            if len(found) < _ALL and sum(known.space is proposal.space for known in found) < _EACH:
+                found.append(self.taken(proposal))
+        return found
+
+    def taken(self, proposal: Proposal) -> Proposal:
+        """``proposal``, which is nobody else's from now on."""
+        proposal.space.take(proposal.borders)
+        if proposal in self.proposals:
+            self.proposals.remove(proposal)
+        return proposal
+
+    def better(self, proposal: Proposal, found: Schedule) -> Proposal | None:
+        """A cut for which the order of ``found``, which is of ``proposal``, does better."""
+        if proposal.space.cuts is None or not len(proposal.space.cuts):
+            return None
+        problem = proposal.placement.problem
+        orders = [[(operation.block, operation.micro_batch) for operation in row] for row in found.device_orders]
+        carried = self._carried(proposal.space, proposal.borders, problem, orders)
+        if carried is None or carried.makespan >= _ns(found.makespan):
+            return None
+        placement = candidate_placement(proposal.space.candidate(carried.borders))
+        start = _schedule(placement, self.micro_batches, carried.orders)
+        return None if start is None else Proposal(proposal.space, carried.borders, placement, start)
+
+    def lowest(self, best: float, time: Slice) -> Proposal | None:
+        """The cut with the least bound that a closer look does not rule out, to be searched; None where time or cuts
+        end before one is found."""
+        looked_at: set[tuple[int, tuple[int, ...]]] = set()
+        while not time.spent:
+            if self.raise_some(best):
+                continue
+            space = min((space for space in self.spaces if space.cuts is not None and len(space.cuts)),
+                        key=lambda space: space.least or 0, default=None)
+            if space is None:
+                return None
+            [borders] = space.some(1)
+            placement = candidate_placement(space.candidate(borders))
+            if (id(space), borders) in looked_at:
+                return Proposal(space, borders, placement, None)
+            looked_at.add((id(space), borders))
+            checkpoint()
+            bound = least_time(TickProblem.of(placement.problem), self.micro_batches)
+            self._charge(10 * _PER_BOUND * self._operations(space))
+            space.raise_bound(borders, math.floor(bound * 1e9))
+            space.narrow(_ns(best))
+        return None
+
+
+def _schedule(placement: Placement, micro_batches: int, orders: Orders) -> Schedule | None:
+    """The judged schedule of ``orders``; None if it is not valid."""
+    operations = time_orders(placement.problem, micro_batches, orders)
+    schedule = Schedule(placement.problem, micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
+    return None if violations(schedule, limit=1) else schedule
+
+
+def _ns(seconds: float) -> int:
+    """Nanoseconds, all that is not shorter ruled out."""
+    return math.ceil(seconds * 1e9 * (1 - 1e-12))
