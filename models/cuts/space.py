@@ -19,13 +19,13 @@ from weft.solver.variants.bounds import makespan_bounds
 from weft.solver.variants.fixed_orders import fitting, makespans
 from weft.solver.variants.variants import Variants
 
-__all__ = ["Carried", "CutSpace"]
+__all__ = ["MOST_CARRIED", "Carried", "CutSpace"]
 
 #: Cuts whose problems are in memory at a time.
 _AT_ONCE = 4096
 #: An order is carried to no more cuts than make so many operations (0.1 s), a quarter of them those with the least
 #: bounds, the others those nearest to the cut that it is of.
-_CARRIED = 5_000_000
+MOST_CARRIED = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class CutSpace:
         trains = self.backward != "none"
         rows = orders_of_stages(pipeline, orders)
         count = sum(map(len, rows))
-        some = self._near(borders, max(4, _CARRIED // count))
+        some = self._near(borders, max(4, MOST_CARRIED // count))
         best, found = np.iinfo(np.int64).max, -1
         for first in range(0, len(some), _AT_ONCE):
             part = some[first:first + _AT_ONCE]

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from weft.app.cuts.search import CutSearch, Proposal
+from weft.app.cuts.tries import tried
 from weft.app.lib.case import Case, Placement, case_of
-from weft.app.lib.cut_search import CutSearch, Proposal
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
@@ -162,8 +163,7 @@ class _Tournament:
         self.cuts.open(_makespan(self.winner))
         for entry in self.entries:
             entry.proposal = self.cuts.proposal_of(entry.placement)
-        self.cuts.try_known(_makespan(self.winner))
-        for proposal in self.cuts.chosen():
+        for proposal in tried(self.cuts, _makespan(self.winner)):
             self._add(proposal)
 
     def _add(self, proposal: Proposal) -> None:

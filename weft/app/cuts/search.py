@@ -8,14 +8,13 @@ of these bounds is a bound on every cut.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from weft.app.lib.case import Placement, candidate_placement
 from weft.app.lib.verdicts import backward_title, layout_title
-from weft.models.cuts.space import Carried, CutSpace
-from weft.solver.baselines import BASELINES, NotApplicable
+from weft.models.cuts.space import MOST_CARRIED, Carried, CutSpace
 from weft.solver.bounds.makespan import least_time
 from weft.solver.control.clock import checkpoint
 from weft.solver.cpsat.budget import Budget, Slice
@@ -28,17 +27,13 @@ from weft.solver.timing import Orders, time_orders
 
 __all__ = ["CutSearch", "Proposal", "space_title"]
 
-#: What listing and bounding cuts, and what trying known schedules on them, may take of what is left.
-_LISTING, _TRYING = 0.1, 0.12
+#: What listing and bounding cuts may take of what is left.
+_LISTING = 0.1
 #: Deterministic seconds that are charged for a stage of a cut that is listed, for an operation of one whose bound is
-#: raised, of one that an order is carried to, and of one that the building-block search orders: what these took.
-_PER_STAGE, _PER_BOUND, _PER_CARRIED, _PER_ORDERED = 2.5e-7, 1.5e-6, 2e-8, 6e-4
-#: Cuts whose bounds are raised in one go, and cuts of a space on which known schedules are tried, at most.
-_RAISED, _TRIED = 4000, 24
-#: The known schedule that serves a cut best where memory is short; the others' orders do not depend on the cut.
-_SEARCH = "v-block"
-#: So many cuts of one space, and of all, are searched as the others are.
-_EACH, _ALL = 2, 4
+#: raised, and of one that an order is carried to: what these took.
+_PER_STAGE, _PER_BOUND, _PER_CARRIED = 2.5e-7, 1.5e-6, 2e-8
+#: Cuts whose bounds are raised in one go.
+_RAISED = 4000
 
 
 def space_title(space: CutSpace) -> str:
@@ -69,7 +64,6 @@ class CutSearch:
         self.spaces = spaces
         self.micro_batches = micro_batches
         self.budget = budget
-        self.proposals: list[Proposal] = []
 
     @property
     def bound(self) -> float:
@@ -104,7 +98,7 @@ class CutSearch:
                     return
                 space.open(_ns(best))
                 assert space.cuts is not None
-                self._charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
+                self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
             while not time.spent and self.raise_some(best):
                 pass
 
@@ -115,98 +109,44 @@ class CutSearch:
             return False
         space = min(waiting, key=lambda space: space.least or 0)
         count = space.tighten(_RAISED)
-        self._charge(_PER_BOUND * count * self._operations(space))
+        self.charge(_PER_BOUND * count * self.operations(space))
         space.narrow(_ns(best))
         return True
 
-    def _operations(self, space: CutSpace) -> int:
+    def operations(self, space: CutSpace) -> int:
+        """Of a schedule of one of its cuts."""
         return self.micro_batches * space.ground.layout.stages * (1 if space.backward == "none" else 3)
 
-    def _charge(self, seconds: float) -> None:
+    def charge(self, seconds: float) -> None:
+        """Count work as deterministic time."""
         self.budget.deterministic_used += seconds
-
-    def try_known(self, best: float) -> None:
-        """Order some cuts of each space by known schedules, and carry these orders to all of its cuts."""
-        opened = [space for space in self.spaces if space.cuts is not None and len(space.cuts)]
-        time = self.budget.slice(share=_TRYING)
-        with self.budget.limited(_TRYING):
-            tries = [self._tries(space, time) for space in opened]
-            while tries and not time.spent:
-                tries = [steps for steps in tries if not time.spent and next(steps, None) is not None]
-        self.proposals.sort(key=lambda proposal: proposal.makespan)
-        self.proposals = [proposal for proposal in self.proposals if proposal.makespan < 1.1 * best]
-
-    def _tries(self, space: CutSpace, time: Slice) -> Iterator[bool]:
-        """One step for every order that is carried."""
-        known: set[tuple[int, ...]] = set()
-        for number, borders in enumerate(space.some(_TRIED)):
-            best = math.inf
-            for name in BASELINES if number == 0 else (_SEARCH,):
-                at: tuple[int, ...] | None = borders
-                while at is not None and not time.spent:
-                    checkpoint()
-                    carried = self._try(space, at, name)
-                    at = None
-                    if carried is not None and carried.makespan < best:
-                        best = carried.makespan
-                        if name == _SEARCH and carried.borders not in known:
-                            at = carried.borders
-                            known.add(at)
-                        self._propose(space, carried)
-                yield True
-
-    def _try(self, space: CutSpace, borders: tuple[int, ...], name: str) -> Carried | None:
-        problem = space.candidate(borders).problem
-        try:
-            orders = BASELINES[name].orders(problem, self.micro_batches)
-        except NotApplicable:
-            return None
-        self._charge(_PER_ORDERED * self._operations(space) if name == _SEARCH else 0.0)
-        return self._carried(space, borders, problem, orders)
-
-    def _carried(self, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders) -> Carried | None:
-        assert space.cuts is not None
-        self._charge(_PER_CARRIED * min(self._operations(space) * len(space.cuts), 5_000_000))
-        return space.carried(borders, Pipeline.of(problem), orders)
-
-    def _propose(self, space: CutSpace, carried: Carried) -> None:
-        placement = candidate_placement(space.candidate(carried.borders))
-        start = _schedule(placement, self.micro_batches, carried.orders)
-        same = next((known for known in self.proposals
-                     if known.space is space and known.borders == carried.borders), None)
-        if start is None or (same is not None and same.makespan <= start.makespan):
-            return
-        if same is not None:
-            self.proposals.remove(same)
-        self.proposals.append(Proposal(space, carried.borders, placement, start))
-
-    def chosen(self) -> list[Proposal]:
-        """The cuts to be searched first, which are taken from their spaces."""
-        found: list[Proposal] = []
-        for proposal in list(self.proposals):
-            if len(found) < _ALL and sum(known.space is proposal.space for known in found) < _EACH:
-                found.append(self.taken(proposal))
-        return found
 
     def taken(self, proposal: Proposal) -> Proposal:
         """``proposal``, which is nobody else's from now on."""
         proposal.space.take(proposal.borders)
-        if proposal in self.proposals:
-            self.proposals.remove(proposal)
         return proposal
 
     def better(self, proposal: Proposal, found: Schedule) -> Proposal | None:
-        """A cut for which the order of ``found``, which is of ``proposal``, does better."""
-        if proposal.space.cuts is None or not len(proposal.space.cuts):
+        """Another cut on which the order of ``found``, which is of ``proposal``, does better; None without any."""
+        space = proposal.space
+        if space.cuts is None or not len(space.cuts):
             return None
-        problem = proposal.placement.problem
         orders = [[(operation.block, operation.micro_batch) for operation in row] for row in found.device_orders]
-        carried = self._carried(proposal.space, proposal.borders, problem, orders)
-        if carried is None or carried.makespan >= _ns(found.makespan):
-            return None
-        placement = candidate_placement(proposal.space.candidate(carried.borders))
-        start = _schedule(placement, self.micro_batches, carried.orders)
-        return None if start is None else Proposal(proposal.space, carried.borders, placement, start)
+        carried = self.carried(space, proposal.borders, proposal.placement.problem, orders)
+        return None if carried is None or carried.makespan >= _ns(found.makespan) else self.proposed(space, carried)
+
+    def carried(self, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders) -> Carried | None:
+        """See :meth:`weft.models.cuts.space.CutSpace.carried`; ``problem`` is that of ``borders``."""
+        assert space.cuts is not None
+        self.charge(_PER_CARRIED * min(self.operations(space) * len(space.cuts), MOST_CARRIED))
+        return space.carried(borders, Pipeline.of(problem), orders)
+
+    def proposed(self, space: CutSpace, carried: Carried) -> Proposal | None:
+        """``carried`` as a placement with a judged schedule; None if the judge refuses it."""
+        placement = candidate_placement(space.candidate(carried.borders))
+        operations = time_orders(placement.problem, self.micro_batches, carried.orders)
+        start = Schedule(placement.problem, self.micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
+        return None if violations(start, limit=1) else Proposal(space, carried.borders, placement, start)
 
     def lowest(self, best: float, time: Slice) -> Proposal | None:
         """The cut with the least bound that a closer look does not rule out, to be searched; None where time or cuts
@@ -226,17 +166,10 @@ class CutSearch:
             looked_at.add((id(space), borders))
             checkpoint()
             bound = least_time(TickProblem.of(placement.problem), self.micro_batches)
-            self._charge(10 * _PER_BOUND * self._operations(space))
+            self.charge(10 * _PER_BOUND * self.operations(space))
             space.raise_bound(borders, math.floor(bound * 1e9))
             space.narrow(_ns(best))
         return None
-
-
-def _schedule(placement: Placement, micro_batches: int, orders: Orders) -> Schedule | None:
-    """The judged schedule of ``orders``; None if it is not valid."""
-    operations = time_orders(placement.problem, micro_batches, orders)
-    schedule = Schedule(placement.problem, micro_batches, operations, makespan_bound=0.0, solver={"name": "weft"})
-    return None if violations(schedule, limit=1) else schedule
 
 
 def _ns(seconds: float) -> int:
