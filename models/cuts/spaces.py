@@ -19,6 +19,7 @@ from weft.models.cuts.tables import Tables
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import Spec
+from weft.solver.variants.variants import Numbers
 
 __all__ = ["cut_spaces"]
 
@@ -73,7 +74,7 @@ def _ground(layout: Layout, table: Tables, layers: Sequence[LayerCost], cluster:
                   not table.durations[2].any(), needed)
 
 
-def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> Numbers:
     """Per stage but the last and border behind it: until the next stage has its input."""
     lags = np.zeros((layout.stages - 1, len(layers) + 1), dtype=np.int64)
     known: dict[tuple[int, int], list[int]] = {}

@@ -28,10 +28,11 @@ class Variants:
     """K pipelines with the same blocks on the same devices, which wait for each other in the same way.
 
     Of S ``stages``, block s is the forward of stage s; where they train, block S + s is its gradient (a full backward,
-    or of the input) and 2 S + s its weight gradient. ``device``: of each block. ``order``: the blocks of one micro-batch, each after those it waits for. ``durations``
-    (K x blocks) may be 0, for a block that a variant does not have. ``lags`` (K x waits) is the transfer of each wait.
-    ``take`` is what a block takes when it starts (workspace included), ``change`` by how much it has changed the level
-    once it has ended (both K x blocks), ``capacity`` (K x devices) what a device has for them.
+    or of the input) and 2 S + s its weight gradient. ``device``: of each block. ``order``: the blocks of one
+    micro-batch, each after those it waits for. ``durations`` (K x blocks) may be 0, for a block that a variant does not
+    have. ``lags`` (K x waits) is the transfer of each wait. ``take`` is what a block takes when it starts (workspace
+    included), ``change`` by how much it has changed the level once it has ended (both K x blocks), ``capacity`` (K x
+    devices) what a device has for them.
     """
 
     stages: int

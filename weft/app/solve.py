@@ -28,7 +28,7 @@ __all__ = ["solve_case", "solve_source"]
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
-#: Placements that are searched beside each other, the best ones: twice as many in the first round.
+#: Where all cuts are looked at, so many placements are searched beside each other, the best ones.
 _ACTIVE = 3
 #: What each round spends on the cuts with the least bounds, as a share of a slice.
 _LOWEST = 0.5
@@ -178,7 +178,7 @@ class _Tournament:
         self._drop_beaten()
         ranked = sorted(self.running, key=lambda entry: entry.rank(easy_first=first))
         if self.cuts.spaces:
-            ranked = sorted(ranked, key=lambda entry: entry.makespan)[:(2 if first else 1) * _ACTIVE]
+            ranked = sorted(ranked, key=lambda entry: entry.makespan)[:_ACTIVE]
         for entry in ranked:
             if self.budget.spent:
                 return

@@ -1,9 +1,8 @@
 """A first look at the cuts: known schedules on some of them, carried to all, and the best of these polished.
 
 Cuts are tried in the order of their bounds, each space in its turn. A known schedule of a cut is carried to the cut
-that it serves best; on that the building-block search makes another, as long as that helps. Then the best schedule at
-hand is polished (short stretches of it ordered anew), and again carried and polished as long as that helps. A polish
-takes about as long as a few tries and gains more: the two take turns.
+that it serves best. The best schedule at hand is polished (short stretches of it ordered anew), and carried and
+polished again as long as that helps. A polish takes about as long as a few tries and gains more: the two take turns.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from weft.solver.step.search import Search
 __all__ = ["tried"]
 
 #: What all tries may take of what is left.
-_SHARE = 0.35
+_SHARE = 0.4
 #: Cuts of a space that are tried at most, and tries for each polish.
 _CUTS, _TRIES = 64, 2
 #: The known schedule that serves a cut best where memory is short; the others' orders hardly depend on the cut.
@@ -62,7 +61,8 @@ class _Tries:
 
     def run(self) -> None:
         """Each space in its turn, and a polish after every few tries."""
-        spaces = [space for space in self.cuts.spaces if space.cuts is not None and len(space.cuts)]
+        spaces = [space for space in self.cuts.spaces
+                  if space.cuts is not None and len(space.cuts) and space.ground.needed is None]
         steps = [self._space(space) for space in spaces]
         number = 0
         while steps and not self.time.spent:
@@ -81,27 +81,21 @@ class _Tries:
         """One step for each cut; all known schedules on the first."""
         for number, borders in enumerate(space.some(_CUTS)):
             for name in BASELINES if number == 0 else (_SEARCH,):
-                self._climb(space, borders, name)
+                self._try(space, borders, name)
             yield True
 
-    def _climb(self, space: CutSpace, borders: tuple[int, ...], name: str) -> None:
-        """The schedule ``name`` of a cut, carried; and of the cut that it was carried to, as long as that helps."""
-        best = float("inf")
-        while not self.time.spent:
-            problem = space.candidate(borders).problem
-            try:
-                orders = BASELINES[name].orders(problem, self.cuts.micro_batches)
-            except NotApplicable:
-                return
-            self.cuts.charge(_PER_ORDERED * self.cuts.operations(space) if name == _SEARCH else 0.0)
-            carried = self.cuts.carried(space, borders, problem, orders)
-            proposal = None if carried is None else self.cuts.proposed(space, carried)
-            if proposal is None or proposal.makespan >= best:
-                return
-            best, borders = proposal.makespan, proposal.borders
+    def _try(self, space: CutSpace, borders: tuple[int, ...], name: str) -> None:
+        """The schedule ``name`` of a cut, carried to the cut that it serves best."""
+        problem = space.candidate(borders).problem
+        try:
+            orders = BASELINES[name].orders(problem, self.cuts.micro_batches)
+        except NotApplicable:
+            return
+        self.cuts.charge(_PER_ORDERED * self.cuts.operations(space) if name == _SEARCH else 0.0)
+        carried = self.cuts.carried(space, borders, problem, orders)
+        proposal = None if carried is None else self.cuts.proposed(space, carried)
+        if proposal is not None:
             self._keep(proposal)
-            if name != _SEARCH:
-                return
 
     def _keep(self, proposal: Proposal) -> None:
         """Of one cut the best schedule only."""
