@@ -9,17 +9,16 @@ arrive earlier belong to the cluster's ``reserve``. Transfers are lags between s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
+from weft.models.candidates.gpu_costs import gpu_costs, layer_costs, under_optimizer
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
 from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, stage_device, static_bytes
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
-from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
-from weft.models.layers.measured_gpt import gpt_layers
+from weft.models.layers.costs import LayerCost
 from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
@@ -78,38 +77,6 @@ class Candidate:
     decided: MemoryPlan | None = None
 
 
-def layer_costs(spec: Spec) -> list[LayerCost]:
-    """The spec's layers, first to last.
-
-    Raises :class:`~weft.models.spec.spec.SpecError` or :class:`~weft.models.times.profiles.ProfileError` if there are
-    no costs for them, and what reading a config.json raises.
-    """
-    return _costed(spec)[0]
-
-
-def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
-    """``layers`` with what their gradients take under the spec's optimizer, beyond :func:`bytes_per_parameter`."""
-    run = spec.run
-    if not isinstance(run, Training) or run.optimizer == "adam":
-        return list(layers)
-    return [accumulated(layer, run.gradient_bytes) for layer in layers]
-
-
-def _costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
-    if isinstance(spec.model, ExplicitModel):
-        run = spec.run
-        listed = explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
-                                 recompute=isinstance(run, Training) and run.recompute)
-        require_possible(listed, spec.where)
-        return under_optimizer(spec, listed), ()
-    if uses_measured_gpt(spec):
-        measured = gpt_layers(spec)
-        require_possible(measured, spec.where)
-        return under_optimizer(spec, measured), ()
-    family = family_costs(spec)
-    return under_optimizer(spec, family.layers), family.notes
-
-
 def bytes_per_parameter(spec: Spec) -> int:
     """What a GPU holds of each of its parameters: the parameter and, in training, gradient and optimizer state."""
     run = spec.run
@@ -131,7 +98,8 @@ def candidates(spec: Spec) -> list[Candidate]:
     :class:`~weft.models.spec.spec.SpecError` if there are fewer layers than GPUs or no shape is left, and what
     :func:`layer_costs` raises.
     """
-    layers, notes = _costed(spec)
+    costs = gpu_costs(spec)
+    layers = costs.layers[0]
     cluster = model_cluster(spec.cluster)
     shapes, modes = _shapes(spec, len(layers)), _modes(spec, layers)
     found: list[Candidate] = []
@@ -139,13 +107,13 @@ def candidates(spec: Spec) -> list[Candidate]:
     for shape in shapes:
         for backward in modes:
             try:
-                splits = list(_splits(spec, shape, backward, layers, cluster))
+                splits = list(_splits(spec, shape, backward, costs.layers, cluster))
             except NoSplit as error:
                 refusals.append(error)
                 continue
             except OutOfTime:  # what was found is offered
                 continue
-            found += [replace(_candidate(spec, split, backward, in_flight, layers, cluster), notes=notes)
+            found += [replace(_candidate(spec, split, backward, in_flight, layers, cluster), notes=costs.notes)
                       for in_flight, split in splits]
     if not found and not refusals:
         raise TooLate(f"{spec.name}: the time limit is too short to cut the model into stages")
@@ -173,7 +141,7 @@ def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
     if not wanted:
         raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, GPUs that compute "
                         "together, which takes a family or config with modelled costs, a known cluster.device and "
-                        "several GPUs of equal memory; allow chain")
+                        "several GPUs of one kind and of equal memory; allow chain")
     if not shapes:
         raise SpecError(f"{spec.where}: placement.shapes is {', '.join(wanted)}, two stages on each of "
                         f"{gpus} GPUs, but model has {layer_count} layers; allow chain")
@@ -192,7 +160,7 @@ def _modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
     return modes
 
 
-def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost],
+def _splits(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]],
             cluster: ClusterModel) -> Iterator[tuple[InFlight, StageSplit]]:
     count = len(stage_device(shape, len(cluster.memory)))
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from weft.models.candidates.build import bytes_per_parameter, layer_costs, under_optimizer
-from weft.models.candidates.family_costs import FamilyCosts, family_costs, uses_measured_gpt
+from weft.models.candidates.build import bytes_per_parameter
+from weft.models.candidates.family_costs import FamilyCosts, uses_measured_gpt
+from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
 from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, peak_bytes, stage_device
 from weft.models.layers.cluster import ClusterModel, model_cluster
@@ -115,8 +116,8 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     """
     allowed: list[Shape] = [known for known in SHAPES if known in spec.placement.shapes]
     shape = shape or (allowed or ["chain"])[0]
-    family = None if isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec) else family_costs(spec)
-    layers = under_optimizer(spec, family.layers) if family else layer_costs(spec)
+    costs = gpu_costs(spec)
+    layers = costs.layers[0]
     cluster = model_cluster(spec.cluster)
     stage_count = len(stage_device(shape, spec.cluster.gpus))
     if len(layers) < stage_count:
@@ -126,17 +127,17 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     backward: Backward = "none" if not training else (
         "full" if "full" in spec.placement.backward or not all(layer.is_split for layer in layers) else "split")
     wanted = [min(stage_count - s, spec.micro_batches) if training else 1 for s in range(stage_count)]
-    split, in_flight = _split(spec, shape, backward, layers, cluster, wanted)
-    notes = _notes(spec, family)
+    split, in_flight = _split(spec, shape, backward, costs.layers, cluster, wanted)
+    notes = _notes(spec, costs.notes)
     if training and in_flight != wanted:
         notes.insert(0, f"{' '.join(map(str, wanted))} micro-batches in flight (1F1B) do not fit; this is for one")
     if isinstance(spec.run, Training) and spec.run.optimizer == "adama":
         notes.insert(0, _adama_note(spec.run, split))
     return Estimate(
         spec.name, shape, backward, spec.micro_batches,
-        tuple(_stages(spec, split, in_flight, layers, family, cluster)),
+        tuple(_stages(spec, split, in_flight, layers, costs.families, cluster)),
         tuple(_devices(spec, split, in_flight, backward, cluster)),
-        "given" if isinstance(spec.model, ExplicitModel) else "modelled" if family else "measured",
+        "given" if isinstance(spec.model, ExplicitModel) else "modelled" if costs.families else "measured",
         _transfer_origin(spec), tuple(notes))
 
 
@@ -148,7 +149,7 @@ def _transfer_origin(spec: Spec) -> str:
     return "given" if near and (cluster.machines == 1 or cluster.machine_bandwidth is not None) else "modelled"
 
 
-def _split(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[LayerCost], cluster: ClusterModel,
+def _split(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]], cluster: ClusterModel,
            wanted: list[int]) -> tuple[StageSplit, list[int]]:
     one = [1] * len(wanted)
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
@@ -170,7 +171,7 @@ def _per_parameter(spec: Spec) -> tuple[int, int, int]:
 
 
 def _stages(spec: Spec, split: StageSplit, in_flight: Sequence[int], layers: Sequence[LayerCost],
-            family: FamilyCosts | None, cluster: ClusterModel) -> list[StageEstimate]:
+            families: Sequence[FamilyCosts] | None, cluster: ClusterModel) -> list[StageEstimate]:
     weights, gradients, optimizer = _per_parameter(spec)
     training = isinstance(spec.run, Training)
     rows = []
@@ -183,7 +184,8 @@ def _stages(spec: Spec, split: StageSplit, in_flight: Sequence[int], layers: Seq
             stage.parameters * weights, stage.parameters * gradients + stage.held_gradients,
             stage.parameters * optimizer, stage.activation if training else 0, in_flight[s], workspace, sent,
             cluster.network.seconds(sent, (device,), split.devices[s + 1:s + 2]), round(stage.forward * 1e-9, 9),
-            round(stage.backward * 1e-9, 9), _time_origin(spec, layers[first:last], family)))
+            round(stage.backward * 1e-9, 9),
+            _time_origin(spec, layers[first:last], families[device] if families else None)))
     return rows
 
 
@@ -227,11 +229,12 @@ def _adama_note(run: Training, split: StageSplit) -> str:
                 f", and {format_bytes(held)} of tied parameters' are held" if held else ""))
 
 
-def _notes(spec: Spec, family: FamilyCosts | None) -> list[str]:
+def _notes(spec: Spec, said: Sequence[str]) -> list[str]:
+    """What a reader should know; ``said``: of the costs of layers."""
     if isinstance(spec.model, ExplicitModel):
-        return ["times and sizes are what the spec says"]
-    if family is None:
+        return ["times and sizes are what the spec says", *said]
+    if uses_measured_gpt(spec):
         return ["times of forwards and whole backwards are measured (the profile "
                 f"{spec.costs or 'gpt-1.3b-v100'}), a backward's division into two gradients is modelled",
-                _MEMORY_MEASURED]
-    return [*family.notes, _MEMORY_MODELLED]
+                _MEMORY_MEASURED, *said]
+    return [*said, _MEMORY_MODELLED]
