@@ -84,7 +84,7 @@ def case(seed: int) -> dict[str, Any] | None:
     except NoSplit:
         return None
     seconds = time.process_time() - began
-    row = {"seed": seed, "shape": shape, "gpus": gpus, "layers": len(layers), "speeds": speeds,
+    row: dict[str, Any] = {"seed": seed, "shape": shape, "gpus": gpus, "layers": len(layers), "speeds": speeds,
            "bottleneck": max(split.loads), "cpu_seconds": round(seconds, 4),
            "bound": max(sum(layer.forward + layer.backward for layer in layers) / sum(speeds),
                         max(layer.forward + layer.backward for layer in by_kind[max(speeds)]))}
