@@ -71,8 +71,8 @@ def gpu_costs(spec: Spec) -> GpuCosts:
         require_possible(layers, spec.where)
         found[device, speed] = under_optimizer(spec, layers)
     if len(found) > 1:
-        notes["stages pass unequal GPUs in the order in which cluster lists them; other orders, and groups of GPUs that "
-              "compute layers together, are not tried"] = None
+        notes["stages pass unequal GPUs in the order in which cluster lists them; other orders, and groups of GPUs "
+              "that compute layers together, are not tried"] = None
     return GpuCosts(tuple(found[kind] for kind in spec.cluster.kinds), tuple(notes), families)
 
 

@@ -86,7 +86,7 @@ def _at_speed(times: Mapping[str, OperatorTime], speed: float) -> Mapping[str, O
 
 def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
     """Stages on several of the spec's GPUs. An all-reduce is charged by the byte, at the rate for all ``gradients``."""
-    require_alike(spec, "replicas of a stage")
+    require_alike(spec, "replication of stages")
     if kinds > 1:
         raise SpecError(f"{spec.where}: cluster.memory differs among GPUs, and replicas of a stage are on GPUs alike; "
                         "give one memory, or place without replicas")

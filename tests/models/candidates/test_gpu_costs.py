@@ -130,7 +130,7 @@ def test_gpus_of_several_kinds_compute_no_layer_together() -> None:
     (LISTED, layer_costs, "one list of layers needs GPUs of one kind, but cluster.speed says that they differ"),
     (GPT + "placement: {memory: decide}\n", spec_candidates, "placement.memory: decide needs GPUs of one kind"),
     (LISTED + "placement: {memory: decide}\n", spec_candidates, "placement.memory: decide needs GPUs of one kind"),
-    (GPT, lambda spec: spec_problem(spec, replicate=True), "replicas of a stage needs GPUs of one kind"),
+    (GPT, lambda spec: spec_problem(spec, replicate=True), "replication of stages needs GPUs of one kind"),
 ], ids=["device", "speed", "memory of devices", "memory of speeds", "replicas"])
 def test_what_needs_equal_gpus_says_so(text: str, use: object, words: str) -> None:
     assert callable(use)
