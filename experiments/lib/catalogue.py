@@ -125,5 +125,6 @@ EXPERIMENTS = {entry.name: entry for entry in (
                arguments=("--head", "1", "--effort", "0.5", "--output", "experiments/results/transfers_balanced.json")),
     Experiment("transports", "runtime.transports", ("runtime/transports", "runtime/ranks/session.py"), 5,
                ("--rounds", "1", "--sizes", "1024"), quiet=True, slow=True),
+    Experiment("unequal_gpus", "models.unequal_gpus", ("models/candidates",), 1, ("--count", "6")),
     Experiment("zoo_counts", "models.zoo_counts", ("models/zoo", "models/spec/families.py"), 0.5, ("--only", "gpt")),
 )}

@@ -125,6 +125,9 @@ CLAIMS = (
           lambda d: (
         percent(flava(d, 197, lambda batch: batch == 2)[0]), percent(flava(d, 197, lambda batch: batch == 128)[0]))),
     # operator graphs
+    Claim("unequal_gpus", "the busiest GPU takes {} times as long in the median of {} random clusters, up to {} times",
+          lambda d: (f"{d['summary']['as_if_alike_takes_times']['median']:.2f}", str(d["summary"]["cases"]),
+                     f"{d['summary']['as_if_alike_takes_times']['most']:.1f}")),
     Claim("zoo_counts", "against the published ones of {} models, {} of them exact", lambda d: (
         str(sum(row["published"] is not None for row in d["rows"])), str(sum(row["exact"] for row in d["rows"])))),
     Claim("zoo_counts", "equal where those are exact", lambda d: all(

@@ -3,6 +3,7 @@
 :mod:`weft.models.candidates.build` makes chains, Vs and loops of whole layers, cut by
 :mod:`weft.models.candidates.stage_split`; :mod:`weft.models.candidates.memory_candidates` chains whose cuts and memory
 are decided operator by operator. :mod:`weft.models.candidates.family_costs` finds the costs of a spec's model,
-:mod:`weft.models.candidates.estimate` says what stages hold before any schedule is searched, and
-:mod:`weft.models.candidates.placement_sources` makes placement problems of operator graphs.
+:mod:`weft.models.candidates.gpu_costs` those of its layers on each GPU; :mod:`weft.models.candidates.given_cut` reads
+the one cut that a spec may give. :mod:`weft.models.candidates.estimate` says what stages hold before any schedule is
+searched, and :mod:`weft.models.candidates.placement_sources` makes placement problems of operator graphs.
 """

@@ -9,35 +9,30 @@ arrive earlier belong to the cluster's ``reserve``. Transfers are lags between s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
-from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
-from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
-from weft.models.candidates.stages import (
-    SHAPES,
-    Backward,
-    MemoryRule,
-    Shape,
-    StageCost,
-    stage_device,
-    static_bytes,
-)
+from weft.models.candidates.given_cut import cut_of, cut_shapes
+from weft.models.candidates.gpu_costs import gpu_costs, layer_costs, under_optimizer
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
+from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, stage_device, static_bytes
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
-from weft.models.layers.costs import LayerCost, accumulated, explicit_layers, require_possible
-from weft.models.layers.measured_gpt import gpt_layers
+from weft.models.layers.costs import LayerCost
 from weft.models.spec.model_sections import ExplicitModel, GraphModel
+from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import OutOfTime
+from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "bytes_per_parameter", "candidate_of", "candidates",
-           "costed", "layer_costs", "under_optimizer"]
+__all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "backward_modes", "bytes_per_parameter", "candidate_of",
+           "candidates", "layer_costs", "under_optimizer"]
 
 #: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
 #: fifty more or less is twice that.
@@ -86,39 +81,6 @@ class Candidate:
     decided: MemoryPlan | None = None
 
 
-def layer_costs(spec: Spec) -> list[LayerCost]:
-    """The spec's layers, first to last.
-
-    Raises :class:`~weft.models.spec.spec.SpecError` or :class:`~weft.models.times.profiles.ProfileError` if there are
-    no costs for them, and what reading a config.json raises.
-    """
-    return costed(spec)[0]
-
-
-def under_optimizer(spec: Spec, layers: Iterable[LayerCost]) -> list[LayerCost]:
-    """``layers`` with what their gradients take under the spec's optimizer, beyond :func:`bytes_per_parameter`."""
-    run = spec.run
-    if not isinstance(run, Training) or run.optimizer == "adam":
-        return list(layers)
-    return [accumulated(layer, run.gradient_bytes) for layer in layers]
-
-
-def costed(spec: Spec) -> tuple[list[LayerCost], tuple[str, ...]]:
-    """:func:`layer_costs`, and notes on where they come from."""
-    if isinstance(spec.model, ExplicitModel):
-        run = spec.run
-        listed = explicit_layers(spec.model, run.parameter_bytes, training=isinstance(run, Training),
-                                 recompute=isinstance(run, Training) and run.recompute)
-        require_possible(listed, spec.where)
-        return under_optimizer(spec, listed), ()
-    if uses_measured_gpt(spec):
-        measured = gpt_layers(spec)
-        require_possible(measured, spec.where)
-        return under_optimizer(spec, measured), ()
-    family = family_costs(spec)
-    return under_optimizer(spec, family.layers), family.notes
-
-
 def bytes_per_parameter(spec: Spec) -> int:
     """What a GPU holds of each of its parameters: the parameter and, in training, gradient and optimizer state."""
     run = spec.run
@@ -140,21 +102,26 @@ def candidates(spec: Spec) -> list[Candidate]:
     :class:`~weft.models.spec.spec.SpecError` if there are fewer layers than GPUs or no shape is left, and what
     :func:`layer_costs` raises.
     """
-    layers, notes = costed(spec)
+    costs = gpu_costs(spec)
+    layers = costs.layers[0]
     cluster = model_cluster(spec.cluster)
-    shapes, modes = _shapes(spec, len(layers)), _modes(spec, layers)
+    given = cut_of(spec, [layer.name for layer in layers])
+    shapes = _shapes(spec, len(layers)) if given is None else cut_shapes(spec)
+    modes = backward_modes(spec, layers)
     found: list[Candidate] = []
-    refusals: list[NoSplit] = []
+    refusals: list[NoSplit | Infeasible] = []
     for shape in shapes:
         for backward in modes:
             try:
-                splits = list(_splits(spec, shape, backward, layers, cluster))
-            except NoSplit as error:
+                splits: list[tuple[InFlight, StageSplit]] = (
+                    list(_splits(spec, shape, backward, costs.layers, cluster)) if given is None else
+                    [("least", _given(spec, shape, backward, costs.layers, cluster, given))])
+            except (NoSplit, Infeasible) as error:
                 refusals.append(error)
                 continue
             except OutOfTime:  # what was found is offered
                 continue
-            found += [replace(candidate_of(spec, split, backward, in_flight, layers, cluster), notes=notes)
+            found += [replace(candidate_of(spec, split, backward, in_flight, layers, cluster), notes=costs.notes)
                       for in_flight, split in splits]
     if not found and not refusals:
         raise TooLate(f"{spec.name}: the time limit is too short to cut the model into stages")
@@ -163,10 +130,24 @@ def candidates(spec: Spec) -> list[Candidate]:
     return found
 
 
-def _closest(refusals: list[NoSplit]) -> NoSplit:
-    """The refusal that lacks least memory; the first where there is no time to tell."""
+def _given(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]], cluster: ClusterModel,
+           cut: Sequence[int]) -> StageSplit:
+    """The one cut that there is to be, or :class:`~weft.solver.feasibility.infeasible.Infeasible`."""
+    rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
+    split = split_at(shape, layers, cut, cluster.memory, rule=rule)
+    lacking = [need - own for need, own in zip(split.memory, cluster.available, strict=True)]
+    if max(lacking) > 0:
+        gpu = lacking.index(max(lacking))
+        raise Infeasible(f"{spec.name}: the cut of placement.cut ({shape}) does not fit: gpu{gpu} needs "
+                         f"{format_bytes(split.memory[gpu])} for one micro-batch and has "
+                         f"{format_bytes(cluster.available[gpu])}; give another cut or more memory")
+    return split
+
+
+def _closest(refusals: list[NoSplit | Infeasible]) -> NoSplit | Infeasible:
+    """The refusal that lacks least memory; the first where there is no time to tell, or where the cut was given."""
     try:
-        return min(refusals, key=lambda error: error.missing)
+        return min(refusals, key=lambda error: error.missing if isinstance(error, NoSplit) else 0)
     except OutOfTime:
         return refusals[0]
 
@@ -174,22 +155,25 @@ def _closest(refusals: list[NoSplit]) -> NoSplit:
 def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
     gpus = spec.cluster.gpus
     wanted = [shape for shape in SHAPES if shape in spec.placement.shapes]
+    if not wanted and "wave" in spec.placement.shapes:
+        return ["wave"]
     if layer_count < gpus:
         raise SpecError(f"{spec.where}: model has {layer_count} layers, too few for cluster.gpus: {gpus} "
                         "(each GPU runs at least one)")
     shapes = [shape for shape in wanted
-              if shape == "chain" or (gpus > 1 and layer_count >= len(stage_device(shape, gpus)))]
+              if shape == "chain" or (gpus > 1 and spec.placement.chunks > 1 and layer_count >= len(stage_device(shape, gpus)))]
     if not wanted:
         raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, GPUs that compute "
                         "together, which takes a family or config with modelled costs, a known cluster.device and "
-                        "several GPUs of equal memory; allow chain")
+                        "several GPUs of one kind and of equal memory; allow chain")
     if not shapes:
         raise SpecError(f"{spec.where}: placement.shapes is {', '.join(wanted)}, two stages on each of "
                         f"{gpus} GPUs, but model has {layer_count} layers; allow chain")
     return shapes
 
 
-def _modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
+def backward_modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
+    """Those that the spec allows and its layers have. Raises :class:`~weft.models.spec.spec.SpecError` without any."""
     if spec.inference is not None:
         return ["none"]
     modes: list[Backward] = ["full"] if "full" in spec.placement.backward else []
@@ -201,10 +185,13 @@ def _modes(spec: Spec, layers: list[LayerCost]) -> list[Backward]:
     return modes
 
 
-def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost],
+def _splits(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]],
             cluster: ClusterModel) -> Iterator[tuple[InFlight, StageSplit]]:
     count = len(stage_device(shape, len(cluster.memory)))
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
+    if shape == "wave":  # where nothing else is allowed: a cut to start from
+        yield "least", _given(spec, shape, backward, layers, cluster, _even(spec, layers[0], count))
+        return
 
     def split(in_flight: list[int], least_load: float = 0.0) -> StageSplit:
         return split_layers(shape, layers, cluster.memory, in_flight, rule, least_load=least_load)
@@ -219,6 +206,19 @@ def _splits(spec: Spec, shape: Shape, backward: Backward, layers: list[LayerCost
         return
     if roomy.cuts != least.cuts:
         yield "1f1b", roomy
+
+
+def _even(spec: Spec, layers: Sequence[LayerCost], count: int) -> tuple[int, ...]:
+    """Borders of ``count`` stages of about the same load."""
+    if len(layers) < count:
+        raise SpecError(f"{spec.where}: placement.shapes is wave, three stages on each of {spec.cluster.gpus} GPUs, "
+                        f"but model has {len(layers)} layers; allow chain")
+    before = list(accumulate((layer.forward + layer.backward for layer in layers), initial=0.0))
+    borders = [0]
+    for s in range(1, count):
+        border = bisect_left(before, before[-1] * s / count)
+        borders.append(max(borders[-1] + 1, min(border, len(layers) - (count - s))))
+    return *borders, len(layers)
 
 
 def candidate_of(spec: Spec, split: StageSplit, backward: Backward, in_flight: InFlight, layers: list[LayerCost],

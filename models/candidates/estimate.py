@@ -2,9 +2,8 @@
 
 The stages are those of one shape, cut as :mod:`weft.models.candidates.stage_split` cuts them for as many micro-batches
 in flight as 1F1B holds (S - s on stage s of S); where that does not fit, for one in flight; where not even that fits,
-as if memory had no end, so that the estimate says what is missing where. What an allocator loses to fragmentation is
-the
-``reserve`` of the cluster.
+as if memory had no end, so that the estimate says what is missing where. Where the spec gives a cut, it is that one.
+What an allocator loses to fragmentation is the ``reserve`` of the cluster.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from weft.models.candidates.build import bytes_per_parameter, layer_costs, under_optimizer
-from weft.models.candidates.family_costs import FamilyCosts, family_costs, uses_measured_gpt
-from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.build import bytes_per_parameter
+from weft.models.candidates.family_costs import FamilyCosts, uses_measured_gpt
+from weft.models.candidates.given_cut import cut_of, cut_shapes
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
 from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, peak_bytes, stage_device
 from weft.models.layers.cluster import ClusterModel, model_cluster
 from weft.models.layers.costs import LayerCost
@@ -109,16 +110,17 @@ class Estimate:
 
 
 def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
-    """The estimate of ``spec`` in ``shape`` (default: the first that the spec allows).
+    """The estimate of ``spec`` in ``shape`` (default: the first that the spec allows, or that its cut can be).
 
-    Raises :class:`~weft.models.spec.spec.SpecError` if there are too few layers, and what finding costs raises.
+    Raises :class:`~weft.models.spec.spec.SpecError` if there are too few layers, for a shape that is not that of the
+    spec's cut, for a wave without a cut, and what finding costs raises.
     """
-    allowed: list[Shape] = [known for known in SHAPES if known in spec.placement.shapes]
-    shape = shape or (allowed or ["chain"])[0]
-    family = None if isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec) else family_costs(spec)
-    layers = under_optimizer(spec, family.layers) if family else layer_costs(spec)
+    shape = _shape(spec, shape)
+    costs = gpu_costs(spec)
+    layers = costs.layers[0]
+    cut = cut_of(spec, [layer.name for layer in layers])
     cluster = model_cluster(spec.cluster)
-    stage_count = len(stage_device(shape, spec.cluster.gpus))
+    stage_count = len(stage_device(shape, spec.cluster.gpus) if cut is None else cut[1:])
     if len(layers) < stage_count:
         raise SpecError(f"{spec.where}: model has {len(layers)} layers, too few for {stage_count} stages ({shape} on "
                         f"{spec.cluster.gpus} GPUs)")
@@ -126,17 +128,21 @@ def estimate_spec(spec: Spec, shape: Shape | None = None) -> Estimate:
     backward: Backward = "none" if not training else (
         "full" if "full" in spec.placement.backward or not all(layer.is_split for layer in layers) else "split")
     wanted = [min(stage_count - s, spec.micro_batches) if training else 1 for s in range(stage_count)]
-    split, in_flight = _split(spec, shape, backward, layers, cluster, wanted)
-    notes = _notes(spec, family)
+    rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
+    if cut is None:
+        split, in_flight = _split(shape, costs.layers, cluster, wanted, rule)
+    else:
+        split, in_flight = _given(shape, costs.layers, cut, cluster, wanted, rule)
+    notes = _notes(spec, costs.notes)
     if training and in_flight != wanted:
         notes.insert(0, f"{' '.join(map(str, wanted))} micro-batches in flight (1F1B) do not fit; this is for one")
     if isinstance(spec.run, Training) and spec.run.optimizer == "adama":
         notes.insert(0, _adama_note(spec.run, split))
     return Estimate(
         spec.name, shape, backward, spec.micro_batches,
-        tuple(_stages(spec, split, in_flight, layers, family, cluster)),
+        tuple(_stages(spec, split, in_flight, layers, costs.families, cluster)),
         tuple(_devices(spec, split, in_flight, backward, cluster)),
-        "given" if isinstance(spec.model, ExplicitModel) else "modelled" if family else "measured",
+        "given" if isinstance(spec.model, ExplicitModel) else "modelled" if costs.families else "measured",
         _transfer_origin(spec), tuple(notes))
 
 
@@ -148,10 +154,31 @@ def _transfer_origin(spec: Spec) -> str:
     return "given" if near and (cluster.machines == 1 or cluster.machine_bandwidth is not None) else "modelled"
 
 
-def _split(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[LayerCost], cluster: ClusterModel,
-           wanted: list[int]) -> tuple[StageSplit, list[int]]:
+def _shape(spec: Spec, wanted: Shape | None) -> Shape:
+    if spec.placement.cut is not None:
+        possible = cut_shapes(spec)
+        if wanted is not None and wanted not in possible:
+            raise SpecError(f"{spec.where}: placement.cut has {len(spec.placement.cut)} stages on {spec.cluster.gpus} "
+                            f"GPUs, which is {' or '.join(possible)}, not {wanted}")
+        return wanted or possible[0]
+    if wanted == "wave":
+        raise SpecError(f"{spec.where}: a wave is estimated for a cut that is given; give placement.cut, three or more "
+                        "stages for each GPU")
+    allowed: list[Shape] = [known for known in SHAPES if known in spec.placement.shapes]
+    return wanted or (allowed or ["chain"])[0]
+
+
+def _given(shape: Shape, layers: Sequence[list[LayerCost]], cut: Sequence[int], cluster: ClusterModel,
+           wanted: list[int], rule: MemoryRule) -> tuple[StageSplit, list[int]]:
     one = [1] * len(wanted)
-    rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
+    split = split_at(shape, layers, cut, cluster.memory, wanted, rule)
+    fits = all(need <= memory for need, memory in zip(split.memory, cluster.available, strict=True))
+    return (split, wanted) if fits else (split_at(shape, layers, cut, cluster.memory, one, rule), one)
+
+
+def _split(shape: Shape, layers: Sequence[list[LayerCost]], cluster: ClusterModel, wanted: list[int],
+           rule: MemoryRule) -> tuple[StageSplit, list[int]]:
+    one = [1] * len(wanted)
     endless = tuple(_NO_END for _ in cluster.memory)
     for memory, in_flight in ((cluster.memory, wanted), (cluster.memory, one), (endless, one)):
         try:
@@ -170,7 +197,7 @@ def _per_parameter(spec: Spec) -> tuple[int, int, int]:
 
 
 def _stages(spec: Spec, split: StageSplit, in_flight: Sequence[int], layers: Sequence[LayerCost],
-            family: FamilyCosts | None, cluster: ClusterModel) -> list[StageEstimate]:
+            families: Sequence[FamilyCosts] | None, cluster: ClusterModel) -> list[StageEstimate]:
     weights, gradients, optimizer = _per_parameter(spec)
     training = isinstance(spec.run, Training)
     rows = []
@@ -183,7 +210,8 @@ def _stages(spec: Spec, split: StageSplit, in_flight: Sequence[int], layers: Seq
             stage.parameters * weights, stage.parameters * gradients + stage.held_gradients,
             stage.parameters * optimizer, stage.activation if training else 0, in_flight[s], workspace, sent,
             cluster.network.seconds(sent, (device,), split.devices[s + 1:s + 2]), round(stage.forward * 1e-9, 9),
-            round(stage.backward * 1e-9, 9), _time_origin(spec, layers[first:last], family)))
+            round(stage.backward * 1e-9, 9),
+            _time_origin(spec, layers[first:last], families[device] if families else None)))
     return rows
 
 
@@ -227,11 +255,12 @@ def _adama_note(run: Training, split: StageSplit) -> str:
                 f", and {format_bytes(held)} of tied parameters' are held" if held else ""))
 
 
-def _notes(spec: Spec, family: FamilyCosts | None) -> list[str]:
+def _notes(spec: Spec, said: Sequence[str]) -> list[str]:
+    """What a reader should know; ``said``: of the costs of layers."""
     if isinstance(spec.model, ExplicitModel):
-        return ["times and sizes are what the spec says"]
-    if family is None:
+        return ["times and sizes are what the spec says", *said]
+    if uses_measured_gpt(spec):
         return ["times of forwards and whole backwards are measured (the profile "
                 f"{spec.costs or 'gpt-1.3b-v100'}), a backward's division into two gradients is modelled",
-                _MEMORY_MEASURED]
-    return [*family.notes, _MEMORY_MODELLED]
+                _MEMORY_MEASURED, *said]
+    return [*said, _MEMORY_MODELLED]

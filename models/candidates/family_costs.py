@@ -95,7 +95,8 @@ def uses_measured_gpt(spec: Spec) -> bool:
 
 
 def family_costs(spec: Spec) -> FamilyCosts:
-    """The layers of the spec's model, their costs from the source that the spec names.
+    """The layers of the spec's model, their costs from the source that the spec names, at ``cluster.speed`` 1. Of GPUs
+    of several kinds :func:`~weft.models.candidates.gpu_costs.families_by_gpu` has one for each.
 
     Raises :class:`~weft.models.spec.spec.SpecError` if that source is unknown or has no number for this model, and what
     reading a config or profile raises.
@@ -153,14 +154,22 @@ def _source(spec: Spec, graph: OperatorGraph) -> OperatorTimes:
 
 
 def device_of(spec: Spec) -> str | None:
-    """What the GPUs are, as far as the spec says: its device, that of its costs, or V100s where links are theirs."""
+    """What the GPUs are, as far as the spec says: its device, that of its costs, or V100s where links are theirs.
+    ``None`` where they are of several kinds."""
+    devices = set(spec.cluster.devices)
+    if len(devices) > 1:
+        return None
     named = spec.costs if spec.costs in DEVICES else _PROFILED.get(spec.costs or "")
-    return spec.cluster.device or named or ("v100" if spec.cluster.links is not None else None)
+    return devices.pop() or named or ("v100" if spec.cluster.links is not None else None)
 
 
 def _device(spec: Spec) -> str:
-    if spec.cluster.device is not None:
-        return spec.cluster.device
+    devices = dict.fromkeys(device for device in spec.cluster.devices if device is not None)
+    if len(devices) > 1:
+        raise SpecError(f"{spec.where}: cluster.device lists {' and '.join(devices)}, but this needs GPUs of one kind; "
+                        "give one device")
+    if devices:
+        return next(iter(devices))
     if spec.cluster.links is not None:  # measured between V100s
         return "v100"
     raise SpecError(f"{spec.where}: cluster.device is missing: modelled costs need it ({', '.join(DEVICES)})")

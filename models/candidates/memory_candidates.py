@@ -19,6 +19,7 @@ from itertools import pairwise
 
 from weft.models.candidates.build import Candidate, StageRow, bytes_per_parameter, candidates
 from weft.models.candidates.family_costs import family_costs, uses_measured_gpt
+from weft.models.candidates.gpu_costs import require_alike
 from weft.models.candidates.memory_chains import graph_chain
 from weft.models.candidates.stage_split import NoSplit
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
@@ -130,6 +131,7 @@ class _Chain:
                             "decided operator by operator; leave one of them out")
         if run.optimizer != "adam":
             raise SpecError(f"{spec.where}: placement.memory is decide, which plans for optimizer: adam only")
+        require_alike(spec, "placement.memory: decide")
         self.spec = spec
         self.cluster: ClusterModel = model_cluster(spec.cluster)
         if len(set(self.cluster.memory)) > 1:

@@ -9,21 +9,23 @@ named, the NVLink of the first kind.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.models.candidates.build import bytes_per_parameter
-from weft.models.candidates.family_costs import device_of, family_costs
+from weft.models.candidates.family_costs import FamilyCosts, device_of, family_costs
+from weft.models.candidates.gpu_costs import families_by_gpu, require_alike
 from weft.models.candidates.placing import Hardware, Replicas, TrainingState, by_layer, by_operator, placement_problem
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
-from weft.models.layers.cluster import model_cluster
+from weft.models.layers.cluster import ClusterModel, model_cluster
 from weft.models.layers.collectives import collective_time, point_to_point
 from weft.models.layers.layering import in_order
 from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
+from weft.models.times.operator_times import OperatorTime
 from weft.models.times.roofline import Roofline
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 
@@ -38,31 +40,53 @@ _OPTIMIZER = 12
 def spec_problem(spec: Spec, *, whole_layers: bool = True, replicate: bool = False) -> PlacementProblem:
     """The placement problem of the spec's model on its cluster: parts are layers, or single operators.
 
-    GPUs of equal memory are a kind ("gpu", or "gpu 16 GiB" where they differ). With ``replicate`` a stage may be on 2,
-    4, 8 ... of them, which share its micro-batches evenly and fill machines evenly. Raises
-    :class:`~weft.models.spec.spec.SpecError` for a model that lists its layers, and what costs raise.
+    GPUs of equal device, memory and speed are a kind: "gpu", or where they differ named by what differs ("gpu 16 GiB",
+    "v100 32 GiB x0.5"). With ``replicate`` a stage may be on 2, 4, 8 ... of them, which share its micro-batches evenly
+    and fill machines evenly; they must be of one kind. Raises :class:`~weft.models.spec.spec.SpecError` for a model
+    that lists its layers, and what costs raise.
     """
     if isinstance(spec.model, ExplicitModel):
         raise SpecError(f"{spec.where}: model lists layers in a row, placing needs operators; give a family, a config "
                         "or an operator graph, or cut the row with `weft solve`")
-    costs = family_costs(spec)
-    cluster = model_cluster(spec.cluster)
+    costs = families_by_gpu(spec)
+    graph, cluster = costs[0].graph, model_cluster(spec.cluster)
     network = cluster.network
-    kinds = Counter(zip(cluster.memory, cluster.available, strict=True))
-    hardware = [Hardware("gpu" if len(kinds) == 1 else f"gpu {format_bytes(memory)}", count, available, costs.times)
-                for (memory, available), count in kinds.items()]
+    hardware = _hardware(spec, costs, cluster)
     gradient = spec.run.gradient_bytes if isinstance(spec.run, Training) else 0
     state = TrainingState(bytes_per_parameter(spec) - spec.run.parameter_bytes, gradient)
     return replace(placement_problem(
-        costs.graph, hardware, lambda size: max(network.near.seconds(size), network.far.seconds(size)),
-        parts=by_layer(costs.graph) if whole_layers else by_operator(costs.graph),
+        graph, hardware, lambda size: max(network.near.seconds(size), network.far.seconds(size)),
+        parts=by_layer(graph) if whole_layers else by_operator(graph),
         training=state if isinstance(spec.run, Training) else None, micro_batches=spec.micro_batches,
-        replicas=_replicas(spec, costs.graph.parameter_count() * gradient, len(kinds)) if replicate else ()),
+        replicas=_replicas(spec, graph.parameter_count() * gradient, len(hardware)) if replicate else ()),
         name=spec.name + (", every transfer as between machines" if spec.cluster.machines > 1 else ""))
+
+
+def _hardware(spec: Spec, costs: Sequence[FamilyCosts], cluster: ClusterModel) -> list[Hardware]:
+    """The kinds of GPUs, in the order in which the cluster has them first."""
+    counts = Counter((*kind, memory) for kind, memory in zip(spec.cluster.kinds, cluster.memory, strict=True))
+    devices, speeds, memories = (len(set(values)) > 1 for values in zip(*counts, strict=True))
+    found = []
+    for kind, count in counts.items():
+        device, speed, memory = kind
+        gpu = next(gpu for gpu, own in enumerate(zip(spec.cluster.kinds, cluster.memory, strict=True))
+                   if (*own[0], own[1]) == kind)
+        name = " ".join(["gpu" if not devices or device is None else device,
+                         *([format_bytes(memory)] if memories else []), *([f"x{speed:g}"] if speeds else [])])
+        found.append(Hardware(name, count, cluster.available[gpu], _at_speed(costs[gpu].times, speed)))
+    return found
+
+
+def _at_speed(times: Mapping[str, OperatorTime], speed: float) -> Mapping[str, OperatorTime]:
+    if speed == 1:
+        return times
+    return {name: replace(time, forward=time.forward / speed, input_grad=time.input_grad / speed,
+                          weight_grad=time.weight_grad / speed) for name, time in times.items()}
 
 
 def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:
     """Stages on several of the spec's GPUs. An all-reduce is charged by the byte, at the rate for all ``gradients``."""
+    require_alike(spec, "replication of stages")
     if kinds > 1:
         raise SpecError(f"{spec.where}: cluster.memory differs among GPUs, and replicas of a stage are on GPUs alike; "
                         "give one memory, or place without replicas")

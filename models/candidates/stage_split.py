@@ -14,14 +14,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from weft.models.candidates.split_search import Intervals, SplitSearch
-from weft.models.candidates.stages import MemoryRule, Shape, StageCost, stage_device
+from weft.models.candidates.stages import (
+    MemoryRule,
+    Shape,
+    StageCost,
+    Stages,
+    peak_bytes,
+    stage_device,
+    static_bytes,
+)
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.quantities import format_bytes
 from weft.solver.control.clock import OutOfTime
 
-__all__ = ["NoSplit", "StageSplit", "split_layers"]
+__all__ = ["NoSplit", "StageSplit", "split_at", "split_layers"]
 
 
 _DEFAULT_RULE = MemoryRule()
@@ -118,6 +127,29 @@ def split_layers(shape: Shape, layers: Sequence[LayerCost] | Sequence[Sequence[L
     if found is None:
         raise NoSplit(search, memory)
     return _split_of(search, found)
+
+
+def split_at(shape: Shape, layers: Sequence[LayerCost] | Sequence[Sequence[LayerCost]], cuts: Sequence[int],
+             memory: Sequence[int], in_flight: Sequence[int] | None = None,
+             rule: MemoryRule = _DEFAULT_RULE) -> StageSplit:
+    """The split whose stage s is the layers ``cuts[s]`` to ``cuts[s + 1] - 1``, whether it fits into memory or not.
+
+    ``cuts``: from 0 to the number of layers, so many stages as GPUs or a multiple of them. The rest is as for
+    :func:`split_layers`.
+    """
+    by_gpu, stage_count = _by_gpu(layers, len(memory)), len(cuts) - 1
+    devices = stage_device(shape, len(memory), stage_count // len(memory))
+    kinds = {id(own): Stages(own) for own in by_gpu}
+    stages = tuple(kinds[id(by_gpu[gpu])].stage(first, last)
+                   for gpu, (first, last) in zip(devices, pairwise(cuts), strict=True))
+    counts = in_flight or (1,) * stage_count
+    loads, needs = [], []
+    for gpu in range(len(memory)):
+        own = [(stage, count) for stage, count, device in zip(stages, counts, devices, strict=True) if device == gpu]
+        loads.append(round(sum(stage.load for stage, _ in own) * 1e-9, 9))
+        needs.append(static_bytes([stage for stage, _ in own], rule.bytes_per_parameter) + peak_bytes(
+            [stage for stage, _ in own], [count for _, count in own], rule.backward))
+    return StageSplit(shape, stages, devices, tuple(loads), tuple(needs))
 
 
 def _by_gpu(layers: Sequence[LayerCost] | Sequence[Sequence[LayerCost]], gpus: int) -> list[Sequence[LayerCost]]:

@@ -44,7 +44,7 @@ def variants_of(ground: Ground, borders: npt.NDArray[np.int16], *, trains: bool)
     return Variants(
         count,
         layout.devices * passes, tuple(waits), tuple(order[:passes * count]),
-        *(np.stack(columns[name], axis=1) for name in ("durations",)),
+        durations=np.stack(columns["durations"], axis=1),
         lags=np.stack(passing, axis=1) if passing else np.zeros((len(borders), 0), dtype=np.int64),
         take=np.stack(columns["take"], axis=1), change=np.stack(columns["change"], axis=1),
         capacity=np.array(ground.capacity, dtype=np.int64) - static)

@@ -9,14 +9,15 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from weft.models.candidates.build import Candidate, bytes_per_parameter, candidate_of, costed
-from weft.models.candidates.stage_split import StageSplit
-from weft.models.candidates.stages import Backward, MemoryRule, Stages
+from weft.models.candidates.build import Candidate, backward_modes, bytes_per_parameter, candidate_of
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.stage_split import split_at
+from weft.models.candidates.stages import Backward, MemoryRule
 from weft.models.cuts.enumeration import Ground
 from weft.models.cuts.layout import Layout, layouts
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.tables import Tables
-from weft.models.layers.cluster import ClusterModel, Network, model_cluster
+from weft.models.layers.cluster import Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import Spec
 from weft.solver.variants.variants import Numbers
@@ -35,43 +36,36 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
     gradient back to back is running the backward. What is left of them are cuts with a stage for which that takes more
     time or memory.
     """
-    layers, notes = costed(spec)
-    if len(layers) > _MOST_LAYERS or (spec.inference is None and not all(layer.backward for layer in layers)):
+    costs = gpu_costs(spec)
+    layers = costs.layers[0]
+    if len(layers) > _MOST_LAYERS or spec.placement.cut is not None or (
+            spec.inference is None and not all(layer.backward for layer in layers)):
         return []
     cluster = model_cluster(spec.cluster)
-    tables = {mode: Tables.of(layers, MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve))
-              for mode in _modes(spec, layers)}
+    kinds = {id(own): own for own in costs.layers}  # one object for GPUs of one kind
+    tables: dict[Backward, tuple[Tables, ...]] = {
+        mode: tuple(Tables.of(own, MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve))
+                    for own in kinds.values())
+        for mode in backward_modes(spec, layers)}
     needed = None
     if "split" in tables and "full" in tables:
-        needed = _in_need(tables["split"], tables["full"])
+        needed = np.logical_or.reduce([_in_need(*both) for both in zip(tables["split"], tables["full"], strict=True)])
         if not needed.any():
             del tables["full"]
-    stages = Stages(layers)
+    kind = tuple(list(kinds).index(id(own)) for own in costs.layers)
     found = []
     for layout in layouts(spec.placement.shapes, spec.cluster.gpus, spec.placement.chunks, len(layers)):
-        for mode, table in tables.items():
+        lags = _lags(layout, layers, cluster.network)
+        for mode, own in tables.items():
             def candidate(borders: Sequence[int], layout: Layout = layout, mode: Backward = mode) -> Candidate:
-                split = StageSplit(layout.shape, tuple(stages.stage(*pair) for pair in pairwise(borders)),
-                                   layout.devices, (), ())
-                return replace(candidate_of(spec, split, mode, "least", layers, cluster), notes=notes)
+                rule = MemoryRule(mode, bytes_per_parameter(spec), cluster.reserve)
+                split = split_at(layout.shape, costs.layers, borders, cluster.memory, rule=rule)
+                return replace(candidate_of(spec, split, mode, "least", layers, cluster), notes=costs.notes)
 
-            found.append(CutSpace(_ground(layout, table, layers, cluster,
-                                         needed if mode == "full" else None), mode, micro_batches, candidate))
+            ground = Ground(layout, own, kind, cluster.available, lags,
+                            not any(table.durations[2].any() for table in own), needed if mode == "full" else None)
+            found.append(CutSpace(ground, mode, micro_batches, candidate))
     return found
-
-
-def _modes(spec: Spec, layers: Sequence[LayerCost]) -> list[Backward]:
-    if spec.inference is not None:
-        return ["none"]
-    can_split = all(layer.is_split for layer in layers) and any(layer.weight_grad for layer in layers)
-    modes: list[Backward] = ["full"] if "full" in spec.placement.backward else []
-    return [*modes, "split"] if can_split and "split" in spec.placement.backward else modes
-
-
-def _ground(layout: Layout, table: Tables, layers: Sequence[LayerCost], cluster: ClusterModel,
-            needed: npt.NDArray[np.bool_] | None) -> Ground:
-    return Ground(layout, (table,), (0,) * layout.gpus, cluster.available, _lags(layout, layers, cluster.network),
-                  not table.durations[2].any(), needed)
 
 
 def _lags(layout: Layout, layers: Sequence[LayerCost], network: Network) -> Numbers:

@@ -5,7 +5,8 @@ rates, memory bandwidth, NVLink bandwidth of one direction). *Reached shares* (:
 operators by ``experiments/models/roofline.py``: V100's on Aceso's profile of T5-770M, judged on that of GPT-1.3B. The
 other GPUs have no profile here, so theirs are V100's, with the matrix products of H100 and H200 held to two thirds of
 the peak at most (which grew eight-fold, memory bandwidth less than six-fold). That is a model, not a measurement, and
-its error on those devices is unknown; ``weft.estimate`` says so. ``cpu`` is one core of a server CPU with 256-bit fused
+its error on those devices is unknown; ``weft.estimate`` says so. ``v100`` and ``a100`` are the larger ones, of 32 and
+80 GB. ``cpu`` is one core of a server CPU with 256-bit fused
 multiply-adds at 3 GHz (2 x 8 x 2 x 3e9 in fp32) and an even share of its memory bandwidth: for orders of magnitude
 only.
 """
@@ -108,7 +109,7 @@ DEVICES: Mapping[str, DeviceType] = {device.name: device for device in (
     *(DeviceType(name, memory * GIB, {"float64": 9.7e12, "float32": 19.5e12, "float16": 312e12, "bfloat16": 312e12},
                  19.5e12, bandwidth, link=300e9, link_latency=15e-6, network=25e9, network_latency=25e-6,
                  launch=_V100_LAUNCH, reach=_V100_REACH, origin=_BORROWED)
-      for name, memory, bandwidth in (("a100-40gb", 40, 1555e9), ("a100-80gb", 80, 2039e9))),
+      for name, memory, bandwidth in (("a100", 80, 2039e9), ("a100-40gb", 40, 1555e9), ("a100-80gb", 80, 2039e9))),
     *(DeviceType(name, memory * GIB, {"float64": 33.5e12, "float32": 66.9e12, "float16": 989e12, "bfloat16": 989e12},
                  66.9e12, bandwidth, link=450e9, link_latency=12e-6, network=50e9, network_latency=20e-6,
                  launch=_V100_LAUNCH, reach=_with_matrix_limit(2 / 3), origin=_BORROWED)

@@ -1,7 +1,8 @@
 """The GPUs of a spec: their memory, and how long a tensor travels between two of them.
 
-Pairs of GPUs of one machine are alike, and so are pairs of two machines. A transfer takes its time beside the
-computation (it is a lag, it occupies no GPU).
+Pairs of GPUs of one machine are alike, and so are pairs of two machines, but where the spec lists GPUs of several
+kinds: there each has the links of its device, and the slower end of a pair sets the pace. A transfer takes its time
+beside the computation (it is a lag, it occupies no GPU).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from weft.models.hardware.devices import DEVICES
 from weft.models.spec.sections import Cluster
 from weft.models.times.profiles import load_p2p_curve
 
-__all__ = ["AffineLink", "ClusterModel", "Link", "MeasuredLink", "Network", "model_cluster"]
+__all__ = ["AffineLink", "ClusterModel", "Link", "MeasuredLink", "Network", "SlowestLink", "model_cluster"]
 
 #: Names a spec may give under ``cluster.links``, and the measured curve of each.
 _CURVES = {"nvlink-v100": "p2p_intra_node.csv", "network-v100": "p2p_inter_node.csv"}
@@ -63,15 +64,28 @@ class MeasuredLink:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowestLink:
+    """As slow as the slowest of several."""
+
+    links: tuple[Link, ...]
+
+    def seconds(self, size: int) -> float:
+        """The longest time of any of the links."""
+        return max(link.seconds(size) for link in self.links)
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """What joins the GPUs: ``near`` those of one machine of ``size`` GPUs, ``far`` those of two machines.
 
-    GPU g stands in machine g // size.
+    GPU g stands in machine g // size. ``own``: where GPUs have links of different kinds, both links of each; the slower
+    of the two ends sets the pace. ``near`` and ``far`` are the slowest of all then.
     """
 
     near: Link
     far: Link
     size: int
+    own: tuple[tuple[Link, Link], ...] = ()
 
     def seconds(self, amount: int, source: Sequence[int], target: Sequence[int]) -> float:
         """Time until every GPU of ``target`` has a tensor of ``amount`` bytes that lies whole on all of ``source``.
@@ -82,10 +96,11 @@ class Network:
         """
         if not amount or set(target) <= set(source):
             return 0.0
-        machines = {gpu // self.size for gpu in (*source, *target)}
-        link = self.near if len(machines) == 1 else self.far
+        gpus = {*source, *target}
+        is_far = len({gpu // self.size for gpu in gpus}) > 1
+        links = {self.own[gpu] for gpu in gpus} if self.own else {(self.near, self.far)}
         rounds = 1 if len(target) <= len(source) else 2
-        return round(rounds * link.seconds(amount), 9)
+        return round(rounds * max(link[is_far].seconds(amount) for link in links), 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,31 +119,42 @@ class ClusterModel:
 
 def model_cluster(cluster: Cluster) -> ClusterModel:
     """The cluster of a spec."""
-    near = _near(cluster)
-    far = near if cluster.machines == 1 else _far(cluster)
     memory = cluster.memory if len(cluster.memory) == cluster.gpus else cluster.memory * cluster.gpus
-    return ClusterModel(memory, cluster.reserve, Network(near, far, cluster.gpus_per_machine or cluster.gpus))
+    pairs = {device: _links(cluster, device) for device in dict.fromkeys(cluster.devices)}
+    size = cluster.gpus_per_machine or cluster.gpus
+    if len(set(pairs.values())) == 1:
+        network = Network(*pairs[cluster.devices[0]], size)
+    else:
+        near, far = (SlowestLink(tuple(dict.fromkeys(links))) for links in zip(*pairs.values(), strict=True))
+        network = Network(near, far, size, tuple(pairs[device] for device in cluster.devices))
+    return ClusterModel(memory, cluster.reserve, network)
 
 
-def _near(cluster: Cluster) -> Link:
+def _links(cluster: Cluster, device: str | None) -> tuple[Link, Link]:
+    """What joins GPUs that are each a ``device``, in one machine and in two."""
+    near = _near(cluster, device)
+    return near, near if cluster.machines == 1 else _far(cluster, device)
+
+
+def _near(cluster: Cluster, name: str | None) -> Link:
     """The link of two GPUs of one machine; a single GPU may have none: it sends nothing."""
     if cluster.links is not None:
         return MeasuredLink(load_p2p_curve(_CURVES[cluster.links]))
     if cluster.bandwidth is not None:
         return AffineLink(cluster.latency or 0.0, cluster.bandwidth)
-    if cluster.device is None:
+    if name is None:
         return AffineLink(0.0, float("inf"))
-    device = DEVICES[cluster.device]
+    device = DEVICES[name]
     return AffineLink(device.link_latency if cluster.latency is None else cluster.latency, device.link)
 
 
-def _far(cluster: Cluster) -> Link:
+def _far(cluster: Cluster, name: str | None) -> Link:
     """The link of GPUs of two machines."""
     if cluster.machine_bandwidth is not None:
         return AffineLink(cluster.machine_latency or 0.0, cluster.machine_bandwidth)
     if cluster.links is not None:
         return MeasuredLink(load_p2p_curve(_CURVES["network-v100"]))
-    assert cluster.device is not None  # the section's validator
-    device = DEVICES[cluster.device]
+    assert name is not None  # the section's validator
+    device = DEVICES[name]
     return AffineLink(device.network_latency if cluster.machine_latency is None else cluster.machine_latency,
                       device.network)

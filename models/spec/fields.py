@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, StringConstraints, WithJsonSchema
 
 from weft.models.files.limits import MAX_GPUS, MAX_GRAPH_NAME, MAX_LAYERS, MAX_NAME, PRINTABLE
+from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import refuse
 from weft.models.spec.quantities import (
     BANDWIDTH,
@@ -19,7 +21,8 @@ from weft.models.spec.quantities import (
     parse_seconds,
 )
 
-__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "Name", "Seconds", "SomeSeconds"]
+__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Name", "Seconds", "SomeSeconds",
+           "SpeedEach"]
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
@@ -46,6 +49,54 @@ BytesEach: TypeAlias = Annotated[tuple[int, ...], BeforeValidator(_bytes_each), 
     {"anyOf": [*SOME_BYTES.schema["anyOf"],
                {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": SOME_BYTES.schema}]})]
 
+
+_DEVICES = ", ".join(DEVICES)
+
+
+def _device_each(value: object) -> str | tuple[str, ...]:
+    if not isinstance(value, list):
+        if isinstance(value, str) and value in DEVICES:
+            return value
+        raise ValueError(f"it must be one of {_DEVICES}, or a list with one of them for each GPU{_near_device(value)}")
+    if not 1 <= len(value) <= MAX_GPUS:
+        refuse(f"lists {len(value)} GPUs, it must be one device, or a list of 1 to {MAX_GPUS}")
+    for i, item in enumerate(value):
+        if not isinstance(item, str) or item not in DEVICES:
+            refuse(f"entry {i} is {item!r:.60}, it must be one of {_DEVICES}{_near_device(item)}")
+    return tuple(value)
+
+
+def _near_device(value: object) -> str:
+    if not isinstance(value, str):
+        return ""
+    longer = [name for name in DEVICES if value and name.startswith(value)]
+    near = longer or difflib.get_close_matches(value, DEVICES, n=1)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+_DEVICE_NAME: dict[str, object] = {"type": "string", "enum": list(DEVICES)}
+#: A device, or one for each GPU.
+DeviceEach: TypeAlias = Annotated[str | tuple[str, ...], BeforeValidator(_device_each), WithJsonSchema({"anyOf": [
+    _DEVICE_NAME, {"type": "array", "minItems": 1, "maxItems": MAX_GPUS, "items": _DEVICE_NAME}]})]
+
+#: Relative speeds: a thousandth is a GPU that stands still, a thousand times no GPU that exists.
+_SLOWEST, _FASTEST = 1e-3, 1e3
+
+
+def _speed_each(value: object) -> tuple[float, ...]:
+    if not isinstance(value, list):
+        raise ValueError("it must be a list with a number for each GPU, such as [1, 1, 2, 2]")
+    if not 1 <= len(value) <= MAX_GPUS:
+        refuse(f"lists {len(value)} GPUs, it must be a list of 1 to {MAX_GPUS} numbers")
+    for i, item in enumerate(value):
+        if isinstance(item, bool) or not isinstance(item, int | float) or not _SLOWEST <= item <= _FASTEST:
+            refuse(f"entry {i} is {item!r:.60}, it must be a number from {_SLOWEST:g} to {_FASTEST:g}")
+    return tuple(map(float, value))
+
+
+SpeedEach: TypeAlias = Annotated[tuple[float, ...], BeforeValidator(_speed_each), WithJsonSchema(
+    {"type": "array", "minItems": 1, "maxItems": MAX_GPUS,
+     "items": {"type": "number", "minimum": _SLOWEST, "maximum": _FASTEST}})]
 
 _CUT = ("a list: how many layers each stage has, such as [6, 7, 7, 6], or the first layer of each by name")
 

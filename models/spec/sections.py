@@ -10,13 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from weft.models.files.limits import MAX_BATCH, MAX_GPUS, MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.families import FAMILIES, FamilyModel
-from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, Name, Seconds
+from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, DeviceEach, Name, Seconds, SpeedEach
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -57,9 +57,13 @@ class Cluster(Section):
     latency: Seconds | None = Field(
         default=None, description="Time that a transfer of any size takes at least, within a machine. Default: 0 with "
         "bandwidth, else what device has.", examples=["10 us"])
-    device: Name | None = Field(
-        default=None, description=f"What the GPUs are, for modelled costs and links: {', '.join(DEVICES)}.",
-        examples=["a100-80gb"])
+    device: DeviceEach | None = Field(
+        default=None, description="What the GPUs are, for modelled costs and links, or a list with one entry for each: "
+        f"{', '.join(DEVICES)}. The stages pass the GPUs in their order.",
+        examples=["a100-80gb", ["v100", "v100", "h100", "h100"]])
+    speed: SpeedEach | None = Field(
+        default=None, description="How fast each GPU is, relative to what the costs are of: a list with a number for "
+        "each. The time of a layer is divided by it. Default: all 1.", examples=[[1, 1, 2, 2]])
     gpus_per_machine: int | None = Field(
         default=None, ge=1, le=MAX_GPUS, description="GPUs in one machine: GPU 0 and so many from there on stand in "
         "the first, and so on. Transfers and collectives between machines go over the network. Default: all GPUs are "
@@ -76,17 +80,14 @@ class Cluster(Section):
         "(bytes per second, or text with a unit). With it, placement.memory: decide may offload activations.",
         examples=["12 GB/s"])
 
-    @field_validator("device")
-    @classmethod
-    def _known_device(cls, value: str | None) -> str | None:
-        if value is not None and value not in DEVICES:
-            raise ValueError(f"it must be one of {', '.join(DEVICES)}")
-        return value
-
     @model_validator(mode="after")
     def _check(self) -> Cluster:
         if len(self.memory) not in (1, self.gpus):
             refuse(f"memory lists {len(self.memory)} GPUs, but gpus is {self.gpus}")
+        if isinstance(self.device, tuple) and len(self.device) != self.gpus:
+            refuse(f"device lists {len(self.device)} GPUs, but gpus is {self.gpus}")
+        if self.speed is not None and len(self.speed) != self.gpus:
+            refuse(f"speed lists {len(self.speed)} GPUs, but gpus is {self.gpus}")
         if self.links is not None and (self.bandwidth is not None or self.latency is not None):
             refuse("give either links (measured) or bandwidth and latency, not both")
         if self.latency is not None and self.bandwidth is None and self.device is None:
@@ -114,6 +115,26 @@ class Cluster(Section):
     def machines(self) -> int:
         """How many machines the GPUs stand in."""
         return -(-self.gpus // (self.gpus_per_machine or self.gpus))
+
+    @property
+    def devices(self) -> tuple[str | None, ...]:
+        """What each GPU is; ``None`` for all where it is not said."""
+        return self.device if isinstance(self.device, tuple) else (self.device,) * self.gpus
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """How fast each GPU is, relative to what the costs are of."""
+        return self.speed or (1.0,) * self.gpus
+
+    @property
+    def kinds(self) -> tuple[tuple[str | None, float], ...]:
+        """Device and speed of each GPU: layers take the same time on GPUs of one kind."""
+        return tuple(zip(self.devices, self.speeds, strict=True))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all GPUs are of one device and speed 1: costs are those of every GPU."""
+        return set(self.kinds) == {(self.devices[0], 1.0)}
 
 
 class _Run(Section):
@@ -229,6 +250,7 @@ class Spec(Section):
     def _check(self) -> Spec:
         if (self.training is None) == (self.inference is None):
             refuse("give either training or inference" + ("" if self.training is None else ", not both"))
+        self._check_devices()
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")
@@ -237,6 +259,19 @@ class Spec(Section):
             if self.training is not None:
                 self._require_backwards(self.model)
         return self
+
+    def _check_devices(self) -> None:
+        """Costs of one kind of GPU do not say what they are on others."""
+        named = sorted({device for device in self.cluster.devices if device is not None})
+        if len(named) < 2:
+            return
+        if isinstance(self.model, ExplicitModel) and self.cluster.speed is None:
+            refuse(f"cluster.device lists {' and '.join(named)}, but listed layers state one time each; say how fast "
+                   "each GPU is relative to that (cluster.speed, such as [1, 1, 2, 2])")
+        if self.costs not in (None, "roofline"):
+            refuse(f"costs is {self.costs!r:.60}, of one kind of GPU, but cluster.device lists {' and '.join(named)}; "
+                   "leave costs out to model each, or say how fast each GPU is relative to it (cluster.speed) beside "
+                   "bandwidth in place of device")
 
     def _require_backwards(self, model: ExplicitModel) -> None:
         for i, layer in enumerate(model.layers):

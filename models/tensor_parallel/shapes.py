@@ -131,8 +131,8 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
     """What :func:`shape_candidates` finds for ``spec``; ``None`` where GPUs cannot compute together.
 
     That takes a model whose operators can be split (a family or config), costs by operator, a known device, and GPUs of
-    equal memory. Raises what finding costs raises, and :class:`~weft.models.spec.spec.SpecError` for a co-shard that
-    is not possible.
+    one kind and of equal memory. Raises what finding costs raises, and :class:`~weft.models.spec.spec.SpecError` for a
+    co-shard that is not possible.
     """
     wanted = [shape for shape in TOGETHER if shape in spec.placement.shapes]
     if not wanted:
@@ -145,7 +145,8 @@ def together(spec: Spec) -> tuple[Space, list[ShapeCandidate], list[Refused]] | 
 
 def _space(spec: Spec) -> Space | None:
     """The space of ``spec``, ``None`` where GPUs cannot compute together."""
-    if spec.cluster.gpus == 1 or isinstance(spec.model, ExplicitModel) or uses_measured_gpt(spec):
+    if (spec.cluster.gpus == 1 or not spec.cluster.is_plain or isinstance(spec.model, ExplicitModel)
+            or uses_measured_gpt(spec)):
         return None
     space = space_of(spec, family_costs(spec)) if device_of(spec) is not None else None
     return space if space is not None and any(operator.splits for operator in space.graph.operators) else None
@@ -157,7 +158,8 @@ def _check_co_shard(spec: Spec, space: Space | None) -> None:
         return
     if space is None:
         raise SpecError(f"{spec.where}: placement.co_shard is for a family or config whose operators have modelled "
-                        "costs, a known cluster.device and several GPUs of equal memory; give those or leave it out")
+                        "costs, a known cluster.device and several GPUs of one kind and of equal memory; give those or "
+                        "leave it out")
     segments = segments_of(space.graph)
     for parts in spec.placement.co_shard:
         if not any(segment.divides(parts) for segment in segments):

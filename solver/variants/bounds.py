@@ -209,7 +209,7 @@ def _busy(variants: Variants, head: Numbers, tail: Numbers, own: list[int], micr
     """The work of a device between what it has to idle at either end, where some work is left between the ends."""
     work = micro_batches * variants.durations[:, own].sum(axis=1)
     (first, begun), (last, ended) = (_idle(variants, times, own) for times in (head, tail))
-    return np.where(begun + ended < work, first + last, np.maximum(first, last)) + work
+    return np.asarray(np.where(begun + ended < work, first + last, np.maximum(first, last)) + work)
 
 
 def _idle(variants: Variants, times: Numbers, own: list[int]) -> tuple[Numbers, Numbers]:

@@ -51,7 +51,7 @@ class Variants:
     @property
     def devices(self) -> int:
         """How many there are."""
-        return self.capacity.shape[1]
+        return int(self.capacity.shape[1])
 
     def blocks_on(self, device: int) -> list[int]:
         """The blocks that run on ``device``."""

@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from tests.support.exported_models import MODELS
 from weft.models.candidates.estimate import estimate_spec
 from weft.models.candidates.family_costs import family_costs
+from weft.models.candidates.given_cut import cut_of, most_chunks
+from weft.models.candidates.gpu_costs import layer_costs_by_gpu
 from weft.models.candidates.memory_candidates import spec_candidates
 from weft.models.candidates.placement_sources import graph_problem, spec_problem
 from weft.models.candidates.stage_split import NoSplit
@@ -30,7 +32,7 @@ from weft.models.graph.operator_files import graph_to_json, load_graph
 from weft.models.graph.operators import OperatorError
 from weft.models.spec.huggingface import ConfigError, read_config
 from weft.models.spec.model_sections import ExplicitModel
-from weft.models.spec.spec import SpecError, parse_spec
+from weft.models.spec.spec import Spec, SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
 from weft.models.times.profiles import ProfileError
 from weft.models.zoo.graphs import model_graph
@@ -138,13 +140,22 @@ def _specs() -> list[Json]:
               {"name": "n", "cluster": _CLUSTER, "model": _LAYERS, "inference": {"micro_batches": 4}},
               {**rest, "model": {"config": "config.json", "sequence": 4}, "costs": "h100"},
               {**rest, "model": {"graph": "graph.json"}, "costs": "roofline"},
-              {**rest, "model": _FAMILIES[0], "costs": "gpt-1.3b-v100", "placement": {"co_shard": [2]}}]
+              {**rest, "model": _FAMILIES[0], "costs": "gpt-1.3b-v100", "placement": {"co_shard": [2]}},
+              {**rest, "model": _FAMILIES[0], "cluster": {**_CLUSTER, "device": ["v100", "h100"]},
+               "placement": {"chunks": 1, "cut": ["embedding", "layer1"]}},
+              {**rest, "model": _LAYERS, "cluster": {**_CLUSTER, "speed": [1, 0.5]},
+               "placement": {"chunks": 2, "cut": [1, 1, 1, 1], "shapes": ["v", "loop", "wave"]}}]
     return specs
+
+
+def _given(spec: Spec) -> object:
+    names = [layer.name for layer in layer_costs_by_gpu(spec)[0]]
+    return most_chunks(spec, len(names)), cut_of(spec, names)
 
 
 def _use(text: str, folder: Path) -> None:
     spec = parse_spec(text, "a.yaml", folder)
-    for use in (estimate_spec, spec_problem, together, spec_candidates):
+    for use in (estimate_spec, spec_problem, together, spec_candidates, _given):
         if not (use is spec_problem and isinstance(spec.model, ExplicitModel)):
             refused_in_words(lambda use=use: use(spec))  # type: ignore[misc]
 

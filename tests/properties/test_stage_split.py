@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.models.candidates.stage_split import NoSplit, StageSplit, split_layers
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
 from weft.models.candidates.stages import (
     Backward,
     MemoryRule,
@@ -106,6 +106,7 @@ def test_split_is_the_best_of_all_that_fit(case: Case) -> None:
     assert max(split.loads) == pytest.approx(min(fitting)[0] * 1e-9)
     assert split == split_layers(shape, layers, memory, in_flight, MemoryRule(backward, BYTES_PER_PARAMETER),
                                  borders=borders, least_load=max(split.loads))
+    assert split == split_at(shape, layers, split.cuts, memory, in_flight, MemoryRule(backward, BYTES_PER_PARAMETER))
 
 
 @settings(max_examples=60, deadline=None)

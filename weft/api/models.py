@@ -24,9 +24,9 @@ __all__ = ["capture", "estimate", "profile", "profile_stages", "schema"]
 def estimate(source: PathLike | Spec, *, shape: str | None = None) -> Report:
     """What each stage of a model spec holds, sends and costs, before any search, and whether it fits the GPUs.
 
-    The stages are those of ``shape`` (``chain``, ``v``, ``loop``; default the first that the spec allows) under 1F1B.
-    Every number says its origin: measured, interpolated, modelled or given; modelled ones with their known error.
-    ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
+    The stages are those of ``shape`` (``chain``, ``v``, ``loop``, and ``wave`` where the spec gives a cut; default the
+    first that the spec allows) under 1F1B. Every number says its origin: measured, interpolated, modelled or given;
+    modelled ones with their known error. ``str()`` is the table, ``.to_json()`` the numbers, ``.fits`` the verdict.
 
     Raises ``ValueError`` (``SpecError`` and its like) for a spec that means nothing or has no costs.
     """

@@ -96,8 +96,8 @@ def estimate_source(source: Source, *, shape: str | None = None) -> Report:
     spec = read_source(source)
     if not isinstance(spec, Spec):
         raise ValueError("a block problem states its own times and memory; estimate is for model specs (.yaml)")
-    if shape not in (None, "chain", "v", "loop"):
-        raise ValueError(f"shape is {shape!r}, it must be chain, v or loop")
+    if shape not in (None, "chain", "v", "loop", "wave"):
+        raise ValueError(f"shape is {shape!r}, it must be chain, v, loop or wave")
     found = estimate_spec(spec, shape)  # type: ignore[arg-type]
     if spec.placement.memory != "decide":
         return Report(found)

@@ -56,3 +56,6 @@ def test_the_stages_of_each_shape() -> None:
     assert stage_device("chain", 3) == (0, 1, 2)
     assert stage_device("v", 3) == (0, 1, 2, 2, 1, 0)
     assert stage_device("loop", 3) == (0, 1, 2, 0, 1, 2)
+    assert stage_device("loop", 2, 3) == (0, 1, 0, 1, 0, 1)
+    assert stage_device("wave", 2) == (0, 1, 1, 0, 0, 1)
+    assert stage_device("wave", 2, 4) == (0, 1, 1, 0, 0, 1, 1, 0)

@@ -126,6 +126,22 @@ def test_a_device_brings_its_links_and_its_network() -> None:
     assert given.near == AffineLink(0.0, 1e9) and given.far == AffineLink(0.0, 2e9)
 
 
+def test_between_unlike_gpus_the_slower_end_sets_the_pace() -> None:
+    text = ("name: g\nmodel: {family: gpt, layers: 8, hidden: 256, heads: 8, vocabulary: 1024, sequence: 128}\n"
+            "cluster: {gpus: 4, memory: 8 GiB, device: [v100, h100, h100, h100], gpus_per_machine: MACHINE}\n"
+            "training: {micro_batches: 8}\n")
+    near, far = (model_cluster(parse_spec(text.replace("MACHINE", str(size))).cluster).network for size in (4, 2))
+    v100, h100, size = DEVICES["v100"], DEVICES["h100"], 10**8
+    slow, fast = (round(device.link_latency + size / device.link, 9) for device in (v100, h100))
+    assert [near.seconds(size, (a,), (b,)) for a, b in ((0, 1), (1, 0), (1, 2), (3, 2))] == [slow, slow, fast, fast]
+    slow_far, fast_far = (round(device.network_latency + size / device.network, 9) for device in (v100, h100))
+    assert [far.seconds(size, (a,), (b,)) for a, b in ((0, 1), (2, 3), (1, 2), (0, 3))] == [
+        slow, fast, fast_far, slow_far]
+    assert near.near.seconds(size) == slow and far.far.seconds(size) == slow_far  # who asks for one link: the slowest
+    given = model_cluster(parse_spec(text.replace("MACHINE", "4, bandwidth: 1 GB/s")).cluster).network
+    assert given.near == AffineLink(0.0, 1e9) and not given.own
+
+
 def test_groups_wait_for_the_link_between_them() -> None:
     spec = gpt(CLUSTER, "groups, x, m")
     space = _space(spec)

@@ -79,6 +79,16 @@ def test_memory_may_be_listed_for_each_gpu() -> None:
     assert spec.cluster.memory == (32 * 1024**3, 16 * 10**9, 8 * 1024**3, 1024)
 
 
+def test_devices_and_speeds_may_be_listed_for_each_gpu() -> None:
+    cluster = parse_spec(GPT.replace("links: nvlink-v100", "device: [a100, a100, h100, h100]")).cluster
+    assert cluster.devices == ("a100", "a100", "h100", "h100") and cluster.speeds == (1, 1, 1, 1)
+    assert not cluster.is_plain
+    plain = parse_spec(GPT.replace("links: nvlink-v100", "device: a100\n  speed: [1, 1.0, 1, 1]")).cluster
+    assert plain.devices == ("a100",) * 4 and plain.is_plain
+    slower = parse_spec(GPT.replace("links: nvlink-v100", "device: a100\n  speed: [1, 1, 1, 0.8]")).cluster
+    assert slower.kinds[2:] == (("a100", 1.0), ("a100", 0.8)) and not slower.is_plain
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_specs_are_valid(path: Path) -> None:
     assert load_spec(path).where == str(path)
@@ -105,6 +115,17 @@ def test_the_demo_spec_ships_with_the_package() -> None:
     ("32 GiB", "[1 GiB, x, 1, 1]", 11, "cluster.memory: entry 1 is 'x', it must be"),
     ("32 GiB", "[1 GiB, 1 GiB]", 9, "cluster: memory lists 2 GPUs, but gpus is 4"),
     ("32 GiB", "1" + "0" * 400, 11, "it is too large"),
+    ("  links: nvlink-v100\n", "  device: a100-8gb\n", 12, "cluster.device is 'a100-8gb', it must be one of"),
+    ("  links: nvlink-v100\n", "  device: 7\n", 12, "cluster.device is 7, it must be one of v100"),
+    ("  links: nvlink-v100\n", "  device: [v100, h10, v100, v100]\n", 12, "cluster.device: entry 1 is 'h10', it must"),
+    ("  links: nvlink-v100\n", "  device: [v100, h10, v100, v100]\n", 12, "did you mean 'h100'?"),
+    ("  links: nvlink-v100\n", "  device: [v100, h100]\n", 9, "cluster: device lists 2 GPUs, but gpus is 4"),
+    ("  links: nvlink-v100\n", "  device: []\n", 12, "cluster.device: lists 0 GPUs, it must be one device, or a list"),
+    ("links: nvlink-v100", "speed: 2", 12, "cluster.speed is 2, it must be a list with a number for each GPU"),
+    ("links: nvlink-v100", "speed: [1, 0, 1, 1]", 12, "cluster.speed: entry 1 is 0, it must be a number from 0.001"),
+    ("links: nvlink-v100", "bandwidth: 1 GB/s\n  speed: [1, 2]", 9, "cluster: speed lists 2 GPUs, but gpus is 4"),
+    ("  links: nvlink-v100\n", "  device: [v100, v100, h100, h100]\ncosts: gpt-1.3b-v100\n", 1,
+     "costs is 'gpt-1.3b-v100', of one kind of GPU, but cluster.device lists h100 and v100; leave costs out"),
     ("nvlink-v100", "nvlink-v10", 12, "cluster.links is 'nvlink-v10', it must be nvlink-v100 or network-v100; did you"),
     ("  links: nvlink-v100\n", "", 9, "cluster: with several GPUs, give links"),
     ("links: nvlink-v100", "latency: 1 us", 9, "cluster: latency needs bandwidth"),
@@ -151,6 +172,8 @@ def test_a_mistake_is_named_with_its_line_and_field(old: str, new: str, line: in
     ("name: head", "name: block", "model: layers: the name 'block' is used twice"),
     ("repeat: 3", "repeat: 1024", "model: layers are 1025 with their repeats, at most 1024"),
     ("training:", "costs: gpt-1.3b-v100\ntraining:", "costs is for a model family"),
+    ("gpus: 1, memory: 1000000000", "gpus: 2, memory: 1000000000, device: [v100, h100]",
+     "cluster.device lists h100 and v100, but listed layers state one time each; say how fast each GPU is"),
     ("training:", "placement: {co_shard: [2]}\ntraining:", "placement.co_shard divides a model's operators"),
     ("training:", "placement: {backward: [split]}\ntraining:", "model.layers[0].input_grad is missing: a split"),
 ])

@@ -229,7 +229,7 @@ def test_parts_in_turn_are_tried_only_where_activations_are_tight() -> None:
 
 @pytest.mark.parametrize("change, message", [
     (("[2, 4]", "[3]"), "placement.co_shard has 3, but no attention or feed-forward part of this model divides"),
-    (("gpus: 2", "gpus: 1"), "several GPUs of equal memory; give those or leave it out"),
+    (("gpus: 2", "gpus: 1"), "several GPUs of one kind and of equal memory; give those or leave it out"),
 ])
 def test_parts_that_cannot_be_are_refused(change: tuple[str, str], message: str) -> None:
     text = LONG.format(memory="32 GiB", parts="[2, 4]", recompute="false").replace(", gpus_per_machine", "")

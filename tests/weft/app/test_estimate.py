@@ -52,6 +52,28 @@ def test_an_estimate_is_what_the_search_works_with() -> None:
     assert list(chain.static_memory) == [d.weights + d.gradients + d.optimizer for d in found.devices]
 
 
+def test_a_given_cut_is_the_one_that_is_estimated() -> None:
+    counts = [2, 2, 3, 2, 2, 3, 2, 2, 2, 2, 2, 2]
+    waves = parse_spec(gpt() + f"placement: {{cut: {counts}, shapes: [chain, wave]}}\n")
+    found = weft.estimate(waves).estimate
+    assert found.shape == "wave" and [len(stage.layers) for stage in found.stages] == counts
+    assert [stage.device for stage in found.stages] == [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3]
+    for device in found.devices:
+        own = [stage for stage in found.stages if stage.device == device.device]
+        assert device.weights == sum(stage.weights for stage in own)
+        assert device.activations == sum(stage.activation * stage.in_flight for stage in own)
+    # The cut that the split finds, given, has the same estimate; a worse one does not fit, and that is said.
+    chain = weft.estimate(parse_spec(gpt())).estimate
+    given = [len(stage.layers) for stage in chain.stages]
+    assert weft.estimate(parse_spec(gpt() + f"placement: {{cut: {given}}}\n")).estimate == chain
+    uneven = weft.estimate(parse_spec(gpt("12 GiB") + "placement: {cut: [23, 1, 1, 1]}\n"))
+    assert not uneven.fits and uneven.estimate.devices[0].missing > 0
+    with pytest.raises(ValueError, match=r"placement\.cut has 4 stages on 4 GPUs, which is chain, not v"):
+        weft.estimate(parse_spec(gpt() + "placement: {cut: [23, 1, 1, 1]}\n"), shape="v")
+    with pytest.raises(ValueError, match="a wave is estimated for a cut that is given"):
+        weft.estimate(parse_spec(gpt()), shape="wave")
+
+
 def test_origins_are_told_apart() -> None:
     measured = weft.estimate(demo_spec())
     assert measured.estimate.memory_origin == "measured"
@@ -134,7 +156,7 @@ def test_the_command_prints_tables_and_json(tmp_path: Path, capsys: pytest.Captu
 def test_what_cannot_be_estimated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a block problem states its own times"):
         weft.estimate(shape("chain", 2, 2))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="shape is 'x', it must be chain, v or loop"):
+    with pytest.raises(ValueError, match="shape is 'x', it must be chain, v, loop or wave"):
         weft.estimate(parse_spec(gpt()), shape="x")
     with pytest.raises(ValueError, match="too few for 64 stages"):
         weft.estimate(parse_spec(gpt().replace("gpus: 4", "gpus: 32")), shape="v")

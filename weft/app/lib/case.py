@@ -141,17 +141,17 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
 
     count = micro_batches or spec.run.micro_batches
     try:
-        found = together(spec)
+        found = together(spec) if spec.placement.cut is None else None
     except OutOfTime:
         found = None
     refused: list[tuple[str, str]] = [] if found is None else [(entry.shape, entry.reason) for entry in found[2]]
     placements = [] if found is None else [shape_placement(candidate, found[0])
                                          for candidate in undominated(found[1])]
-    chains = found is None or bool(set(SHAPES) & set(spec.placement.shapes))
+    chains = found is None or bool({*SHAPES, "wave"} & set(spec.placement.shapes))
     if chains:
         try:
             placements = [*map(candidate_placement, undominated(spec_candidates(spec))), *placements]
-        except NoSplit as error:
+        except (NoSplit, Infeasible) as error:
             if not placements:
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))

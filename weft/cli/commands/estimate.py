@@ -13,7 +13,7 @@ __all__ = ["COMMAND"]
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml)")
-    command.add_argument("--shape", choices=("chain", "v", "loop"),
+    command.add_argument("--shape", choices=("chain", "v", "loop", "wave"),
                          help="how stages lie on the GPUs (default: the first that SPEC allows)")
     command.add_argument("--json", action="store_true", help="print the numbers as JSON")
 
