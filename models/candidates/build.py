@@ -160,8 +160,9 @@ def _shapes(spec: Spec, layer_count: int) -> list[Shape]:
     if layer_count < gpus:
         raise SpecError(f"{spec.where}: model has {layer_count} layers, too few for cluster.gpus: {gpus} "
                         "(each GPU runs at least one)")
+    two = gpus > 1 and spec.placement.chunks > 1
     shapes = [shape for shape in wanted
-              if shape == "chain" or (gpus > 1 and spec.placement.chunks > 1 and layer_count >= len(stage_device(shape, gpus)))]
+              if shape == "chain" or (two and layer_count >= len(stage_device(shape, gpus)))]
     if not wanted:
         raise SpecError(f"{spec.where}: placement.shapes is {', '.join(spec.placement.shapes)}, GPUs that compute "
                         "together, which takes a family or config with modelled costs, a known cluster.device and "
