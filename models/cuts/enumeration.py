@@ -7,6 +7,9 @@ What a beginning of a cut costs at least, whatever follows (N micro-batches):
   micro-batch through; then it works N times on these stages; where a gradient is one block, and the device's first
   stage is stage s, what follows its last gradient are the gradients of the stages before s. In inference what follows
   are the forwards of later stages: none of them is counted;
+* a device keeps what a stage keeps of a micro-batch from the start of its forward to the end of its gradient, so at
+  least as long as the forwards and gradients of this and all later layers take. These areas, memory times time, of N
+  micro-batches lie side by side under what its stages' weights leave, and none before the device's first forward;
 * the layers that are left are work for the devices: each can take on what its limit leaves;
 * a device holds its stages' weights and, at the last of its forwards, what all of them keep of one micro-batch.
 """
@@ -14,6 +17,7 @@ What a beginning of a cut costs at least, whatever follows (N micro-batches):
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +27,12 @@ from weft.models.cuts.tables import Tables
 from weft.solver.control.clock import checkpoint
 from weft.solver.variants.variants import Numbers
 
-__all__ = ["Cuts", "Ground", "enumerated"]
+__all__ = ["MOST", "Cuts", "Ground", "enumerated"]
 
-#: No more beginnings of cuts are kept at a time (a few hundred MB).
-MOST = 1_500_000
-_NEVER = np.iinfo(np.int64).max
+#: No more beginnings of cuts are kept at a time, and none that have more numbers together (some 500 MB).
+MOST, _NUMBERS = 1_500_000, 60_000_000
+#: Areas are floats: what they prove is that much less.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,13 @@ class Ground:
         """How many there are."""
         return len(self.tables[0].static) - 1
 
+    @cached_property
+    def lives(self) -> npt.NDArray[np.int64]:
+        """How long a stage that begins at each layer keeps a micro-batch at least: forwards and gradients from there to
+        the last layer and back."""
+        return np.asarray(np.min([table.durations[0][:, -1] + table.durations[1][:, -1] for table in self.tables],
+                                 axis=0))
+
 
 @dataclass(frozen=True)
 class Cuts:
@@ -65,7 +77,8 @@ class Cuts:
 
 
 def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST) -> Cuts:
-    """The cuts whose bound is less than ``below`` (ns)."""
+    """The cuts whose bound is less than ``below`` (ns); of more than ``most`` beginnings those with the least."""
+    most = min(most, _NUMBERS // (5 * ground.layout.gpus + ground.layout.stages))
     frontier = _Frontier.empty(ground, micro_batches)
     left_out: int | None = None
     for stage in range(ground.layout.stages):
@@ -93,25 +106,29 @@ class _Frontier:
     tail: Numbers  # behind the next stage's last gradient
     floor: Numbers  # per device: what comes before and after its work
     load: Numbers  # per device, for one micro-batch
-    held: Numbers  # per device
+    held: Numbers  # per device: of weights and one micro-batch
+    static: Numbers  # per device: of weights
+    area: npt.NDArray[np.float64]  # per device, bytes x ns of one micro-batch
     bounds: Numbers
 
     @classmethod
     def empty(cls, ground: Ground, micro_batches: int) -> _Frontier:
         gpus = ground.layout.gpus
         one, none = np.zeros(1, dtype=np.int64), np.zeros((1, gpus), dtype=np.int64)
-        return cls(ground, micro_batches, np.zeros((1, 1), dtype=np.int16), one, one, none, none, none, one)
+        return cls(ground, micro_batches, np.zeros((1, 1), dtype=np.int16), one, one, none, none, none, none,
+                   none.astype(np.float64), one)
 
     @classmethod
     def joined(cls, parts: list[_Frontier]) -> _Frontier:
         first = parts[0]
         return cls(first.ground, first.micro_batches,
                    *(np.concatenate([getattr(part, name) for part in parts])
-                     for name in ("borders", "head", "tail", "floor", "load", "held", "bounds")))
+                     for name in ("borders", "head", "tail", "floor", "load", "held", "static", "area", "bounds")))
 
     def chosen(self, which: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> _Frontier:
         return _Frontier(self.ground, self.micro_batches, self.borders[which], self.head[which], self.tail[which],
-                         self.floor[which], self.load[which], self.held[which], self.bounds[which])
+                         self.floor[which], self.load[which], self.held[which], self.static[which], self.area[which],
+                         self.bounds[which])
 
     def wanted(self) -> _Frontier:
         """Those that have a stage that is needed, or may still have one."""
@@ -133,17 +150,20 @@ class _Frontier:
         own, start, end = self.chosen(possible), start[possible], end[possible]
         device = ground.layout.devices[stage]
         table = ground.tables[ground.kind[device]]
-        own.load, own.held, own.floor = own.load.copy(), own.held.copy(), own.floor.copy()
         if device not in ground.layout.devices[:stage]:
             own.floor[:, device] = own.head + (own.tail if ground.ends_whole else 0)
         own.load[:, device] += table.work[start, end]
         own.held[:, device] += table.static[start, end] + table.kept[start, end]
+        own.static[:, device] += table.static[start, end]
+        own.area[:, device] += table.kept[start, end].astype(np.float64) * ground.lives[start]
         passing = ground.lags[stage, end] if behind else 0
         own.head = own.head + table.durations[0][start, end] + passing
         own.tail = own.tail + table.durations[1][start, end] + passing
         own.borders = np.concatenate([own.borders, end[:, None].astype(np.int16)], axis=1)
-        at_least = own.floor[:, device] + self.micro_batches * own.load[:, device]
-        own.bounds = np.maximum(own.bounds, at_least)
+        room = np.maximum(ground.capacity[device] - own.static[:, device], 1)
+        full = self.micro_batches * (1 - _ROUNDING) * own.area[:, device] / room
+        busy = np.maximum(self.micro_batches * own.load[:, device], np.minimum(full, 2.0 ** 62).astype(np.int64))
+        own.bounds = np.maximum(own.bounds, own.floor[:, device] + busy)
         fits = (own.bounds < below) & (own.held[:, device] <= ground.capacity[device])
         if behind:
             fits &= own._can_end(stage, end, below)

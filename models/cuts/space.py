@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from weft.models.candidates.build import Candidate
 from weft.models.candidates.stages import Backward
-from weft.models.cuts.enumeration import Cuts, Ground, enumerated
+from weft.models.cuts.enumeration import MOST, Cuts, Ground, enumerated
 from weft.models.cuts.numbers import orders_of_blocks, orders_of_stages, variants_of
 from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
@@ -53,6 +53,8 @@ class CutSpace:
     cuts: Cuts | None = None
     #: Per cut, whether its bound is as good as it gets here.
     bounded: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    #: Cuts that somebody searches: they are listed no more.
+    taken: set[tuple[int, ...]] = field(default_factory=set)
 
     @property
     def floor(self) -> int:
@@ -74,10 +76,17 @@ class CutSpace:
         """Whether :meth:`tighten` has anything to do."""
         return not self.bounded.all()
 
-    def open(self, below: int) -> None:
-        """List the cuts whose bound is less than ``below``."""
-        self.cuts = enumerated(self.ground, self.micro_batches, below)
+    def open(self, below: int, most: int = MOST) -> None:
+        """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out."""
+        self.cuts = enumerated(self.ground, self.micro_batches, below, most)
         self.bounded = np.zeros(len(self.cuts), dtype=np.bool_)
+        for borders in self.taken:
+            self.take(borders)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all cuts are listed that are not ruled out."""
+        return self.cuts is not None and self.cuts.left_out is None
 
     def narrow(self, below: int) -> None:
         """Forget the cuts whose bound is not less than ``below``."""
@@ -114,6 +123,7 @@ class CutSpace:
 
     def take(self, borders: tuple[int, ...]) -> None:
         """Leave a cut to somebody who searches it."""
+        self.taken.add(borders)
         at = self._at(borders)
         if at is not None and self.cuts is not None:
             kept = np.ones(len(self.cuts), dtype=np.bool_)

@@ -89,17 +89,19 @@ class CutSearch:
             if space.cuts is not None:
                 space.narrow(_ns(best))
 
-    def open(self, best: float) -> None:
-        """List the cuts that ``best`` does not rule out, fewest stages first, and raise their bounds."""
+    def open(self, best: float, most: int | None = None) -> None:
+        """List the cuts that ``best`` does not rule out, fewest stages first, or, for a look, ``most`` of each space;
+        where all are listed, raise the bounds of some."""
         time = self.budget.slice(share=_LISTING)
         with self.budget.limited(_LISTING):
             for space in self.spaces:
                 if time.spent:
                     return
-                space.open(_ns(best))
-                assert space.cuts is not None
-                self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
-            while not time.spent and self.raise_some(best):
+                if not space.complete:
+                    space.open(_ns(best), *(() if most is None else (most,)))
+                    assert space.cuts is not None
+                    self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
+            while most is None and not time.spent and self.raise_some(best):
                 pass
 
     def raise_some(self, best: float) -> bool:

@@ -21,7 +21,7 @@ from weft.solver.step.search import Search
 __all__ = ["tried"]
 
 #: What all tries may take of what is left.
-_SHARE = 0.4
+_SHARE = 0.5
 #: Cuts of a space that are tried at most, and tries for each polish.
 _CUTS, _TRIES = 64, 2
 #: The known schedule that serves a cut best where memory is short; the others' orders hardly depend on the cut.
