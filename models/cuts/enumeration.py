@@ -7,13 +7,17 @@ What a beginning of a cut costs at least, whatever follows (N micro-batches):
   micro-batch through; then it works N times on these stages; where a gradient is one block, and the device's first
   stage is stage s, what follows its last gradient are the gradients of the stages before s. In inference what follows
   are the forwards of later stages: none of them is counted;
-* the layers that are left are work for the devices: each can take on what its limit leaves;
+* the layers that are left are work for the devices: each can take on what its limit leaves. Where GPUs are unequal a
+  layer's work is the least that it takes on any of them, and a GPU's pace the largest share that work is of what a
+  layer takes there: in a time t it does no more work than its pace times t;
 * a device holds its stages' weights and, at the last of its forwards, what all of them keep of one micro-batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +53,27 @@ class Ground:
     def layers(self) -> int:
         """How many there are."""
         return len(self.tables[0].static) - 1
+
+    @cached_property
+    def rest(self) -> Numbers:
+        """From each border on, the work that is left: of every layer what it takes on the GPU where it takes least."""
+        if len(self.tables) == 1:
+            return self.tables[0].work[:, -1]
+        layers = np.min(self._of_layers, axis=0)
+        return np.append(np.cumsum(layers[::-1])[::-1], 0)
+
+    @cached_property
+    def paces(self) -> tuple[Fraction, ...]:
+        """Per GPU, the most work that it does in a nanosecond, whatever its layers."""
+        least = np.min(self._of_layers, axis=0)
+        of_kind = [max((Fraction(int(work), int(time)) for work, time in zip(least, own, strict=True) if time),
+                       default=Fraction(1)) for own in self._of_layers]
+        return tuple(of_kind[kind] for kind in self.kind)
+
+    @property
+    def _of_layers(self) -> Numbers:
+        """What each layer takes on each kind of GPU."""
+        return np.array([np.diagonal(table.work, 1) for table in self.tables])
 
 
 @dataclass(frozen=True)
@@ -152,10 +177,12 @@ class _Frontier:
     def _can_end(self, stage: int, end: npt.NDArray[np.int64], below: int) -> npt.NDArray[np.bool_]:
         """Whether the devices can take on what is left."""
         ground = self.ground
-        rest = np.min([table.work[:, -1] for table in ground.tables], axis=0)[end]
         devices = ground.layout.devices
         room = np.zeros(len(end), dtype=np.int64)
         for device in set(devices[stage + 1:]):
             floor = self.floor[:, device] if device in devices[:stage + 1] else self.head
-            room += np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
-        return np.asarray(rest <= room)
+            time = np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
+            pace = ground.paces[device]
+            # Rounded up by more than a float is inexact: room that is not there rules nothing out.
+            room += time if pace == 1 else np.ceil(time * float(pace) * (1 + 1e-12)).astype(np.int64) + 1
+        return np.asarray(ground.rest[end] <= room)
