@@ -10,13 +10,16 @@ What a beginning of a cut costs at least, whatever follows (N micro-batches):
 * a device keeps what a stage keeps of a micro-batch from the start of its forward to the end of its gradient, so at
   least as long as the forwards and gradients of this and all later layers take. These areas, memory times time, of N
   micro-batches lie side by side under what its stages' weights leave, and none before the device's first forward;
-* the layers that are left are work for the devices: each can take on what its limit leaves;
+* the layers that are left are work for the devices: each can take on what its limit leaves. Where GPUs are unequal a
+  layer's work is the least that it takes on any of them, and a GPU's pace the largest share that work is of what a
+  layer takes there: in a time t it does no more work than its pace times t;
 * a device holds its stages' weights and, at the last of its forwards, what all of them keep of one micro-batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -56,11 +59,42 @@ class Ground:
         return len(self.tables[0].static) - 1
 
     @cached_property
-    def lives(self) -> npt.NDArray[np.int64]:
+    def rest(self) -> Numbers:
+        """From each border on, the work that is left: of every layer what it takes on the GPU where it takes least."""
+        if len(self.tables) == 1:
+            return self.tables[0].work[:, -1]
+        layers = np.min(self._of_layers, axis=0)
+        return np.append(np.cumsum(layers[::-1])[::-1], 0)
+
+    @cached_property
+    def paces(self) -> tuple[Fraction, ...]:
+        """Per GPU, the most work that it does in a nanosecond, whatever its layers."""
+        least = np.min(self._of_layers, axis=0)
+        of_kind = [max((Fraction(int(work), int(time)) for work, time in zip(least, own, strict=True) if time),
+                       default=Fraction(1)) for own in self._of_layers]
+        return tuple(of_kind[kind] for kind in self.kind)
+
+    @property
+    def _of_layers(self) -> Numbers:
+        """What each layer takes on each kind of GPU."""
+        return np.array([np.diagonal(table.work, 1) for table in self.tables])
+
+    @cached_property
+    def lives(self) -> Numbers:
         """How long a stage that begins at each layer keeps a micro-batch at least: forwards and gradients from there to
-        the last layer and back."""
-        return np.asarray(np.min([table.durations[0][:, -1] + table.durations[1][:, -1] for table in self.tables],
-                                 axis=0))
+        the last layer and back, however these are cut.
+
+        A stage's gradient takes at least what the input gradients of its layers take together. Of unequal GPUs each
+        layer counts with the least; in a split backward with its input gradient only where it has both parts (else
+        its one part is the weight gradient, perhaps)."""
+        if len(self.tables) == 1:
+            table = self.tables[0]
+            return table.durations[0][:, -1] + table.durations[1][:, -1]
+        steps = []
+        for table in self.tables:
+            forward, gradient, weight = (np.diagonal(durations, 1) for durations in table.durations)
+            steps.append(forward + (gradient if self.ends_whole else np.where(weight > 0, gradient, 0)))
+        return np.append(np.cumsum(np.min(steps, axis=0)[::-1])[::-1], 0)
 
 
 @dataclass(frozen=True)
@@ -172,10 +206,12 @@ class _Frontier:
     def _can_end(self, stage: int, end: npt.NDArray[np.int64], below: int) -> npt.NDArray[np.bool_]:
         """Whether the devices can take on what is left."""
         ground = self.ground
-        rest = np.min([table.work[:, -1] for table in ground.tables], axis=0)[end]
         devices = ground.layout.devices
         room = np.zeros(len(end), dtype=np.int64)
         for device in set(devices[stage + 1:]):
             floor = self.floor[:, device] if device in devices[:stage + 1] else self.head
-            room += np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
-        return np.asarray(rest <= room)
+            time = np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
+            pace = ground.paces[device]
+            # Rounded up by more than a float is inexact: room that is not there rules nothing out.
+            room += time if pace == 1 else np.ceil(time * float(pace) * (1 + 1e-12)).astype(np.int64) + 1
+        return np.asarray(ground.rest[end] <= room)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
@@ -58,9 +59,8 @@ class CutSpace:
 
     @property
     def floor(self) -> int:
-        """What every cut takes at least: an equal share of the work, on every GPU what the fastest kind takes."""
-        work = min(int(table.work[0, -1]) for table in self.ground.tables)
-        return -(-self.micro_batches * work // self.ground.layout.gpus)
+        """What every cut takes at least: all the work, shared out by the GPUs' paces."""
+        return ceil(self.micro_batches * int(self.ground.rest[0]) / sum(self.ground.paces))
 
     @property
     def least(self) -> int | None:
