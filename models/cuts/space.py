@@ -69,7 +69,7 @@ class CutSpace:
             return self.floor
         known = [int(self.cuts.bounds.min())] if len(self.cuts) else []
         left_out = [] if self.cuts.left_out is None else [self.cuts.left_out]
-        return min(known + left_out, default=None)
+        return max(self.floor, min(known + left_out)) if known or left_out else None
 
     @property
     def waiting(self) -> bool:
