@@ -9,8 +9,8 @@ first device holds activations of p + (p - 1) / v micro-batches.
 (``microbatch_group_size_per_vp_stage``), and can run one forward more ahead, so that a forward and the backward beside
 it do not wait for each other. PyTorch's ``ScheduleInterleaved1F1B`` cuts micro-batches that are no multiple of p into
 equal rounds. Here any number of micro-batches runs: in rounds that differ by one at most, or in whole groups of which
-the last is not full; groups smaller than p, which hold less memory, come last. The shortest that fits the devices'
-memory is taken.
+the last is not full. Groups smaller than p, and devices that are less ahead, hold less memory. The shortest that fits
+the devices' memory is taken.
 
 *With weight gradients put off* (:func:`zero_bubble_orders`): PyTorch's ``ScheduleInterleavedZeroBubble``, ZB-H1 of Qi
 et al., ICLR 2024, with several stages a device. Rank r is ahead by one forward for every device behind it instead of
@@ -31,6 +31,10 @@ from weft.solver.problem import Problem
 
 __all__ = ["orders", "zero_bubble_orders"]
 
+#: By how many forwards a device is ahead for every device behind it, and by how many more: as published, Megatron-LM's
+#: where transfers are to overlap, and two that hold less.
+_AHEAD = ((2, 0), (2, 1), (1, 0), (0, 0))
+
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """Per-device orders. A training pipeline with stage s on device s modulo p; a split backward runs back to back.
@@ -39,8 +43,8 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     """
     pipeline = _looped(problem, split=False)
     return best_of(problem, micro_batches, [
-        partial(_rows, pipeline, rule=partial(Turns, slope=2, extra=extra), groups=groups)
-        for extra in (0, 1) for groups in groupings(len(problem.devices))])
+        partial(_rows, pipeline, rule=partial(Turns, slope=slope, extra=extra), groups=groups)
+        for slope, extra in _AHEAD for groups in groupings(len(problem.devices))])
 
 
 def zero_bubble_orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -48,10 +52,10 @@ def zero_bubble_orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    pipeline = _looped(problem, split=True)
+    pipeline, p = _looped(problem, split=True), len(problem.devices)
     return best_of(problem, micro_batches, [
-        partial(_rows, pipeline, rule=partial(Turns, slope=slope, put_off=True), groups=groups)
-        for slope in (1, 2) for groups in groupings(len(problem.devices))])
+        partial(_rows, pipeline, rule=partial(Turns, slope=slope, put_off=put_off), groups=groups)
+        for slope, put_off in ((1, p), (2, p), (1, 2), (1, 0), (0, 0)) for groups in groupings(p)])
 
 
 def _looped(problem: Problem, *, split: bool) -> Pipeline:

@@ -38,13 +38,13 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     looped = found.shape == "loop"
     split = any(piece.weights for row in found.pieces for piece in row)
     groups = groupings(-(-p // pieces)) if looped else groupings(p)[:1]
-    slopes = ((2, False), (2, True), (1, True)) if looped else ((1, False), (1, True))
+    slopes = ((2, 0), (2, p), (1, p), (1, 0), (0, 0)) if looped else ((1, 0), (1, p))
     return best_of(problem, micro_batches, [
         partial(_rows, found, groups=grouping, slope=slope, put_off=put_off)
         for slope, put_off in slopes if split or not put_off for grouping in groups])
 
 
-def _rows(found: SequencePipeline, micro_batches: int, *, groups: Grouping, slope: int, put_off: bool) -> list[Row]:
+def _rows(found: SequencePipeline, micro_batches: int, *, groups: Grouping, slope: int, put_off: int) -> list[Row]:
     p = len(found.problem.devices)
     turns = Turns(groups(micro_batches), slope, put_off=put_off)
     return [turns.row(rank, p, found.pieces[rank::p], micro_batches) for rank in range(p)]

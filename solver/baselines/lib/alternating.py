@@ -37,13 +37,13 @@ class Turns:
     micro-batches is planned and left out, which leaves an order an order.
 
     Device r of p is ahead by ``slope`` for each device behind it, and by ``extra`` more. Its weight gradients, where
-    they are blocks of their own, run behind the backward, or so many backwards later as its rank (``put_off``).
+    they are blocks of their own, run as many backwards later as its rank, ``put_off`` at most.
     """
 
     groups: tuple[int, ...]
     slope: int
     extra: int = 0
-    put_off: bool = False
+    put_off: int = 0
 
     def row(self, rank: int, p: int, stages: Sequence[Pieces], micro_batches: int) -> Row:
         """The order on device ``rank``, which runs ``stages``, in the order of a micro-batch's forwards."""
@@ -56,7 +56,7 @@ class Turns:
             forwards += [(piece, m) for pieces in stages for m in group for piece in pieces]
             backwards += [(piece, m) for pieces in reversed(stages) for m in group for piece in reversed(pieces)]
         ahead = min(self._ahead(rank, p, len(stages), len(stages[0])), len(forwards))
-        behind = rank if self.put_off else 0
+        behind = min(rank, self.put_off)
         row: Row = []
         for turn in range(len(forwards) + ahead + behind):
             if turn < len(forwards):

@@ -65,9 +65,8 @@ class _Waits:
         self.problem = problem
         self.before: list[set[int]] = [set() for _ in problem.blocks]
         self.after: list[set[int]] = [set() for _ in problem.blocks]
-        for i, block in enumerate(problem.blocks):
-            if len(block.devices) > 1 or block.kind not in _KINDS:
-                raise NotApplicable(_NONE)
+        if any(len(block.devices) > 1 or block.kind not in _KINDS for block in problem.blocks):
+            raise NotApplicable(_NONE)
         for producer, consumer, dependency in problem.dependencies():
             if dependency.distance and producer != consumer:
                 raise NotApplicable(f"block {problem.blocks[consumer].name!r} waits for an earlier micro-batch")
