@@ -21,6 +21,7 @@ from functools import partial
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row, require_backward, require_pipeline
 from weft.solver.baselines.lib.choosing import best_of
+from weft.solver.baselines.lib.extend import extended
 from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
@@ -37,8 +38,10 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     require_backward(pipeline)
     amounts = Amounts.of(problem)
     p = len(problem.devices)
-    limits = dict.fromkeys(limit for limit in (micro_batches, 2 * p, p, -(-p // 2)) if limit <= micro_batches)
-    return best_of(problem, micro_batches, [partial(_rows, pipeline, amounts, limit=limit) for limit in limits])
+    limits = [limit for limit in (2 * p, p, -(-p // 2)) if limit < micro_batches]
+    makers = [partial(_rows, pipeline, amounts, limit=limit) for limit in (micro_batches, *limits)]
+    return best_of(problem, micro_batches, [
+        partial(extended, problem, make=maker) for maker in makers])
 
 
 def _rows(pipeline: Pipeline, amounts: Amounts, micro_batches: int, *, limit: int) -> list[Row] | None:

@@ -20,6 +20,7 @@ from itertools import accumulate
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
 from weft.solver.baselines.lib.building_block import BuildingBlock, StepChain
 from weft.solver.baselines.lib.choosing import best_of
+from weft.solver.baselines.lib.extend import extended
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
@@ -44,13 +45,12 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     if pipeline.shape not in ("v", "wave") and not alone:
         raise NotApplicable("it needs the stages in waves, down the devices and back, with the first device first")
     manners = (True, False) if pipeline.is_split else (True,)
-    choices = [(p, slots, whole) for slots in _SLOTS for whole in manners]
-    if any(device.memory is not None for device in problem.devices):
-        fewer = {max(1, p * quarters // 4) for quarters in (3, 2, 1)} - {p}
-        choices += [(held, slots * p / held, whole) for held in sorted(fewer, reverse=True)
-                    for slots in (_SLOTS[0], _APART) for whole in manners]
-    return best_of(problem, micro_batches, [
-        partial(_rows, pipeline, held=held, slots=slots, whole=whole) for held, slots, whole in choices])
+    fewer = sorted({max(1, p * quarters // 4) for quarters in (3, 2, 1)} - {p}, reverse=True)
+    usual = [(p, slots, whole) for slots in _SLOTS for whole in manners]
+    less = [(held, slots * p / held, whole) for held in fewer for slots in (_SLOTS[0], _APART) for whole in manners]
+    makers = [partial(extended, problem, make=partial(_rows, pipeline, held=held, slots=slots, whole=whole))
+              for held, slots, whole in (*usual, *less)]
+    return best_of(problem, micro_batches, makers[:len(usual)], makers[len(usual):])
 
 
 def _rows(pipeline: Pipeline, micro_batches: int, *, held: int, slots: float, whole: bool) -> list[Row] | None:

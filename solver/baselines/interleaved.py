@@ -20,20 +20,23 @@ two, and keeps its weight gradients r backwards behind. On uniform stages each d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from weft.solver.baselines.lib.alternating import Grouping, Turns, groupings
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
-from weft.solver.baselines.lib.choosing import best_of
+from weft.solver.baselines.lib.choosing import Maker, best_of
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
 __all__ = ["orders", "zero_bubble_orders"]
 
-#: By how many forwards a device is ahead for every device behind it, and by how many more: as published, Megatron-LM's
-#: where transfers are to overlap, and two that hold less.
-_AHEAD = ((2, 0), (2, 1), (1, 0), (0, 0))
+#: What is tried, and what is where nothing of that fits: by how many forwards a device is ahead for every device behind
+#: it, by how many more, and by how many backwards at most a weight gradient is put off.
+_Rules = tuple[tuple[int, int, int], ...]
+#: As published, and Megatron-LM's where transfers are to overlap; two that hold less.
+_AHEAD: tuple[_Rules, _Rules] = ((2, 0, 0), (2, 1, 0)), ((1, 0, 0), (0, 0, 0))
+#: As published, and twice as far ahead; less put off, and nothing, with less ahead.
+_PUT_OFF: tuple[_Rules, _Rules] = ((1, 0, 10**9), (2, 0, 10**9)), ((1, 0, 2), (1, 0, 0), (0, 0, 0))
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -41,10 +44,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    pipeline = _looped(problem, split=False)
-    return best_of(problem, micro_batches, [
-        partial(_rows, pipeline, rule=partial(Turns, slope=slope, extra=extra), groups=groups)
-        for slope, extra in _AHEAD for groups in groupings(len(problem.devices))])
+    return _best(_looped(problem, split=False), micro_batches, *_AHEAD)
 
 
 def zero_bubble_orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -52,10 +52,7 @@ def zero_bubble_orders(problem: Problem, micro_batches: int) -> list[Row]:
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    pipeline, p = _looped(problem, split=True), len(problem.devices)
-    return best_of(problem, micro_batches, [
-        partial(_rows, pipeline, rule=partial(Turns, slope=slope, put_off=put_off), groups=groups)
-        for slope, put_off in ((1, p), (2, p), (1, 2), (1, 0), (0, 0)) for groups in groupings(p)])
+    return _best(_looped(problem, split=True), micro_batches, *_PUT_OFF)
 
 
 def _looped(problem: Problem, *, split: bool) -> Pipeline:
@@ -67,8 +64,19 @@ def _looped(problem: Problem, *, split: bool) -> Pipeline:
     return pipeline
 
 
-def _rows(pipeline: Pipeline, micro_batches: int, *, rule: Callable[[tuple[int, ...]], Turns],
+def _best(pipeline: Pipeline, micro_batches: int, usual: _Rules, less: _Rules) -> list[Row]:
+    groups, smaller = groupings(len(pipeline.chunks), micro_batches)
+
+    def makers(rules: _Rules, groupings: list[Grouping]) -> list[Maker]:
+        return [partial(_rows, pipeline, slope=slope, extra=extra, put_off=put_off, groups=grouping)
+                for slope, extra, put_off in rules for grouping in groupings]
+
+    return best_of(pipeline.problem, micro_batches, makers(usual, groups),
+                   [*makers(less, groups), *makers((*usual, *less), smaller)])
+
+
+def _rows(pipeline: Pipeline, micro_batches: int, *, slope: int, extra: int, put_off: int,
           groups: Grouping) -> list[Row]:
-    turns = rule(groups(micro_batches))
+    turns = Turns(groups(micro_batches), slope, extra, put_off)
     return [turns.row(rank, len(pipeline.chunks), [(pipeline.stages[s],) for s in chunks], micro_batches)
             for rank, chunks in enumerate(pipeline.chunks)]

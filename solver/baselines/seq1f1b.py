@@ -19,7 +19,7 @@ from functools import partial
 
 from weft.solver.baselines.lib.alternating import Grouping, Turns, groupings
 from weft.solver.baselines.lib.base import NotApplicable, Row
-from weft.solver.baselines.lib.choosing import best_of
+from weft.solver.baselines.lib.choosing import Maker, best_of
 from weft.solver.baselines.lib.sequence_chunks import SequencePipeline
 from weft.solver.problem import Problem
 
@@ -37,11 +37,18 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     p, pieces = len(problem.devices), len(found.pieces[0])
     looped = found.shape == "loop"
     split = any(piece.weights for row in found.pieces for piece in row)
-    groups = groupings(-(-p // pieces)) if looped else groupings(p)[:1]
-    slopes = ((2, 0), (2, p), (1, p), (1, 0), (0, 0)) if looped else ((1, 0), (1, p))
-    return best_of(problem, micro_batches, [
-        partial(_rows, found, groups=grouping, slope=slope, put_off=put_off)
-        for slope, put_off in slopes if split or not put_off for grouping in groups])
+    groups, smaller = groupings(-(-p // pieces), micro_batches)
+    if not looped:
+        groups, smaller = groups[:1], []
+    usual = [(2 if looped else 1, 0), *([(2, p)] if split and looped else []), *([(1, p)] if split else [])]
+    less = [(1, 0), (0, 0)] if looped else []
+
+    def makers(rules: list[tuple[int, int]], groupings: list[Grouping]) -> list[Maker]:
+        return [partial(_rows, found, groups=grouping, slope=slope, put_off=put_off)
+                for slope, put_off in rules for grouping in groupings]
+
+    return best_of(problem, micro_batches, makers(usual, groups),
+                   [*makers(less, groups), *makers([*usual, *less], smaller)])
 
 
 def _rows(found: SequencePipeline, micro_batches: int, *, groups: Grouping, slope: int, put_off: int) -> list[Row]:

@@ -77,16 +77,22 @@ class Turns:
         return (chunks - 1) * max(self.groups) * pieces + pieces - 1 + down + self.extra
 
 
-def groupings(p: int) -> list[Grouping]:
-    """The groups that matter, for groups that are to have at least ``p`` micro-batches: those of programs first.
+def groupings(p: int, micro_batches: int) -> tuple[list[Grouping], list[Grouping]]:
+    """The groups that matter for ``micro_batches``, where groups are to have at least ``p``: those of programs first,
+    each once; and smaller ones, which hold less.
 
-    Equal rounds; groups of p, and of twice that; half and all of the micro-batches; then three quarters, a half and a
-    quarter of p, and one, which hold less.
+    Equal rounds; groups of p, and of twice that; half and all of the micro-batches. Then three quarters, a half and a
+    quarter of p, and one.
     """
-    less = dict.fromkeys(max(1, -(-p * quarters // 4)) for quarters in (3, 2, 1, 0))
-    return [partial(_even_groups, least=p), partial(_whole_groups, size=p), partial(_whole_groups, size=2 * p),
-            partial(_even_groups, parts=2), partial(_even_groups, parts=1),
-            *(partial(_whole_groups, size=size) for size in less if size < p)]
+    usual: list[Grouping] = [partial(_even_groups, least=p), partial(_whole_groups, size=p),
+                             partial(_whole_groups, size=2 * p), partial(_even_groups, parts=2),
+                             partial(_even_groups, parts=1)]
+    less: list[Grouping] = [partial(_whole_groups, size=max(1, -(-p * quarters // 4))) for quarters in (3, 2, 1, 0)]
+    once: dict[tuple[int, ...], Grouping] = {}
+    for groups in (*usual, *less):
+        once.setdefault(groups(micro_batches), groups)
+    return ([groups for groups in once.values() if groups in usual],
+            [groups for groups in once.values() if groups in less])
 
 
 def _whole_groups(micro_batches: int, size: int) -> tuple[int, ...]:

@@ -76,8 +76,8 @@ def test_memory_adds_up_and_transfers_go_by_tokens() -> None:
 
 
 def test_even_work_shortens_what_even_tokens_leaves_uneven() -> None:
-    """Eight stages, attention half of the work: with even tokens the last chunk takes 2.2 times as long as the first, and
-    the order loses more by that than its shorter ramp brings."""
+    """Eight stages, attention half of the work: with even tokens the last chunk takes 2.2 times as long as the first,
+    and the order loses more by that than its shorter ramp brings."""
     problem = pipeline(chain(8), forward=100, backward=200)
     spans = {}
     for name, lengths in (("tokens", even_tokens(4096, 4)), ("work", even_work(4096, 4, 0.5))):

@@ -12,7 +12,7 @@ from weft.solver.judge.validate import validate
 @pytest.mark.parametrize("p", [2, 4, 8])
 def test_uniform_stages(p: int) -> None:
     """As long as 1F1B, with up to 2 (p - r) - 1 micro-batches on device r instead of p - r."""
-    for m in (p, 2 * p, 4 * p + 1):
+    for m in (p, 2 * p, 4 * p + 1, 500):
         schedule = baseline("dynapipe", pipeline(chain(p)), m)
         assert schedule.makespan == 3 * m + 3 * (p - 1)
         assert all(held <= 2 * (p - rank) - 1 for rank, held in enumerate(schedule.peak_memory))

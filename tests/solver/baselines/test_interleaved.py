@@ -5,6 +5,8 @@ p devices with v stages each, f and b = i + w the times of one stage.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tests.support.builders import loop, pipeline
@@ -46,7 +48,7 @@ def test_no_group_deadlocks(p: int, v: int) -> None:
     problem = pipeline(loop(p, v), split=(1, 1))
     found = Pipeline.of(problem)
     for m in (1, 2, 3, p, p + 1, 2 * p + 3):
-        for groups in groupings(p):
+        for groups in itertools.chain(*groupings(p, m)):
             for turns in (Turns(groups(m), 2), Turns(groups(m), 2, 1), Turns(groups(m), 1, put_off=p)):
                 time_orders(problem, m, [turns.row(rank, p, [(found.stages[s],) for s in chunks], m)
                                          for rank, chunks in enumerate(found.chunks)])  # raises if they do
@@ -71,6 +73,14 @@ def test_weight_gradients_put_off(p: int, v: int, m: int, times: tuple[int, int,
     f, i, w = times
     assert idle(p, v, m, "interleaved-zb", times) <= {(p - 1) * (f + i - w)}
     assert max(idle(p, v, m, "interleaved", times)) <= (p - 1) * (f + i + w)
+
+
+def test_long_runs_are_judged_by_short_ones() -> None:
+    for memory in (None, 23, 12):
+        for m in (997, 1000):
+            schedule = baseline("interleaved", pipeline(loop(8), split=(2, 2), forward=2, memory=memory), m)
+            validate(schedule)
+            assert schedule.makespan <= (12 * m + 7 * 6) * (1.1 if memory == 12 else 1)
 
 
 def test_it_says_what_it_needs() -> None:
