@@ -72,7 +72,7 @@ def _best(pipeline: Pipeline, micro_batches: int, usual: _Rules, less: _Rules) -
                 for slope, extra, put_off in rules for grouping in groupings]
 
     return best_of(pipeline.problem, micro_batches, makers(usual, groups),
-                   [*makers(less, groups), *makers((*usual, *less), smaller)])
+                   [*makers(less, groups), *makers((*less, *usual), smaller)])
 
 
 def _rows(pipeline: Pipeline, micro_batches: int, *, slope: int, extra: int, put_off: int,

@@ -48,7 +48,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
                 for slope, put_off in rules for grouping in groupings]
 
     return best_of(problem, micro_batches, makers(usual, groups),
-                   [*makers(less, groups), *makers([*usual, *less], smaller)])
+                   [*makers(less, groups), *makers([*less, *usual], smaller)])
 
 
 def _rows(found: SequencePipeline, micro_batches: int, *, groups: Grouping, slope: int, put_off: int) -> list[Row]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable, Row
-from weft.solver.baselines.lib.extend import ENOUGH
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
 from weft.solver.timing import DeadlockError, time_orders
@@ -29,7 +28,7 @@ def best_of(problem: Problem, micro_batches: int, makers: Sequence[Maker], spare
     :class:`~weft.solver.baselines.lib.base.NotApplicable` if no maker makes any.
     """
     p, blocks = len(problem.devices), len(problem.blocks)
-    trial = min(micro_batches, max(2 * p, min(ENOUGH, WORK // (len(makers) * blocks))))
+    trial = min(micro_batches, max(2 * p, min(4 * p, WORK // (len(makers) * blocks))))
     count = WORK // (trial * blocks)
     ranked = _ranked(problem, trial, makers, count)
     if not ranked or ranked[0][0]:
