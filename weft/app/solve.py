@@ -207,9 +207,9 @@ class _Tournament:
         if entry.proposal is None or entry.search is None or entry.search.best is None:
             return
         with self.budget.limited():
-            better = self.cuts.better(entry.proposal, entry.search.best)
-            if better is not None:
-                self._add(better)
+            for other in self.cuts.others(entry.proposal, entry.search.best):
+                if other.makespan < entry.makespan:
+                    self._add(other)
 
     def _lowest(self, length: float) -> None:
         """A look at the cuts with the least bounds: what no bound rules out is searched for a moment."""
