@@ -111,7 +111,7 @@ class _Tries:
             self.raw = [known for known in self.raw if known is not same] + [proposal]
 
     def _polish_best(self) -> None:
-        """The best of all, or else the best of each layout in its turn: one layout's plateau is not to take all time."""
+        """The best of all, or else the best of each layout in its turn, so that no plateau takes all time."""
         self.polishes += 1
         least = min(known.makespan for known in (*self.raw, *self.polished))
         waiting = [space for space in self.cuts.spaces
