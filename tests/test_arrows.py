@@ -17,9 +17,11 @@ ROOT = Path(__file__).parents[1]
 TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
-GROUND = {"control", "io", "model_facts", "offload", "pipeline", "problem", "schedule", "ticks", "timing"}
+GROUND = {"control", "io", "model_facts", "offload", "pipeline", "problem", "public_names", "schedule", "ticks",
+          "timing"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
+    "public_names": set(),
     "model_facts": set(),
     "problem": {"model_facts"},
     "schedule": {"problem", "model_facts"},
