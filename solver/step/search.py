@@ -65,10 +65,6 @@ class Search(State):
     Arguments and errors are those of :func:`solve`.
     """
 
-    def __init__(self, problem: Problem, micro_batches: int, budget: Budget,
-                 on_progress: Callable[[Progress], None] = lambda _: None, start: Schedule | None = None) -> None:
-        super().__init__(problem, micro_batches, budget, on_progress, start)
-
     def steps(self) -> Iterator[None]:
         """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
         for phase in PHASES:

@@ -42,7 +42,7 @@ class State:
     """
 
     def __init__(self, problem: Problem, micro_batches: int, budget: Budget,
-                 on_progress: Callable[[Progress], None], start: Schedule | None) -> None:
+                 on_progress: Callable[[Progress], None] = lambda _: None, start: Schedule | None = None) -> None:
         if micro_batches < 1:
             raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
         if micro_batches * len(problem.blocks) > MAX_OPERATIONS:
