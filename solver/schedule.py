@@ -15,7 +15,12 @@ import numpy as np
 
 from weft.solver.problem import Number, Problem
 
-__all__ = ["Bubble", "Operation", "Repetend", "Schedule"]
+__all__ = ["OBJECTIVES", "Bubble", "Operation", "Repetend", "Schedule"]
+
+#: What a schedule may be searched for: the least time of one step; the least time after which the next step can begin,
+#: as no device (and no link) is longer busy with one step; the least time per micro-batch of the steady state; the
+#: least time from a micro-batch's first start to its last end, at a throughput.
+OBJECTIVES = ("makespan", "span", "rate", "latency")
 
 #: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
 RELATIVE_TOLERANCE = 1e-9
@@ -110,6 +115,25 @@ class Schedule:
         if self.makespan <= self.makespan_bound * (1 + RELATIVE_TOLERANCE):
             return 0.0
         return self.makespan / self.makespan_bound - 1 if self.makespan_bound > 0 else float("inf")
+
+    @property
+    def objective(self) -> str:
+        """What it was searched for, one of :data:`OBJECTIVES`; that is all that :attr:`value` depends on."""
+        return str(self.solver.get("objective", "makespan"))
+
+    @property
+    def value(self) -> float:
+        """What its objective comes to, in the problem's time unit; infinite for a rate where there is no steady
+        state."""
+        stated = {"makespan": self.makespan, "rate": self.period}.get(self.objective, self.solver.get(self.objective))
+        return float("inf") if stated is None else float(stated)
+
+    @property
+    def value_bound(self) -> float:
+        """A proven lower bound on :attr:`value`: of every schedule (a rate: of every steady state, a latency: at the
+        throughput that was asked for)."""
+        key = {"rate": "steady_bound"}.get(self.objective, f"{self.objective}_bound")
+        return self.makespan_bound if self.objective == "makespan" else float(self.solver.get(key, 0.0))
 
     @property
     def status(self) -> str:
