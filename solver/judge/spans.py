@@ -54,7 +54,7 @@ def _links(schedule: Schedule) -> Iterator[tuple[str, float]]:
         queue = []  # what sorts transfers (as their producers run), their length, and by when they must be over
         for consumer, block in enumerate(problem.blocks):
             for place, dependency in enumerate(block.after):
-                if dependency.link != link.name or not dependency.lag:
+                if dependency.link != link.name:
                     continue
                 producer = problem.index[dependency.block]
                 for m in range(schedule.micro_batches - dependency.distance):
