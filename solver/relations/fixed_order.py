@@ -10,12 +10,12 @@ from weft.solver.control.clock import checked, checkpoint
 from weft.solver.ticks import Arc, TickProblem
 from weft.solver.timing import DeadlockError, Orders
 
-__all__ = ["FixedOrder", "Op"]
+__all__ = ["FixedOrder", "Node", "Op"]
 
 #: (block, micro-batch)
 Op: TypeAlias = tuple[int, int]
 #: An operation, or a transfer on a link: (~arc number, producer's micro-batch).
-_Node: TypeAlias = tuple[int, int]
+Node: TypeAlias = tuple[int, int]
 
 
 class FixedOrder:
@@ -44,7 +44,7 @@ class FixedOrder:
     def _follow(self) -> None:
         """Successors of every operation and transfer: node -> [(node, distance between starts)]."""
         durations = self.instance.durations
-        self._next: dict[_Node, list[tuple[_Node, int]]] = {}
+        self._next: dict[Node, list[tuple[Node, int]]] = {}
         for row in self.orders:
             for op in row:
                 self._next.setdefault(op, [])
@@ -75,7 +75,7 @@ class FixedOrder:
                 waits[node] += 1
         at = dict.fromkeys(self._next, 0)
         ready = [node for node, count in waits.items() if not count]
-        order: list[_Node] = []
+        order: list[Node] = []
         while ready:
             if not len(order) & 4095:
                 checkpoint()
@@ -89,7 +89,7 @@ class FixedOrder:
         if len(order) < len(self._next):
             raise DeadlockError("the device orders wait for each other in a circle")
         self.in_order = order
-        tail: dict[_Node, int] = {}
+        tail: dict[Node, int] = {}
         for node in checked(reversed(order), 4096):
             tail[node] = max([self.length(node),
                               *(distance + tail[successor] for successor, distance in self._next[node])])
@@ -99,15 +99,15 @@ class FixedOrder:
         self._transfer_tail = {(~node[0], node[1]): tail[node] for node in order if node[0] < 0}
         self.makespan = max(start + self.instance.durations[op[0]] for op, start in self.start.items())
 
-    def follow(self, node: _Node) -> Sequence[tuple[_Node, int]]:
+    def follow(self, node: Node) -> Sequence[tuple[Node, int]]:
         """What waits for an operation or transfer, with the distance between their starts."""
         return self._next[node]
 
-    def length(self, node: _Node) -> int:
+    def length(self, node: Node) -> int:
         """Of an operation or transfer."""
         return self.instance.durations[node[0]] if node[0] >= 0 else self.instance.arcs[~node[0]].lag
 
-    def queue(self, link: int) -> Sequence[_Node]:
+    def queue(self, link: int) -> Sequence[Node]:
         """The transfers of a link, in order."""
         return [(~number, m) for number, m in self._queues[link]]
 

@@ -26,10 +26,10 @@ import numpy.typing as npt
 
 from weft.solver.control.clock import checkpoint
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
-from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.fixed_order import FixedOrder, Node
 from weft.solver.timing import Begins
 
-__all__ = ["Machines", "Span", "least_span"]
+__all__ = ["Machines", "Node", "Span", "Spans", "least_span"]
 
 #: No path: so little that no sum of times makes it one.
 _NONE = -(1 << 62)
@@ -68,12 +68,12 @@ class Machines:
         s (column), and to the end of its last; very negative where there is none."""
         count = len(self.first)
         to_first, to_last = np.full((2, count, count), _NONE, dtype=np.int64)
-        begin: dict[tuple[int, int], list[int]] = {}
-        end: dict[tuple[int, int], list[int]] = {}
+        begin: dict[Node, list[int]] = {}
+        end: dict[Node, list[int]] = {}
         for of, nodes in ((begin, self.first), (end, self.last)):
             for machine, node in enumerate(nodes):
                 of.setdefault(node, []).append(machine)
-        reached: dict[tuple[int, int], _Ticks] = {}
+        reached: dict[Node, _Ticks] = {}
         for number, node in enumerate(fixed.in_order):
             if not number & 1023:
                 checkpoint()
@@ -93,26 +93,48 @@ class Machines:
         return to_first, to_last
 
 
+class Spans:
+    """Which spans the device orders of ``fixed`` allow, and when everything starts then. Times are in ticks."""
+
+    def __init__(self, fixed: FixedOrder) -> None:
+        self.fixed = fixed
+        self.machines = Machines(fixed)
+        to_first, self._to_last = self.machines.paths(fixed)
+        found = np.argwhere(self._to_last > _SOME).tolist()
+        self._waits = [Constraint(r, s, int(self._to_last[r, s]), 1) for r, s in found]
+        self._waits += [Constraint(r, s, int(to_first[r, s]), 0)
+                        for r, s in np.argwhere(to_first > _SOME).tolist() if r != s]
+
+    def least(self) -> Fraction:
+        """The least span."""
+        span = Fraction(int(self._to_last.diagonal().max(initial=0)))
+        while True:
+            _, cycle = longest_paths_or_cycle(len(self.machines.first), self._waits, span)
+            if cycle is None:
+                return span
+            span = ratio(cycle)
+
+    def begins(self, span: Fraction) -> dict[Node, Fraction]:
+        """When the first operation or transfer of every machine starts, at the earliest, with a span that is not less
+        than the least; whole ticks where ``span`` is whole."""
+        begins, _ = longest_paths_or_cycle(len(self.machines.first), self._waits, span)
+        return dict(zip(self.machines.first, begins, strict=True))
+
+    def starts(self, span: Fraction) -> dict[Node, Fraction]:
+        """The same of all operations and transfers."""
+        starts = self.begins(span)
+        for node in self.fixed.in_order:
+            at = starts[node]
+            for after, distance in self.fixed.follow(node):
+                starts[after] = max(starts.get(after, at), at + distance)
+        return starts
+
+
 def least_span(fixed: FixedOrder) -> Span:
     """The least span that the device orders of ``fixed`` allow, exactly."""
-    machines = Machines(fixed)
-    to_first, to_last = machines.paths(fixed)
-    waits = [Constraint(int(r), int(s), int(to_last[r, s]), 1) for r, s in np.argwhere(to_last > _SOME)]
-    waits += [Constraint(int(r), int(s), int(to_first[r, s]), 0) for r, s in np.argwhere(to_first > _SOME) if r != s]
-    span = Fraction(int(to_last.diagonal().max(initial=0)))
-    while True:
-        begin, cycle = longest_paths_or_cycle(len(machines.first), waits, span)
-        if cycle is None:
-            break
-        span = ratio(cycle)
-    return Span(span, _begins(fixed, dict(zip(machines.first, begin, strict=True))))
-
-
-def _begins(fixed: FixedOrder, at: dict[tuple[int, int], Fraction]) -> Begins:
-    instance = fixed.instance
-    links = {}
-    for number, link in enumerate(instance.problem.links):
-        queue = fixed.queue(number)
-        if queue:
-            links[link.name] = instance.time(at[queue[0]])
-    return Begins([instance.time(at[row[0]]) if row else 0.0 for row in fixed.orders], links)
+    spans = Spans(fixed)
+    span = spans.least()
+    at, instance = spans.begins(span), fixed.instance
+    links = {link.name: instance.time(at[queue[0]]) for number, link in enumerate(instance.problem.links)
+             if (queue := fixed.queue(number))}
+    return Span(span, Begins([instance.time(at[row[0]]) if row else 0.0 for row in fixed.orders], links))
