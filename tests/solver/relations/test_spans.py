@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
-from typing import Any
 
 import pytest
-from ortools.linear_solver import pywraplp
 
 from tests.oracles.generated import drawn
+from tests.oracles.spans import span_of_order
 from tests.support.builders import any_order, chain, pipeline, v
 from weft.solver.baselines import BASELINES
 from weft.solver.judge.spans import span_of
@@ -20,36 +18,6 @@ from weft.solver.relations.spans import least_span
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
-
-
-def by_programme(problem: Problem, micro_batches: int, orders: Orders) -> float:
-    """The least span as a linear programme: a start for every operation and transfer, no overlap along the rows."""
-    solver = pywraplp.Solver.CreateSolver("GLOP")
-    start = {op: solver.NumVar(0, solver.infinity(), "") for row in orders for op in row}
-    span = solver.NumVar(0, solver.infinity(), "span")
-    queues: dict[str, list[tuple[int, int, int, Any, float]]] = {}
-    for place, (producer, consumer, dependency) in enumerate(problem.dependencies()):
-        for m in range(micro_batches - dependency.distance):
-            made = start[producer, m] + problem.blocks[producer].duration
-            used = start[consumer, m + dependency.distance]
-            if dependency.link is None:
-                solver.Add(used >= made + dependency.lag)
-                continue
-            begin = solver.NumVar(0, solver.infinity(), "")
-            number = list(orders[problem.links_by_name[dependency.link].source]).index((producer, m))
-            queues.setdefault(dependency.link, []).append((number, place, m, begin, dependency.lag))
-            solver.Add(begin >= made)
-            solver.Add(used >= begin + dependency.lag)
-    rows = [[(start[op], problem.blocks[op[0]].duration) for op in row] for row in orders if row]
-    rows += [[(begin, lag) for *_, begin, lag in sorted(queue, key=lambda entry: entry[:3])]
-             for queue in queues.values()]
-    for row in rows:
-        for (one, length), (other, _) in pairwise(row):
-            solver.Add(other >= one + length)
-        solver.Add(row[-1][0] + row[-1][1] - row[0][0] <= span)
-    solver.Minimize(span)
-    assert solver.Solve() == pywraplp.Solver.OPTIMAL
-    return float(span.solution_value())
 
 
 def retimed(problem: Problem, micro_batches: int, orders: Orders) -> tuple[float, Schedule]:
@@ -65,7 +33,7 @@ def test_it_is_what_a_linear_programme_says(seed: int) -> None:
     orders = [[op[:2] for op in row]
               for row in any_order(problem, micro_batches, random.Random(seed)).device_orders]
     span, schedule = retimed(problem, micro_batches, orders)
-    assert span == pytest.approx(by_programme(problem, micro_batches, orders), rel=1e-7)
+    assert span == pytest.approx(span_of_order(problem, micro_batches, orders), rel=1e-7)
     assert span_of(schedule)[0] == pytest.approx(span, rel=1e-7)  # the judge sees the same in the times
     assert not violations(schedule, capacities=False, in_turn=False)
 
