@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
@@ -44,7 +45,7 @@ class Improvement:
 
     orders: Orders | None
     makespan: int
-    bound: int
+    bound: int | Fraction
 
 
 def reorder(

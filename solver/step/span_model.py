@@ -17,6 +17,7 @@ nothing last longer, leaves nothing out.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 
@@ -26,12 +27,15 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
-from weft.solver.relations.spans import Spans, least_span
+from weft.solver.relations.spans import Machines, Spans, least_span
 from weft.solver.step.order_model import Improvement, OrderModel, Stretch
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
 __all__ = ["of_any_times", "reorder_for_span"]
+
+#: No finer than that many ticks in a span: CP-SAT adds up such numbers.
+_MOST_TICKS = 2**44
 
 
 def reorder_for_span(
@@ -41,33 +45,73 @@ def reorder_for_span(
     stretch: Stretch,
     budget: Budget,
     *,
-    bound: int = 0,
+    bound: int | Fraction = 0,
     deterministic: float = float("inf"),
     implied: Order | None = None,
 ) -> Improvement:
-    """Order the free operations anew for a smaller span, in whole ticks; arguments are those of
-    :func:`weft.solver.step.order_model.reorder`, and ``bound`` is one on the span of whole times."""
-    lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
-    pairs = sum(length * (length - 1) // 2 for length in lengths.values())
-    if not budget.suffices(pairs + sum(map(len, orders))):
-        return Improvement(None, math.ceil(least_span(FixedOrder(instance, micro_batches, orders)).span), bound)
-    model = _SpanModel(instance, micro_batches, orders, stretch, bound, implied)
-    if model.known <= bound:
-        return Improvement(None, model.known, min(bound, model.known))
-    outcome = run(model.model, budget, deterministic=deterministic, workers=1)
-    if outcome.infeasible:
-        raise AssertionError("the known schedule does not satisfy its own model")
-    if not outcome.found:
-        return Improvement(None, model.known, bound)
-    proven = max(bound, round(outcome.solver.best_objective_bound))
-    span = round(outcome.solver.objective_value)
-    return Improvement(model.read(outcome.solver) if span < model.known else None, span, proven)
+    """Order the free operations anew for a smaller span; arguments are those of
+    :func:`weft.solver.step.order_model.reorder`. The bound of the answer is one on the span of any times, where all
+    operations are free; else it says nothing beyond ``bound``."""
+    task = _Task(micro_batches, budget, deterministic, implied)
+    found = task.solved(instance, orders, stretch, math.ceil(bound))
+    if not all((a, b) == (0, len(row)) for row, (a, b) in zip(orders, stretch, strict=True)):
+        return replace(found, bound=bound)
+    fixed = FixedOrder(instance, micro_batches, found.orders or orders)
+    machines, span = len(Machines(fixed).first), least_span(fixed).span
+    least = max(Fraction(bound), of_any_times(math.ceil(found.bound), machines))
+    if found.bound < found.makespan or span <= least:  # open, or no fraction is left between
+        return replace(found, bound=min(least, span))
+    return task.settled(instance, found, fixed, machines, span, least)
 
 
 def of_any_times(bound: int, machines: int) -> Fraction:
     """A bound on the span of whole times as one on that of any: of the fractions with denominators up to ``machines``
     the least that rounds up to ``bound``."""
     return Fraction(bound) if bound <= 0 else bound - 1 + Fraction(1, max(1, machines))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What stays the same from one solve to the next."""
+
+    micro_batches: int
+    budget: Budget
+    deterministic: float
+    implied: Order | None
+
+    def solved(self, instance: TickProblem, orders: Orders, stretch: Stretch, bound: int) -> Improvement:
+        """The least span of whole times that reordering this stretch can reach."""
+        lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
+        pairs = sum(length * (length - 1) // 2 for length in lengths.values())
+        if not self.budget.suffices(pairs + sum(map(len, orders))):
+            known = math.ceil(least_span(FixedOrder(instance, self.micro_batches, orders)).span)
+            return Improvement(None, known, min(bound, known))
+        model = _SpanModel(instance, self.micro_batches, orders, stretch, bound, self.implied)
+        if model.known <= bound:
+            return Improvement(None, model.known, model.known)
+        outcome = run(model.model, self.budget, deterministic=self.deterministic, workers=1)
+        if outcome.infeasible:
+            raise AssertionError("the known schedule does not satisfy its own model")
+        if not outcome.found:
+            return Improvement(None, model.known, bound)
+        proven = max(bound, round(outcome.solver.best_objective_bound))
+        span = round(outcome.solver.objective_value)
+        return Improvement(model.read(outcome.solver) if span < model.known else None, span, proven)
+
+    def settled(self, instance: TickProblem, found: Improvement, fixed: FixedOrder, machines: int, span: Fraction,
+                least: Fraction) -> Improvement:
+        """``found``, whose least ``span`` is a / b, searched in ticks that are b x ``machines`` times finer: of the
+        fractions with denominators up to ``machines``, none lies closer below a / b than one of these ticks."""
+        finer = span.denominator * machines
+        if span * finer > _MOST_TICKS:
+            return replace(found, bound=least)
+        again = self.solved(instance.refined(finer), fixed.orders, [(0, len(row)) for row in fixed.orders],
+                            math.ceil(least * finer))
+        if again.orders is not None:
+            span = least_span(FixedOrder(instance, self.micro_batches, again.orders)).span
+            return Improvement(again.orders, math.ceil(span), min(span, max(least, Fraction(again.bound - 1, finer))))
+        met = again.bound >= span * finer
+        return replace(found, bound=span if met else max(least, Fraction(again.bound - 1, finer)))
 
 
 class _SpanModel(OrderModel):
