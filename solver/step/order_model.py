@@ -40,11 +40,11 @@ Stretch: TypeAlias = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Improvement:
-    """``orders``: better device orders, where found, with their ``makespan`` in ticks (or their span, in whole ticks,
-    where that is the objective). ``bound``: the proven least that reordering this stretch can reach."""
+    """``orders``: better device orders, where found, with their ``makespan`` in ticks (or their span, where that is the
+    objective). ``bound``: the proven least that reordering this stretch can reach."""
 
     orders: Orders | None
-    makespan: int
+    makespan: int | Fraction
     bound: int | Fraction
 
 

@@ -1,30 +1,35 @@
-"""A stretch of the schedule ordered anew for a smaller span: the order model with another objective.
+"""A stretch of the schedule ordered anew for a smaller span: is there an order whose span is at most T?
 
-When a device begins a step and when it ends it are variables here, for each device and link, and their difference is at
-most the span (:mod:`weft.solver.relations.spans`). So nothing has a known time: the operations before and after the
-stretch keep their order and get starts like all others, which adds precedences to the model and no Booleans.
+The order model with T given in place of an objective. When a device or link begins a step and when it ends it are
+variables here, T apart at most (:mod:`weft.solver.relations.spans`). So nothing has a known time: the operations before
+and after the stretch keep their order and get starts like all others, which adds precedences and no Booleans. As T is
+no variable, an order is refuted by a cycle of constant distances, which CP-SAT sees at once; with T as its objective it
+would push starts on round the cycle tick by tick.
 
-Times are whole ticks. An order whose least span is s (a fraction with a denominator of at most the number of machines)
-has whole times for the span rounded up, as difference constraints with whole numbers have whole solutions. So what is
-proven of whole times, that no span is less than B, proves that every span is more than B - 1, by the fraction at least
-(:func:`of_any_times`).
+*Any T, any times.* A T = a / b is a whole number of ticks that are b times finer, and difference constraints with whole
+numbers have whole solutions if any. So the model in these ticks decides T for all schedules.
 
-Every schedule of a span has one of the same order and span that ends within the length of all operations and transfers
-one after another: the earliest starts are longest paths, which meet each of them once at most. So the model, which lets
-nothing last longer, leaves nothing out.
+*Steps of T.* The least span of an order is a fraction whose denominator is at most the number M of machines, so between
+a known span a / b and the next smaller one lies at least 1 / (b M): if a / b - 1 / (b M) is refuted, a / b is least.
+That is asked first. What is found is timed for its order, often far below; then the middle to the bound is asked, and
+where nothing is said the next middle, which may raise the bound.
+
+*Nothing is left out.* Every schedule of a span has one of the same order and span that ends within the length of all
+operations and transfers one after another: the earliest starts are longest paths, which meet each of them once at most.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
-from weft.solver.cpsat.budget import Budget
-from weft.solver.cpsat.solve import run
+from weft.solver.cpsat.budget import Budget, Slice
+from weft.solver.cpsat.confirm import confirmed
+from weft.solver.cpsat.solve import Attempt, race
 from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
 from weft.solver.relations.spans import Machines, Spans, least_span
@@ -32,10 +37,12 @@ from weft.solver.step.order_model import Improvement, OrderModel, Stretch
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["of_any_times", "reorder_for_span"]
+__all__ = ["reorder_for_span"]
 
-#: No finer than that many ticks in a span: CP-SAT adds up such numbers.
-_MOST_TICKS = 2**44
+#: No finer than that many ticks in a step: CP-SAT adds up such numbers.
+_MOST_TICKS = 2**48
+#: Of what is left of the effort a question may take that may end the search, and one that may only raise the bound.
+_LAST, _MIDDLE = 0.6, 0.3
 
 
 def reorder_for_span(
@@ -50,73 +57,62 @@ def reorder_for_span(
     implied: Order | None = None,
 ) -> Improvement:
     """Order the free operations anew for a smaller span; arguments are those of
-    :func:`weft.solver.step.order_model.reorder`. The bound of the answer is one on the span of any times, where all
-    operations are free; else it says nothing beyond ``bound``."""
-    task = _Task(micro_batches, budget, deterministic, implied)
-    found = task.solved(instance, orders, stretch, math.ceil(bound))
-    if not all((a, b) == (0, len(row)) for row, (a, b) in zip(orders, stretch, strict=True)):
-        return replace(found, bound=bound)
-    fixed = FixedOrder(instance, micro_batches, found.orders or orders)
-    machines, span = len(Machines(fixed).first), least_span(fixed).span
-    least = max(Fraction(bound), of_any_times(math.ceil(found.bound), machines))
-    if found.bound < found.makespan or span <= least:  # open, or no fraction is left between
-        return replace(found, bound=min(least, span))
-    return task.settled(instance, found, fixed, machines, span, least)
+    :func:`weft.solver.step.order_model.reorder`. What the answer calls its makespan is the span, and its bound is one
+    on the spans that reordering this stretch can reach."""
+    lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
+    fixed = FixedOrder(instance, micro_batches, orders)
+    search = _Search(instance, micro_batches, stretch, implied, len(Machines(fixed).first), orders,
+                     least_span(fixed).span, Fraction(bound))
+    if budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values()) + sum(map(len, orders))):
+        search.close(budget.slice(deterministic))
+    return Improvement(None if search.orders is orders else search.orders, search.span, min(search.bound, search.span))
 
 
-def of_any_times(bound: int, machines: int) -> Fraction:
-    """A bound on the span of whole times as one on that of any: of the fractions with denominators up to ``machines``
-    the least that rounds up to ``bound``."""
-    return Fraction(bound) if bound <= 0 else bound - 1 + Fraction(1, max(1, machines))
+@dataclass
+class _Search:
+    """The least span that reordering a stretch can reach: ``orders`` have ``span``, and none is below ``bound``."""
 
-
-@dataclass(frozen=True)
-class _Task:
-    """What stays the same from one solve to the next."""
-
+    instance: TickProblem
     micro_batches: int
-    budget: Budget
-    deterministic: float
+    stretch: Stretch
     implied: Order | None
+    machines: int
+    orders: Orders
+    span: Fraction
+    bound: Fraction
 
-    def solved(self, instance: TickProblem, orders: Orders, stretch: Stretch, bound: int) -> Improvement:
-        """The least span of whole times that reordering this stretch can reach."""
-        lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
-        pairs = sum(length * (length - 1) // 2 for length in lengths.values())
-        if not self.budget.suffices(pairs + sum(map(len, orders))):
-            known = math.ceil(least_span(FixedOrder(instance, self.micro_batches, orders)).span)
-            return Improvement(None, known, min(bound, known))
-        model = _SpanModel(instance, self.micro_batches, orders, stretch, bound, self.implied)
-        if model.known <= bound:
-            return Improvement(None, model.known, model.known)
-        outcome = run(model.model, self.budget, deterministic=self.deterministic, workers=1)
-        if outcome.infeasible:
-            raise AssertionError("the known schedule does not satisfy its own model")
-        if not outcome.found:
-            return Improvement(None, model.known, bound)
-        proven = max(bound, round(outcome.solver.best_objective_bound))
-        span = round(outcome.solver.objective_value)
-        return Improvement(model.read(outcome.solver) if span < model.known else None, span, proven)
+    def close(self, time: Slice) -> None:
+        """Lower the span and raise the bound until they meet or ``time`` is over."""
+        middle = False
+        while self.bound < self.span and not time.spent:
+            below = self.span - Fraction(1, self.span.denominator * self.machines)
+            asked = Fraction(math.floor((self.span + self.bound) / 2)) if middle else below
+            if not self.bound <= asked < below:
+                asked = below
+            said = self._ask(asked, time.at_most(time.left * (_LAST if asked == below else _MIDDLE)))
+            if said is None and asked == below and middle:
+                return
+            middle = said is not False  # go on halving after a better order, or where the last question stays open
+            if said is False:
+                self.bound = self.span if asked == below else asked
 
-    def settled(self, instance: TickProblem, found: Improvement, fixed: FixedOrder, machines: int, span: Fraction,
-                least: Fraction) -> Improvement:
-        """``found``, whose least ``span`` is a / b, searched in ticks that are b x ``machines`` times finer: of the
-        fractions with denominators up to ``machines``, none lies closer below a / b than one of these ticks."""
-        finer = span.denominator * machines
-        if span * finer > _MOST_TICKS:
-            return replace(found, bound=least)
-        again = self.solved(instance.refined(finer), fixed.orders, [(0, len(row)) for row in fixed.orders],
-                            math.ceil(least * finer))
-        if again.orders is not None:
-            span = least_span(FixedOrder(instance, self.micro_batches, again.orders)).span
-            return Improvement(again.orders, math.ceil(span), min(span, max(least, Fraction(again.bound - 1, finer))))
-        met = again.bound >= span * finer
-        return replace(found, bound=span if met else max(least, Fraction(again.bound - 1, finer)))
+    def _ask(self, span: Fraction, time: Slice) -> bool | None:
+        """Whether there is an order with at most this ``span``, which is kept; ``None`` where nothing is said."""
+        finer = self.instance.refined(span.denominator)
+        if self.micro_batches * (sum(finer.durations) + sum(arc.lag for arc in finer.arcs)) > _MOST_TICKS:
+            return None
+        model = _SpanModel(finer, self.micro_batches, self.orders, self.stretch, int(span * span.denominator),
+                           self.implied)
+        attempt = Attempt(model.model, time.left, relaxation=False, precedences=False)
+        outcome = confirmed(attempt, race([attempt], time.budget)[0], time.budget)
+        if outcome.found:
+            self.orders = model.read(outcome.solver)
+            self.span = least_span(FixedOrder(self.instance, self.micro_batches, self.orders)).span
+        return True if outcome.found else False if outcome.infeasible else None
 
 
 class _SpanModel(OrderModel):
-    """All operations have starts; what is not in the stretch keeps its place. ``known``: the span, in whole ticks, of
-    the orders given."""
+    """All operations have starts; what is not in the stretch keeps its place. The span is at most ``bound``."""
 
     def __init__(self, instance: TickProblem, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
                  implied: Order | None) -> None:
@@ -129,8 +125,7 @@ class _SpanModel(OrderModel):
         self.earlier, self.later = set(), set()
         self.free = self._ranked(self.fixed.start)
         spans = Spans(self.fixed)
-        self.known = math.ceil(spans.least())
-        self._known_starts = spans.starts(Fraction(self.known))
+        self._known_starts = spans.starts(Fraction(math.ceil(spans.least())))
         sent = sum(arc.lag for arc in self.instance.arcs)
         self.latest = self.fixed.micro_batches * (sum(self.instance.durations) + sent)
         #: Per device, the operations that may be its first, and its last.
@@ -140,16 +135,15 @@ class _SpanModel(OrderModel):
                       for row, (a, b) in zip(self.orders, self.stretch, strict=True)]
 
     def _aim(self, bound: int) -> None:
-        self.span = self.model.new_int_var(min(bound, self.known), self.known, "span")
-        self.model.minimize(self.span)
+        self._span = bound
         self._busy: dict[object, tuple[cp_model.IntVar, cp_model.IntVar]] = {}
 
-    def _busy_of(self, machine: object) -> tuple[cp_model.IntVar, cp_model.IntVar]:
+    def _busy_of(self, machine: tuple[str, int]) -> tuple[cp_model.IntVar, cp_model.IntVar]:
         """When a device or link begins, and ends."""
         if machine not in self._busy:
             begin = self.model.new_int_var(0, self.latest, f"begin {machine}")
             end = self.model.new_int_var(0, self.latest, f"end {machine}")
-            self.model.add(end - begin <= self.span)
+            self.model.add(end <= begin + self._span)
             self._busy[machine] = begin, end
         return self._busy[machine]
 

@@ -80,9 +80,9 @@ class State:
         return self.instance.balanced and takes_before_giving(self.instance)
 
     @property
-    def least(self) -> int:
+    def least(self) -> int | Fraction:
         """The proven bound on the objective of a stretch that is ordered anew, in ticks."""
-        return ceil(self.proven.span_bound if self.objective == "span" else self.proven.bound)
+        return self.proven.span_bound if self.objective == "span" else ceil(self.proven.bound)
 
     @property
     def implied(self) -> Order:
