@@ -9,7 +9,7 @@ To add one: a class like these, a line in :data:`GOALS`, a bound in :class:`~wef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.solver.judge.spans import span_of
@@ -26,12 +26,14 @@ __all__ = ["GOALS", "Goal", "goal_of"]
 
 
 class Goal:
-    """The least makespan. ``reorder`` orders a stretch anew for it; ``polishes``: whether that is done to any stretch,
-    or to warm-up and cool-down alone."""
+    """The least makespan. ``polishes``: whether any stretch is ordered anew, or warm-up and cool-down alone."""
 
     name = "makespan"
     polishes = True
-    reorder: Callable[..., Improvement] = staticmethod(reorder)
+
+    def reorder(self, *stretch: Any, **limits: Any) -> Improvement:
+        """A stretch ordered anew: :func:`weft.solver.step.order_model.reorder`, with its arguments."""
+        return reorder(*stretch, **limits)
 
     def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
         """When everything runs under ``orders``."""
@@ -51,7 +53,9 @@ class Span(Goal):
     """The least span."""
 
     name = "span"
-    reorder = staticmethod(reorder_for_span)
+
+    def reorder(self, *stretch: Any, **limits: Any) -> Improvement:
+        return reorder_for_span(*stretch, **limits)
 
     def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
         fixed = FixedOrder(instance, micro_batches, orders)
