@@ -13,14 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.solver.objectives import BOUND_OF
 from weft.solver.problem import Number, Problem
 
-__all__ = ["OBJECTIVES", "Bubble", "Operation", "Repetend", "Schedule"]
-
-#: What a schedule may be searched for: the least time of one step; the least time after which the next step can begin,
-#: as no device (and no link) is longer busy with one step; the least time per micro-batch of the steady state; the
-#: least time from a micro-batch's first start to its last end, at a throughput.
-OBJECTIVES = ("makespan", "span", "rate", "latency")
+__all__ = ["Bubble", "Operation", "Repetend", "Schedule"]
 
 #: Two times closer than this share of the makespan are equal: what adding floats in another order may change.
 RELATIVE_TOLERANCE = 1e-9
@@ -118,7 +114,7 @@ class Schedule:
 
     @property
     def objective(self) -> str:
-        """What it was searched for, one of :data:`OBJECTIVES`; that is all that :attr:`value` depends on."""
+        """What it was searched for, one of :data:`~weft.solver.objectives.OBJECTIVES`."""
         return str(self.solver.get("objective", "makespan"))
 
     @property
@@ -132,8 +128,22 @@ class Schedule:
     def value_bound(self) -> float:
         """A proven lower bound on :attr:`value`: of every schedule (a rate: of every steady state, a latency: at the
         throughput that was asked for)."""
-        key = {"rate": "steady_bound"}.get(self.objective, f"{self.objective}_bound")
-        return self.makespan_bound if self.objective == "makespan" else float(self.solver.get(key, 0.0))
+        if self.objective == "makespan":
+            return self.makespan_bound
+        return float(self.solver.get(BOUND_OF[self.objective], 0.0))
+
+    @property
+    def value_gap(self) -> float:
+        """How far :attr:`value` may be above the best possible, as a share of its bound."""
+        if self.value <= self.value_bound * (1 + RELATIVE_TOLERANCE):
+            return 0.0
+        return self.value / self.value_bound - 1 if self.value_bound > 0 else float("inf")
+
+    def with_value_bound(self, bound: float) -> Schedule:
+        """The same schedule with another :attr:`value_bound`."""
+        if self.objective == "makespan":
+            return replace(self, makespan_bound=bound)
+        return self.with_solver(**{BOUND_OF[self.objective]: bound})
 
     @property
     def status(self) -> str:

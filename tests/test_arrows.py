@@ -16,20 +16,21 @@ from experiments.house.imports import Sources, imported
 TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
-GROUND = {"control", "io", "model_facts", "offload", "pipeline", "problem", "public_names", "schedule", "ticks",
-          "timing"}
+GROUND = {"control", "io", "model_facts", "objectives", "offload", "pipeline", "problem", "public_names", "schedule",
+          "ticks", "timing"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
     "public_names": set(),
     "model_facts": set(),
+    "objectives": set(),
     "problem": {"model_facts"},
-    "schedule": {"problem", "model_facts"},
+    "schedule": {"problem", "model_facts", "objectives"},
     "judge": {"control", "problem", "schedule"},
     "timing": {"control", "problem", "schedule"},
     "ticks": {"problem"},
     "pipeline": {"problem"},
     "offload": {"problem"},
-    "io": {"control", "problem", "schedule", "model_facts"},
+    "io": {"control", "problem", "schedule", "model_facts", "objectives"},
     "cpsat": {"control"},
     "relations": {"control", "problem", "schedule", "ticks", "timing"},
     "feasibility": {"relations", "cpsat", *GROUND},

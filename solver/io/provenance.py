@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from weft.solver.io.entries import FormatError, number, show
-from weft.solver.schedule import OBJECTIVES
+from weft.solver.objectives import OBJECTIVES
 
 __all__ = ["check_provenance"]
 

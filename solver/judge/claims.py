@@ -93,8 +93,10 @@ class _Solver:
         self.false: set[str] = set()
 
     def judge(self) -> None:
+        of = self.stated.get("objective", "makespan")
+        value = {"makespan": self.makespan, "rate": self.schedule.period}.get(of, self.stated.get(of))
         for key in ("bound_over_placements", "bound_over_any_placement"):
-            self._at_most(key, "the makespan", self.makespan)
+            self._at_most(key, f"the {of}", value)
         for key in ("steady_bound", "repetend_period_bound", "latency_bound"):
             than = {"steady_bound": "period", "repetend_period_bound": "repetend_period"}.get(key, "latency")
             self._at_most(key, than, self.schedule.period if than == "period" else self.stated.get(than))

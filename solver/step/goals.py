@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from weft.solver.judge.spans import span_of
+from weft.solver.objectives import OBJECTIVES
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.spans import least_span
-from weft.solver.schedule import OBJECTIVES, Operation, Schedule
+from weft.solver.schedule import Operation, Schedule
 from weft.solver.step.order_model import Improvement, reorder
 from weft.solver.step.span_model import reorder_for_span
 from weft.solver.ticks import TickProblem

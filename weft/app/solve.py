@@ -11,7 +11,7 @@ from weft.app.lib.case import Case, Placement, case_of
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
-from weft.solver.bounds.load import load_bound
+from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
@@ -51,7 +51,7 @@ def solve_case(
     found anywhere is passed over.
     """
     budget = options.budget()
-    tournament = _Tournament(case, budget, on_progress)
+    tournament = _Tournament(case, budget, on_progress, options.objective)
     try:
         with budget.limited(), breakable():
             tournament.run()
@@ -64,7 +64,11 @@ def solve_case(
 
 @dataclass(eq=False)
 class _Entry:
-    """A placement in the tournament: the bound by its devices' work and, once that does not rule it out, its search."""
+    """A placement in the tournament: the bound by its devices' work and, once that does not rule it out, its search.
+
+    ``bound`` and ``makespan`` are of what is searched for: the makespan, or another objective. A rate counts for all
+    replicas together.
+    """
 
     placement: Placement
     least: float
@@ -74,12 +78,12 @@ class _Entry:
     @property
     def bound(self) -> float:
         """The proven lower bound on its makespan so far."""
-        return self.least if self.search is None else max(self.least, self.search.makespan_bound)
+        return self.least if self.search is None else max(self.least, _of_all(self.search.value_bound, self))
 
     @property
     def makespan(self) -> float:
         """Of its best schedule so far."""
-        return _makespan(self.search)
+        return math.inf if self.search is None else _of_all(self.search.value, self)
 
     @property
     def ruled_out(self) -> bool:
@@ -94,11 +98,13 @@ class _Entry:
 class _Tournament:
     """The placements' searches, each in slices of one budget."""
 
-    def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None],
+                 objective: str = "makespan") -> None:
         self.case = case
+        self.objective = objective
         self.budget = budget
         self.on_progress = on_progress
-        self.entries = [_Entry(placement, load_bound(placement.problem, self._count(placement)))
+        self.entries = [_Entry(placement, _least(placement, self._count(placement), objective))
                         for placement in case.placements]
         self.history = History()  # over all placements
         self.faults: list[tuple[_Entry, Exception]] = []  # that stopped placements' searches
@@ -114,6 +120,12 @@ class _Tournament:
         return min((entry for entry in self.entries if entry.makespan < math.inf), key=lambda entry: entry.makespan,
                    default=None)
 
+    @property
+    def _best(self) -> float:
+        """What the best schedule so far comes to."""
+        leader = self._leader
+        return math.inf if leader is None else leader.makespan
+
     def _count(self, placement: Placement) -> int:
         return self.case.micro_batches // placement.replicas
 
@@ -123,17 +135,18 @@ class _Tournament:
             # Known schedules first, on all that may be best: none may be better than the answer.
             if self.budget.left <= 0 and self.winner is not None:
                 return
-            if entry.least >= _makespan(self.winner):
+            if entry.least >= self._best:
                 continue
             try:
-                entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report)
+                entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
+                                      objective=self.objective)
             except Exception as fault:
                 self._note(entry, fault)
                 continue
             if self.winner is None and entry.search.is_large:
                 forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
             steps = entry.search.steps()
-            if entry.bound < _makespan(self.winner) and self._run_slice(entry, steps, 0.0):
+            if entry.bound < self._best and self._run_slice(entry, steps, 0.0):
                 running[entry] = steps
         length = _FIRST_SLICE
         while running and not self.budget.spent:
@@ -142,7 +155,7 @@ class _Tournament:
                 if self.budget.spent:
                     return
                 leader = self._leader
-                beaten = leader not in (None, entry) and entry.bound >= _makespan(self.winner)
+                beaten = leader not in (None, entry) and entry.bound >= self._best
                 if leader is entry and len(running) > 1 and entry.search is not None and entry.search.done:
                     continue  # proven on its placement: the others are next
                 if beaten or not self._run_slice(entry, steps, length):
@@ -175,11 +188,11 @@ class _Tournament:
         leader = self._leader
         if leader is None or leader.search is None:
             return
-        self.history.record(self.budget.elapsed, leader.makespan, self._bound())
+        self.history.record(self.budget.elapsed, self._best, self._bound())
         if progress.best.problem is not leader.search.problem:
             return
         # What is shown is a bound on every placement: it does not fall when another placement takes the lead.
-        best = replace(progress.best, makespan_bound=min(self._bound(), progress.best.makespan))
+        best = progress.best.with_value_bound(min(self._bound(), progress.best.value))
         self.on_progress(replace(progress, best=leader.placement.label(best)))
 
     def _bound(self) -> float:
@@ -190,6 +203,9 @@ class _Tournament:
         if leader is None or leader.search is None:
             if self.faults:
                 raise self.faults[0][1]
+            for entry in self.entries:
+                if entry.search is not None:
+                    entry.search.require_value()
             first = min(self.entries, key=lambda entry: entry.ruled_out, default=None)
             raise (first and first.refusal) or NoneFound(
                 f"{self.case.name}: no schedule that fits the devices' memory was found within the limit, and it is "
@@ -201,16 +217,31 @@ class _Tournament:
                 f"{entry.placement.title}: {type(fault).__name__}: {fault}" for entry, fault in self.faults)]))
         if len(self.entries) == 1:
             return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))
-        self.history.record(self.budget.elapsed, best.makespan, self._bound())
-        rows = [Searched(entry.placement.title, entry.bound, entry.makespan if entry.makespan < math.inf else None,
+        self.history.record(self.budget.elapsed, leader.makespan, self._bound())
+        rows = [Searched(entry.placement.title, entry.bound, _makespan(entry.search),
                          entry is leader, str(entry.refusal or ""), cut)
                 for entry, (_, cut) in zip(self.entries, self.case.coverage.considered, strict=True)]
         return leader.placement.label(best).with_solver(
-            placements=len(self.entries), covered=covered, bound_over_placements=min(self._bound(), best.makespan),
-            **choice(rows, self.case.refused, best.makespan,
-                     None if self.case.least_period is None else self.case.least_period * self.case.micro_batches),
+            placements=len(self.entries), covered=covered, bound_over_placements=min(self._bound(), leader.makespan),
+            **choice(rows, self.case.refused, leader.makespan,
+                     None if self.case.least_period is None else self.case.least_period * (
+                         1 if self.objective == "rate" else self.case.micro_batches)),
             history=self.history.to_json())
 
 
-def _makespan(search: Search | None) -> float:
-    return float("inf") if search is None or search.best is None else search.best.makespan
+def _makespan(search: Search | None) -> float | None:
+    return None if search is None or search.best is None else search.best.makespan
+
+
+def _least(placement: Placement, micro_batches: int, objective: str) -> float:
+    """What no schedule of ``placement`` is below, by its devices' work."""
+    if objective == "makespan":
+        return load_bound(placement.problem, micro_batches)
+    return work_alone(placement.problem, micro_batches if objective == "span" else 1) / (
+        placement.replicas if objective == "rate" else 1)
+
+
+def _of_all(value: float, entry: _Entry) -> float:
+    """``value`` of one replica as that of all: a rate is shared by them."""
+    shared = entry.search is not None and entry.search.objective == "rate"
+    return value / entry.placement.replicas if shared else value
