@@ -12,7 +12,8 @@ end (:mod:`weft.solver.relations.spans`). Three arguments:
   what follows them, on any machine, has the heads that this implies (:mod:`weft.solver.bounds.heads`); of all else
   nothing is known. Likewise back from the last end of machine s. An operation with a head h by the clock of r and a
   tail t by that of s says: from the first start of r to the last end of s it takes h + its length + t at least, and so
-  does any one machine's work between such heads and tails, D[r, s]. D[r, r] bounds the span.
+  does any one machine's work between such heads and tails, D[r, s]. D[r, r] bounds the span. Of many micro-batches the
+  first and the last are laid out, as for the makespan (:func:`weft.solver.bounds.makespan.busy`).
 * *Two clocks and more.* Machine s begins no earlier than its last end less the span: start(s) >= start(r) + D[r, s]
   - T. Once round a cycle of machines this says k T >= the sum of D. So T is at least the largest mean of D over the
   cycles of machines, which is exact for one order and a bound here.
@@ -25,6 +26,7 @@ from fractions import Fraction
 import numpy as np
 
 from weft.solver.bounds.heads import NEVER, Heads, Times, one_machine
+from weft.solver.bounds.makespan import busy
 from weft.solver.bounds.steady import steady_bound
 from weft.solver.control.clock import checkpoint
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
@@ -34,7 +36,8 @@ from weft.solver.ticks import TickProblem
 
 __all__ = ["span_bound", "work_of_busiest"]
 
-#: Up to so many operations are laid out one by one, by the clock of each machine; of more the busiest machines' only.
+#: Up to so many operations are laid out one by one, by the clock of one machine; and by those of all, the busiest
+#: machines first.
 _LAID_OUT, _CLOCKS = 4000, 40_000
 #: For so many runs of operations on machines the one-machine argument raises heads, by one clock.
 _CROWDED = 500
@@ -48,13 +51,17 @@ def span_bound(instance: TickProblem, micro_batches: int, order: Order) -> Fract
     if instance.balanced and not any(arc.distance for arc in instance.arcs):
         best = max(best, micro_batches * steady_bound(instance, order))
     graph = graph_of(instance)
-    size = len(graph.durations) * micro_batches
-    if size > _LAID_OUT:
-        return best
+    shown = max(4, _LAID_OUT // len(graph.durations))
+    if 2 * shown >= micro_batches:
+        shown = micro_batches
     machines = sorted((machine for machine in graph.machines if machine),
-                      key=lambda machine: -sum(graph.durations[i] for i in machine))[:max(1, _CLOCKS // size)]
-    heads = [_heads(graph, order, micro_batches, machine) for machine in machines]
-    tails = [_heads(graph.mirrored, order.T, micro_batches, machine)[:, ::-1] for machine in machines]
+                      key=lambda machine: -sum(graph.durations[i] for i in machine))
+    machines = machines[:max(1, _CLOCKS // (len(graph.durations) * shown))]
+    heads = [_heads(graph, order, shown, machine) for machine in machines]
+    tails = [_heads(graph.mirrored, order.T, shown, machine)[:, ::-1] for machine in machines]
+    if shown < micro_batches:
+        return max([best, *(Fraction(busy(graph, machine, micro_batches, head, tail))
+                            for machine, head, tail in zip(machines, heads, tails, strict=True))])
     runs = sum(map(len, machines)) * micro_batches * len(machines)
     waits = []
     for r, head in enumerate(heads):
