@@ -23,7 +23,7 @@ from weft.solver.step.span_model import reorder_for_span
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["GOALS", "Goal", "goal_of"]
+__all__ = ["GOALS", "Goal", "goal_of", "timed_for"]
 
 
 class Goal:
@@ -94,3 +94,13 @@ def goal_of(objective: str) -> Goal:
         raise ValueError(f"objective is {objective!r}, it must be one of {', '.join(GOALS)}" + (
             "; a latency is searched for by weft.latency or weft.solve" if objective in OBJECTIVES else ""))
     return GOALS[objective]
+
+
+def timed_for(schedule: Schedule, objective: str) -> Schedule:
+    """``schedule`` with its operations timed for ``objective`` under the orders that they have, and its value stated;
+    nothing is proven of that. Raises ``ValueError`` as :func:`goal_of`."""
+    goal, instance = goal_of(objective), TickProblem.of(schedule.problem)
+    orders = [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
+    operations = goal.timed(instance, schedule.micro_batches, orders)
+    value = goal.value(schedule.problem, schedule.micro_batches, operations, schedule.period)
+    return schedule.with_operations(operations).with_solver(**goal.stated(value, 0.0))
