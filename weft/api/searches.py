@@ -77,12 +77,14 @@ def compare(
     """Every known schedule that ``source`` allows beside weft's own, at equal memory and on the same durations.
 
     Each known schedule gets, of the placements it can run on, the one where it fits and is fastest. Arguments and
-    errors are those of :func:`solve`. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
+    errors are those of :func:`solve`; the ``objective`` is the makespan or the span, which known schedules are then
+    timed for, each under its own order. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
     schedules by name.
     """
     from weft.app.compare import compare_source
 
-    return compare_source(source, micro_batches, SearchOptions.given(options, search), on_progress)
+    return compare_source(source, micro_batches,
+                          SearchOptions.given(options, search, objectives=("makespan", "span")), on_progress)
 
 
 class SweepKeywords(TypedDict, total=False):

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from weft import api
-from weft.cli.lib.arguments import add_objective, add_search, add_spec
+from weft.cli.lib.arguments import add_floor, add_objective, add_search, add_spec
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import JSON, require_output, save, search
 from weft.cli.lib.summary import summary
@@ -18,6 +18,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     add_spec(command)
     command.add_argument("-o", "--output", metavar="FILE", help="write the schedule there (format weft.schedule/1)")
     add_objective(command)
+    add_floor(command)
     add_search(command, time_limit=60.0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from weft.app.lib.options import SearchOptions
 from weft.solver.objectives import OBJECTIVES
@@ -47,13 +48,17 @@ def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
     command.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def add_objective(command: argparse.ArgumentParser) -> None:
+#: What each objective means, in the help of a command.
+_MEANING = {"makespan": "the least time of a step", "span": "the least time until the next step can begin",
+            "rate": "the least time per micro-batch of the steady state",
+            "latency": "the least time of one micro-batch, under a floor of throughput"}
+
+
+def add_objective(command: argparse.ArgumentParser, of: Sequence[str] = OBJECTIVES) -> None:
     """What a schedule is searched for."""
-    command.add_argument("--objective", choices=OBJECTIVES, default=OBJECTIVES[0],
-                         help="what to search for: the least time of a step, the least time until the next step can "
-                              "begin, the least time per micro-batch of the steady state, or the least latency of a "
-                              "micro-batch under a floor of throughput (default: makespan)")
-    add_floor(command)
+    command.add_argument("--objective", choices=of, default=of[0],
+                         help="what to search for: " + "; ".join(f"{name}, {_MEANING[name]}" for name in of)
+                              + f" (default: {of[0]})")
 
 
 def add_floor(command: argparse.ArgumentParser) -> None:
