@@ -104,7 +104,9 @@ class _Search:
         model = _SpanModel(finer, self.micro_batches, self.orders, self.stretch, int(span * span.denominator),
                            self.implied)
         attempt = Attempt(model.model, time.left, relaxation=False, precedences=False)
-        outcome = confirmed(attempt, race([attempt], time.budget)[0], time.budget)
+        outcome = race([attempt], time.budget)[0]
+        if all((a, b) == (0, len(row)) for row, (a, b) in zip(self.orders, self.stretch, strict=True)):
+            outcome = confirmed(attempt, outcome, time.budget)  # it becomes a bound on the problem
         if outcome.found:
             self.orders = model.read(outcome.solver)
             self.span = least_span(FixedOrder(self.instance, self.micro_batches, self.orders)).span

@@ -13,6 +13,7 @@ from weft.solver.io.files import schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible, Search, solve
+from weft.solver.step.stretch import unroll
 
 
 @pytest.mark.parametrize("first", (0, 40))
@@ -100,3 +101,15 @@ def test_a_rate_without_balance_is_refused() -> None:
     with pytest.raises(ValueError, match="leaves: the objective 'rate' means nothing here: a micro-batch does not"):
         solve(problem, 4, objective="rate", effort=1.0)
     assert solve(problem, 4, objective="span", effort=1.0).value == 4
+
+
+@pytest.mark.parametrize("objective", ["span", "rate"])
+def test_an_unrolled_schedule_states_what_is_true_of_it(objective: str) -> None:
+    found = solve(pipeline(v(3), forward=1, split=(1, 1), memory=4), 12, objective=objective, effort=2.0)
+    assert found.repetend is not None
+    longer = unroll(found, 30)
+    verdict = judge_claims(schedule_to_json(longer), longer)
+    assert longer.objective == objective and not verdict.false
+    assert longer.value_bound <= longer.value
+    if objective == "span":
+        assert "solver.span" in verdict.verified and longer.value == found.value + 18 * (found.period or 0)
