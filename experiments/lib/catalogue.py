@@ -94,6 +94,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("never_worse/suite", "step.never_worse",
                (*_SEARCH, "weft/app/compare.py", "experiments/lib/generated.py"), 35,
                ("--count", "2", "--effort", "0.02", "--processes", "1")),
+    Experiment("objectives", "step.objectives", _SEARCH, 5,
+               ("--only", "V, F, I, W = 1, 1, 1", "--memories", "1", "--effort", "0.02")),
     Experiment("offload", "placement.offload", (*_PLANS, "solver/placement"), 3,
                ("--sizes", "1", "--samples", "4", "--effort", "0.02"), slow=True),
     Experiment("overhead", "runtime.overhead", _EXECUTOR, 2, ("--rounds", "1"), quiet=True, slow=True),

@@ -14,6 +14,7 @@ from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, laid_out, tails
 from weft.solver.bounds.load import load_bound
 from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
+from weft.solver.bounds.span import span_bound, work_of_busiest
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.cpsat.solve import run
 from weft.solver.latency.search import least_latency
@@ -169,6 +170,20 @@ def test_bounds_on_the_step(problem: Problem, load: int, memory: int, laid: int,
     assert laid_out(graph, head, tail) == makespan_bound(instance, 8) == laid
     schedule = solve(problem, 8, effort=ENOUGH)
     assert schedule.makespan == schedule.makespan_bound == best
+
+
+@pytest.mark.parametrize(("problem", "work", "repeated", "clocks", "span", "makespan"), [
+    (CHAIN, 24, 32, 35, 37, 37), (SMALL_V, 72, 72, 78, 84, 84),
+    (pipeline(v(4), forward=0.5, split=(0.5, 0.5), memory=8), 24, 24, 24, 24, 25.5)])
+def test_spans(problem: Problem, work: float, repeated: float, clocks: float, span: float, makespan: float) -> None:
+    instance = TickProblem.of(problem)
+    order = implied_order(instance, graph_of(instance), 8)
+    assert [instance.time(bound) for bound in (work_of_busiest(instance, 8), 8 * steady_bound(instance, order),
+                                               span_bound(instance, 8, order))] == [work, repeated, clocks]
+    found = solve(problem, 8, objective="span", effort=ENOUGH)
+    assert (found.value, found.value_bound) == (span, span)
+    least = solve(problem, 8, effort=ENOUGH)
+    assert (least.makespan, least.makespan_bound) == (makespan, makespan)
 
 
 def test_the_implied_order_of_the_chain() -> None:

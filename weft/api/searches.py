@@ -34,26 +34,36 @@ def solve(
     source: Source,
     *,
     micro_batches: int | None = None,
+    throughput: Number | str | None = None,
+    period: Number | str | None = None,
     options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     **search: Unpack[SearchKeywords],
 ) -> Schedule:
     """The best schedule found for ``source`` within ``time_limit`` seconds, with a proven lower bound on its makespan.
 
+    With another ``objective`` than ``"makespan"`` it is the best for that: ``"span"``, how soon the next step can begin
+    (no device is longer busy with one step), ``"rate"``, the time per micro-batch of its steady state, or
+    ``"latency"``, the least time of one micro-batch with a ``throughput`` of at least so many micro-batches per time
+    (``"12.5/s"``) or a ``period`` of at most so long (``"80 ms"``): :func:`latency` at that floor. ``value`` and
+    ``value_bound`` of the schedule are of the objective.
+
     For a model spec all its placements (shapes, full and split backward) are searched and the best is returned; for a
     block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides).
 
     ``options`` limit the search (:class:`SearchOptions`: ``time_limit``, 60 s by default, ``effort``, ``seed``,
-    ``workers``); each can also be given as a keyword, which goes before: ``solve("gpt.yaml", time_limit=30)``.
-    ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a run exactly. ``on_progress`` is called
-    with every better schedule and bound. Ctrl-C returns the best so far.
+    ``workers``, ``objective``); each can also be given as a keyword, which goes before:
+    ``solve("gpt.yaml", time_limit=30)``. ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a
+    run exactly. ``on_progress`` is called with every better schedule and bound. Ctrl-C returns the best so far.
 
     Raises :class:`weft.solver.step.search.Infeasible` where no schedule fits, and ``ValueError`` (``SpecError``,
-    ``FormatError``) for a source that means nothing.
+    ``FormatError``) for a source that means nothing, or an objective that means nothing for it.
     """
-    from weft.app.solve import solve_source
+    from weft.app.objectives import solve_for
+    from weft.solver.objectives import OBJECTIVES
 
-    return solve_source(source, micro_batches, SearchOptions.given(options, search), on_progress)
+    return solve_for(source, micro_batches, SearchOptions.given(options, search, objectives=OBJECTIVES), on_progress,
+                     throughput=throughput, period=period)
 
 
 def compare(
@@ -67,12 +77,14 @@ def compare(
     """Every known schedule that ``source`` allows beside weft's own, at equal memory and on the same durations.
 
     Each known schedule gets, of the placements it can run on, the one where it fits and is fastest. Arguments and
-    errors are those of :func:`solve`. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
+    errors are those of :func:`solve`; the ``objective`` is the makespan or the span, which known schedules are then
+    timed for, each under its own order. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
     schedules by name.
     """
     from weft.app.compare import compare_source
 
-    return compare_source(source, micro_batches, SearchOptions.given(options, search), on_progress)
+    return compare_source(source, micro_batches,
+                          SearchOptions.given(options, search, objectives=("makespan", "span")), on_progress)
 
 
 class SweepKeywords(TypedDict, total=False):

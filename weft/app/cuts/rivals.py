@@ -45,7 +45,7 @@ class Known:
     @property
     def rank(self) -> tuple[bool, float]:
         """Smaller for what is better."""
-        return not self.fits, self.schedule.makespan
+        return not self.fits, self.schedule.value
 
 
 def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: Sequence[str]) -> dict[str, Known]:
