@@ -65,16 +65,16 @@ class Program:
 
     # -- one limit -----------------------------------------------------------------------------------------------
 
-    def run(self, limit: float, *, fewest: bool = False) -> Division | None:
+    def run(self, limit: float, *, fewest: bool = False, deepest: int | None = None) -> Division | None:
         """The shallowest stages within ``limit`` on the devices there are, with ``fewest`` on as few of them as that
-        depth takes; ``None``: there are none."""
+        depth takes; ``None``: there are none, or none of depth ``deepest`` or less."""
         ideals, known = self.ideals, _UnderLimit(self, limit)
         if known.need[ideals.whole] > self.count:
             return None
         known.best[ideals.whole] = 0
         frontier = {ideals.whole: 0}
         parents: list[dict[int, tuple[int, int, int]]] = []
-        for depth in range(1, self.count + 1):
+        for depth in range(1, (self.count if deepest is None else min(deepest, self.count)) + 1):
             known.begin_level(self.groups.problem.in_flight(depth))
             for ideal, used in sorted(frontier.items(), key=lambda entry: entry[1]):
                 self._take_levels(known, ideal, used)
