@@ -2,8 +2,8 @@
 from.
 
 A step takes about (micro-batches + depth - 1) times the largest load, so neither goal alone says which graph has the
-shortest. Each graph here has the least largest load of all graphs that are no deeper: together they are the Pareto front
-of both goals, as far as loads are below what is wanted. Graphs of a few paths by levels, to proof; others by the
+shortest. Each graph here has the least largest load of all graphs that are no deeper: together they are the Pareto
+front of both goals, as far as loads are below what is wanted. Graphs of a few paths by levels, to proof; others by the
 encoding, depth by depth. Replicated stages of graphs that are too wide have one point, without proof.
 """
 

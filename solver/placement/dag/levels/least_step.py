@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_program import Program
-from weft.solver.placement.dag.levels.ways import ways_of
+from weft.solver.placement.dag.levels.ways import Ways, ways_of
 from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.params import PARAMS, PlacementParams
@@ -40,17 +40,18 @@ class LeastStep:
 
 
 def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
-               ideals: Ideals | None = None, params: PlacementParams = PARAMS) -> LeastStep:
+               ideals: Ideals | None = None, ways: Ways | None = None, params: PlacementParams = PARAMS) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
-    ``least``: a bound on the least largest load; ``ideals``, and
+    ``least``: a bound on the least largest load; ``ways``: those of the first and last micro-batches, where they are
+      shorter than the others'; ``ideals``, and
       :class:`~weft.solver.placement.dag.levels.ideals.TooWide`, which is raised, as of
       :func:`~weft.solver.placement.dag.levels.level_search.levels`.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
     if len(there) != 1:
         raise TooWide("several kinds of device")
-    count, ways = groups.problem.micro_batches or 1, ways_of(groups)
+    count, ways = groups.problem.micro_batches or 1, ways or ways_of(groups)
     low, high = max(least, ways.longest / count), most / count * (1 + 1e-9)
     if low >= high:
         return LeastStep(most, ())

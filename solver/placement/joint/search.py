@@ -1,0 +1,261 @@
+"""From a placement problem at several sizes of micro-batch to the schedule of one step.
+
+Five phases, each with what the ones before it have found:
+
+1. the fronts of load and depth at each size, and of the problem in which every operator is as fast as at its best size,
+   with memory by depth and with memory for one micro-batch: their graphs are the *cuts*. 1F1B at one size for all
+   stages gives first schedules, and what a load rules out is no cut;
+2. a bound on the step of any graph of stages at any sizes, in any order (:mod:`weft.solver.placement.dag.levels
+   .least_step`);
+3. of the best cuts better sizes, one stage at a time;
+4. the sizes of all cuts, by rising bound (:mod:`weft.solver.placement.joint.size_search`), each with 1F1B;
+5. the orders of what no bound rules out, by the search of whole steps, in slices of the time that is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from weft.solver.control.clock import unwatched
+from weft.solver.control.stopping import breakable
+from weft.solver.cpsat.budget import Budget
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.front import front
+from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE
+from weft.solver.placement.dag.levels.ideals import TooWide
+from weft.solver.placement.dag.levels.least_step import least_step
+from weft.solver.placement.dag.levels.ways import ways_of
+from weft.solver.placement.groups import groups_of
+from weft.solver.placement.joint import sized_judge
+from weft.solver.placement.joint.answer import Considered, PlacedStep
+from weft.solver.placement.joint.candidates import Candidate, candidate_of
+from weft.solver.placement.joint.cuts import Cut, cut_of
+from weft.solver.placement.joint.orders import Orders
+from weft.solver.placement.joint.params import PARAMS, JointParams
+from weft.solver.placement.joint.size_search import Choice, SizeSearch
+from weft.solver.placement.joint.sized import SizedProblem
+from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
+from weft.solver.placement.problem import PlacementProblem
+from weft.solver.placement.refusals import NoPlacement
+from weft.solver.step.search import Progress
+
+__all__ = ["place_step", "place_step_within"]
+
+
+def place_step(sized: SizedProblem, *, time_limit: float = 60.0, effort: float | None = None, seed: int = 0,
+               workers: int = 1, on_progress: Callable[[Progress], None] = lambda _: None) -> PlacedStep:
+    """The graph of stages, the size of every stage's micro-batches and the order with the shortest step that was found.
+
+    Arguments are those of :func:`weft.solver.step.search.solve`; a search cut short by time or Ctrl-C gives the best so
+    far. Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits, and
+    ``NoneFound`` where that is open.
+    """
+    return place_step_within(sized, Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers),
+                             on_progress)
+
+
+def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None] = lambda _: None,
+                      params: JointParams = PARAMS, *, one_cut: bool = False) -> PlacedStep:
+    """:func:`place_step` within ``budget``. ``one_cut``: at each size only the graph of least load, and of these the
+    shallowest, is a cut, as `weft place` has it; for comparison."""
+    search = _JointSearch(sized, budget, on_progress, params, one_cut=one_cut)
+    try:
+        with budget.limited(), breakable():
+            search.run()
+    except KeyboardInterrupt:
+        budget.interrupted = True
+        if search.best is None:
+            raise
+    return search.answer()
+
+
+class _JointSearch:
+    def __init__(self, sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None],
+                 params: JointParams, *, one_cut: bool) -> None:
+        self.sized, self.budget, self.params, self.one_cut = sized, budget, params, one_cut
+        self.cuts: list[Cut] = []
+        self.known: dict[tuple[int, tuple[int, ...]], Candidate] = {}
+        self.best: Candidate | None = None
+        self.at_one_size: Candidate | None = None
+        self.choices: SizeSearch | None = None
+        self.orders = Orders(budget, on_progress, params)
+        self.any_bound = 0.0
+        self.impossible = True
+        self.whole = not one_cut
+
+    def run(self) -> None:
+        """All phases."""
+        with self.budget.part(self.params.front_share) as part:
+            self._fronts(part)
+        with self.budget.part(self.params.any_share) as part:
+            self._bound_any(part)
+        if not self.cuts:
+            raise self._nothing()
+        self.choices = SizeSearch(self.cuts)
+        with self.budget.limited(self.params.choice_share):
+            self._descend()
+            self._choose()
+        self.choices.drop(self.makespan)
+        self.orders.search(self._open())
+
+    @property
+    def makespan(self) -> float:
+        """Of the best 1F1B."""
+        return math.inf if self.best is None else self.best.makespan
+
+    # -- 1. cuts ----------------------------------------------------------------------------------------------------
+
+    def _fronts(self, budget: Budget) -> None:
+        problems: list[tuple[int | None, PlacementProblem]] = sorted(
+            self.sized.by_size.items(), key=lambda entry: self._least(entry[1]))
+        if len(problems) > 1 and not self.one_cut:
+            problems.append((None, self.sized.fastest))
+        if not self.one_cut and any(kind.memory is not None for kind in self.sized.any.kinds):
+            problems.append((None, self.sized.roomiest))
+        for size, problem in problems:
+            if budget.spent and self.cuts:
+                self.whole = False
+                return
+            self._front_of(problem, size, budget)
+
+    def _least(self, problem: PlacementProblem) -> float:
+        """A bound on the step."""
+        return simple_bound(groups_of(problem)) * (problem.micro_batches or 1)
+
+    def _front_of(self, problem: PlacementProblem, size: int | None, budget: Budget) -> None:
+        """The cuts of one front; 1F1B at ``size``, or at every size that all stages may have."""
+        steps = problem.micro_batches or 1
+        found = front(problem, budget, self.makespan / steps)
+        self.whole &= found.whole
+        if found.points or not found.whole:
+            self.impossible = False
+        for point in found.points[:1] if self.one_cut else found.points:
+            cut = cut_of(self.sized, point)
+            if cut not in self.cuts:
+                self.cuts.append(cut)
+            number = self.cuts.index(cut)
+            for each in [size] if size else self.sized.sizes:
+                if all(each in costs for costs in cut.costs):
+                    self._try(number, (each,) * len(cut.parts))
+
+    def _try(self, number: int, sizes: tuple[int, ...], bound: float | None = None) -> Candidate | None:
+        """1F1B of a choice; ``None`` where its bound rules it out or memory does."""
+        if (number, sizes) in self.known:
+            return self.known[number, sizes]
+        cut = self.cuts[number]
+        if bound is None:
+            bound = max(min(by_size.values()) for by_size in stage_bounds(cut, tuple((size,) for size in sizes)))
+        if bound >= self.makespan:
+            return None
+        with unwatched():  # it stays known that it was tried
+            candidate = candidate_of(cut, Choice(number, sizes, bound))
+        self.known[number, sizes] = candidate
+        if candidate.makespan < self.makespan:
+            self.best = candidate
+        if len(set(sizes)) == 1 and candidate.start is not None and (
+                self.at_one_size is None or candidate.makespan < self.at_one_size.makespan):
+            self.at_one_size = candidate
+        return candidate
+
+    # -- 2. any graph -----------------------------------------------------------------------------------------------
+
+    def _bound_any(self, budget: Budget) -> None:
+        groups, ways = groups_of(self.sized.roomiest), ways_of(groups_of(self.sized.quickest))
+        steps = groups.problem.micro_batches or 1
+        least = simple_bound(groups)
+        self.any_bound = max(least * steps, ways.longest)
+        if self.best is None or budget.spent:
+            return
+        try:
+            found = least_step(groups, budget, least=least, most=self.makespan, ways=ways)
+        except TooWide:
+            return
+        self.any_bound = max(self.any_bound, found.bound)
+
+    # -- 3. and 4. sizes --------------------------------------------------------------------------------------------
+
+    def _descend(self) -> None:
+        """From one size for all, one stage's size after the other, as long as 1F1B gets shorter."""
+        first = sorted((candidate for candidate in self.known.values() if candidate.start is not None),
+                       key=lambda candidate: candidate.makespan)
+        for candidate in [*{c.choice.cut: c for c in reversed(first)}.values()][::-1][:self.params.descents]:
+            better: Candidate | None = candidate
+            while better is not None:
+                candidate, better = better, None
+                for sizes in _neighbours(candidate):
+                    found = self._try(candidate.choice.cut, sizes)
+                    if found is not None and found.makespan < candidate.makespan:
+                        better = found
+                        break
+
+    def _choose(self) -> None:
+        assert self.choices is not None
+        while self.choices.bound < self.makespan and self.choices.steps < self.params.most_steps:
+            for choice in self.choices.below(self.makespan, self.params.choice_steps):
+                self._try(choice.cut, choice.sizes, choice.bound)
+
+    # -- 5. orders --------------------------------------------------------------------------------------------------
+
+    def _open(self) -> list[Candidate]:
+        """What no bound rules out, the most promising first."""
+        found = [candidate for candidate in self.known.values() if candidate.choice.bound < self.makespan
+                 or candidate is self.best]
+        return sorted(found, key=lambda c: (c is not self.best, c.makespan, c.choice.bound))
+
+    def answer(self) -> PlacedStep:
+        """The best step, judged. Raises where there is none."""
+        winner, schedule = self.orders.best or (self.best, None if self.best is None else self.best.start)
+        if winner is None or schedule is None:
+            raise self._nothing()
+        schedule = replace(schedule, makespan_bound=min(schedule.makespan, max(
+            schedule.makespan_bound, self.orders.bound_of(winner))))
+        faults = sized_judge.faults(self.sized, winner.cut.parts, winner.cut.devices, winner.choice.sizes, schedule)
+        if faults:
+            raise sized_judge.InvalidStep("; ".join(faults))
+        makespan = schedule.makespan
+        considered = [self._considered(number, cut, makespan) for number, cut in enumerate(self.cuts)]
+        bound = max(min([makespan, *(row.bound for row in considered)]), min(self.any_bound, makespan))
+        return PlacedStep(self.sized, winner.cut, winner.choice.sizes, schedule, bound,
+                          min(self.any_bound, makespan), tuple(considered), self.whole,
+                          None if self.at_one_size is None else self.at_one_size.makespan,
+                          {"seconds": round(self.budget.elapsed, 3), "choices": len(self.known),
+                           "sets_of_sizes": 0 if self.choices is None else self.choices.steps,
+                           "orders_searched": len(self.orders.entries)})
+
+    def _considered(self, number: int, cut: Cut, makespan: float) -> Considered:
+        """What is known of one cut: nothing that was not tried is shorter than the bound, nor is what was."""
+        tried = [candidate for candidate in self.known.values() if candidate.choice.cut == number]
+        bounds = [self.orders.bound_of(candidate) for candidate in tried]
+        rest = (max(min(by_size.values()) for by_size in stage_bounds(cut, open_sizes(cut))) if self.choices is None
+                else self.choices.bound_of(number))
+        best = min((self.orders.makespan_of(candidate) for candidate in tried), default=math.inf)
+        return Considered(len(cut.parts), cut.depth, min([rest, makespan, *bounds]),
+                          best if best < math.inf else None, len(tried))
+
+    def _nothing(self) -> Exception:
+        if self.impossible and self.whole:
+            return NoPlacement(IMPOSSIBLE)
+        if self.orders.refusal is not None and not isinstance(self.orders.refusal, NoneFound):
+            return Infeasible(str(self.orders.refusal))
+        return NoneFound(f"{self.sized.any.name}: found no graph of stages that fits the devices' memory in "
+                         f"{self.budget.elapsed:.0f} s, and no proof that there is none; give more time, more memory "
+                         "or more devices")
+
+
+def _neighbours(candidate: Candidate) -> Iterator[tuple[int, ...]]:
+    """One stage at the next size, larger or smaller; the busiest stages first."""
+    sizes, cut = candidate.choice.sizes, candidate.cut
+
+    def load(stage: int) -> float:
+        costs = cut.costs[stage][sizes[stage]]
+        return (costs.least_forward + costs.least_backward) / sizes[stage]
+
+    for stage in sorted(range(len(sizes)), key=lambda stage: -load(stage)):
+        allowed: Sequence[int] = list(cut.costs[stage])
+        at = allowed.index(sizes[stage])
+        for other in (at + 1, at - 1):
+            if 0 <= other < len(allowed):
+                yield (*sizes[:stage], allowed[other], *sizes[stage + 1:])
