@@ -42,52 +42,68 @@ class FrontPoint:
 @dataclass(frozen=True)
 class Front:
     """``points``, from the least load to the least depth; none where nothing fits, or nothing below what is wanted.
-    ``bound`` on every largest load. ``whole``: proven that no trade-off is missing."""
+    ``bound`` on every largest load. ``whole``: proven that no trade-off is missing. ``ties``: other graphs as good in
+    both as one of the points, as far as they have come up."""
 
     points: tuple[FrontPoint, ...]
     bound: float
     whole: bool
+    ties: tuple[FrontPoint, ...] = ()
 
 
-def front(problem: PlacementProblem, budget: Budget, most: float, params: PlacementParams = PARAMS) -> Front:
-    """The front of ``problem``, of loads below ``most``, as far as ``budget`` lets it be found."""
+def front(problem: PlacementProblem, budget: Budget, most: float, params: PlacementParams = PARAMS, *,
+          first: bool = False) -> Front:
+    """The front of ``problem``, of loads below ``most``, as far as ``budget`` lets it be found. With ``first`` only
+    the point of least load, which takes least time and says what ``most`` may be."""
     groups = groups_of(problem)
     least = simple_bound(groups)
     if least >= most:
         return Front((), least, True)
     try:
         with budget.part(params.way_shares.get("levels", params.usual_share)) as part:
-            found, bound = level_front(groups, part, least=least, most=most, params=params)
+            found, bound = level_front(groups, part, least=least, most=most, first=first, params=params)
     except TooWide:
-        return _by_encoding(problem, groups, budget, most, params)
-    return Front(tuple(FrontPoint(stages.value, depth, tuple(nodes_of(groups, stages)),
-                                  stages.devices or (1,) * len(stages.stages)) for stages, depth in found),
-                 bound, True)
+        return _by_encoding(problem, groups, budget, most, params, first=first)
+    points = [[FrontPoint(stages.value, depth, tuple(nodes_of(groups, stages)),
+                          stages.devices or (1,) * len(stages.stages)) for stages in graphs]
+              for graphs, depth in found]
+    return Front(tuple(graphs[0] for graphs in points), bound, not (first and found),
+                 tuple(dict.fromkeys(point for graphs in points for point in graphs[1:])))
 
 
 def _by_encoding(problem: PlacementProblem, groups: Groups, budget: Budget, most: float,
-                 params: PlacementParams) -> Front:
+                 params: PlacementParams, *, first: bool) -> Front:
     """The best graph that a search for one finds, and depth by depth the encoding's best that is shallower."""
     try:
         with budget.part(params.depth_share) as part:
-            first = place_graph_within(problem, part, params=params)
+            best = place_graph_within(problem, part, params=params)
     except NoPlacement:
         return Front((), most, True)
     except NoneFound:
         return Front((), simple_bound(groups), False)
-    points = [FrontPoint(first.objective, first.depth, tuple(parts_of(first.stages)),
-                         tuple(stage.devices for stage in first.stages))]
-    whole = meets(first.objective, first.bound) and first.depth <= first.depth_bound
-    reduced = order_branches(order_twins(groups)) if not problem.degrees else groups
-    while points[-1].depth > 1 and not problem.degrees and not budget.spent:
-        depth = points[-1].depth - 1
+    point = FrontPoint(best.objective, best.depth, tuple(parts_of(best.stages)),
+                       tuple(stage.devices for stage in best.stages))
+    whole = meets(best.objective, best.bound) and best.depth <= best.depth_bound
+    if first or problem.degrees or point.load >= most:
+        return Front((point,) if point.load < most else (), best.bound, not first and best.bound >= most)
+    shallower, rest = _shallower(order_branches(order_twins(groups)), point, budget, most, params)
+    return Front((point, *shallower), best.bound, whole and rest)
+
+
+def _shallower(groups: Groups, point: FrontPoint, budget: Budget, most: float,
+               params: PlacementParams) -> tuple[list[FrontPoint], bool]:
+    """The points that are less deep than ``point``, and whether these are proven to be all."""
+    points: list[FrontPoint] = []
+    whole = True
+    while point.depth > 1:
+        if budget.spent:
+            return points, False
         with budget.part(params.usual_share) as part:
-            found = least_bottleneck_by_depth(reduced, part, None, points[-1].load, deepest=depth)
+            found = least_bottleneck_by_depth(groups, part, None, point.load, deepest=point.depth - 1)
         if found.stages is None or found.stages.value >= most:
-            whole &= found.infeasible or found.bound >= most
-            break
+            return points, whole and (found.infeasible or found.bound >= most)
         whole &= meets(found.stages.value, found.bound)
-        points.append(FrontPoint(found.stages.value, depth, tuple(nodes_of(reduced, found.stages)),
-                                 (1,) * len(found.stages.stages)))
-    kept = tuple(point for point in points if point.load < most)
-    return Front(kept, first.bound, whole and not problem.degrees)
+        point = FrontPoint(found.stages.value, point.depth - 1, tuple(nodes_of(groups, found.stages)),
+                           (1,) * len(found.stages.stages))
+        points.append(point)
+    return points, whole

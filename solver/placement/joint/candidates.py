@@ -11,7 +11,6 @@ from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
 from weft.solver.placement.dag.stage_blocks import StageWork, alternating_orders, stage_problem
 from weft.solver.placement.joint.cuts import Cut
-from weft.solver.placement.joint.size_search import Choice
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import DeadlockError, time_orders
@@ -24,11 +23,12 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Candidate:
-    """``rounds`` micro-batches of ``problem`` are a step. ``start``: 1F1B on it, timed and judged; ``None`` where it
-    does not fit."""
+    """``rounds`` micro-batches of ``problem`` are a step; no schedule of it is shorter than ``bound``. ``start``: 1F1B
+    on it, timed and judged; ``None`` where it does not fit."""
 
-    choice: Choice
     cut: Cut
+    sizes: tuple[int, ...]
+    bound: float
     problem: Problem
     rounds: int
     start: Schedule | None
@@ -39,14 +39,14 @@ class Candidate:
         return math.inf if self.start is None else self.start.makespan
 
 
-def candidate_of(cut: Cut, choice: Choice) -> Candidate:
-    """The block problem of ``choice`` with 1F1B on it."""
+def candidate_of(cut: Cut, sizes: tuple[int, ...], bound: float) -> Candidate:
+    """The block problem of ``cut`` in micro-batches of ``sizes``, with 1F1B on it."""
     problem = cut.sized.any
-    works = cut.works(choice.sizes)
+    works = cut.works(sizes)
     blocks = stage_problem(problem.name, works, cut.after, time_unit=problem.time_unit,
                            memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
-    rounds = cut.sized.mini_batch // max(choice.sizes)
-    return Candidate(choice, cut, blocks, rounds, _one_f_one_b(blocks, works, cut, rounds))
+    rounds = cut.sized.mini_batch // max(sizes)
+    return Candidate(cut, sizes, bound, blocks, rounds, _one_f_one_b(blocks, works, cut, rounds))
 
 
 def _one_f_one_b(problem: Problem, works: list[StageWork], cut: Cut, rounds: int) -> Schedule | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
@@ -51,7 +51,7 @@ class StageCosts:
 class Cut:
     """Stages as (kind, nodes), deepest first, on so many ``devices`` each, and what directly follows each."""
 
-    sized: SizedProblem
+    sized: SizedProblem = field(repr=False, compare=False)
     parts: tuple[tuple[int, tuple[int, ...]], ...]
     devices: tuple[int, ...]
     after: tuple[tuple[int, ...], ...]

@@ -34,7 +34,7 @@ class _Entry:
         """No schedule of the candidate is shorter."""
         if self.refusal is not None and not isinstance(self.refusal, NoneFound):
             return math.inf
-        return max(self.candidate.choice.bound, self.search.makespan_bound)
+        return max(self.candidate.bound, self.search.makespan_bound)
 
 
 class Orders:
@@ -60,7 +60,7 @@ class Orders:
 
     def bound_of(self, candidate: Candidate) -> float:
         """No schedule of ``candidate`` is shorter."""
-        return next((entry.bound for entry in self.entries if entry.candidate is candidate), candidate.choice.bound)
+        return next((entry.bound for entry in self.entries if entry.candidate is candidate), candidate.bound)
 
     def makespan_of(self, candidate: Candidate) -> float:
         """Of its shortest schedule so far, 1F1B or found."""
@@ -74,7 +74,7 @@ class Orders:
         while (waiting or running) and not (self.budget.spent and self.leader is not None):
             while waiting and len(running) < self.params.finalists and not (self.budget.spent and running):
                 candidate = waiting.pop(0)
-                if candidate.choice.bound < self._makespan or not running:
+                if candidate.bound < self._makespan or not running:
                     running.append(self._begin(candidate))
             for entry in sorted(running, key=lambda entry: entry.bound):
                 if self.budget.spent and self.leader is not None:

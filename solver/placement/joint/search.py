@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from weft.solver.control.clock import unwatched
@@ -23,19 +24,21 @@ from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.placement.bounds.registry import simple_bound
-from weft.solver.placement.dag.front import front
+from weft.solver.placement.dag.front import FrontPoint, front
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
 from weft.solver.placement.dag.levels.ways import ways_of
-from weft.solver.placement.groups import groups_of
+from weft.solver.placement.division import nodes_of
+from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.joint import sized_judge
 from weft.solver.placement.joint.answer import Considered, PlacedStep
 from weft.solver.placement.joint.candidates import Candidate, candidate_of
 from weft.solver.placement.joint.cuts import Cut, cut_of
+from weft.solver.placement.joint.neighbours import other_cuts, other_sizes
 from weft.solver.placement.joint.orders import Orders
 from weft.solver.placement.joint.params import PARAMS, JointParams
-from weft.solver.placement.joint.size_search import Choice, SizeSearch
+from weft.solver.placement.joint.size_search import SizeSearch
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
 from weft.solver.placement.problem import PlacementProblem
@@ -77,7 +80,7 @@ class _JointSearch:
                  params: JointParams, *, one_cut: bool) -> None:
         self.sized, self.budget, self.params, self.one_cut = sized, budget, params, one_cut
         self.cuts: list[Cut] = []
-        self.known: dict[tuple[int, tuple[int, ...]], Candidate] = {}
+        self.known: dict[tuple[Cut, tuple[int, ...]], Candidate] = {}
         self.best: Candidate | None = None
         self.at_one_size: Candidate | None = None
         self.choices: SizeSearch | None = None
@@ -94,11 +97,11 @@ class _JointSearch:
             self._bound_any(part)
         if not self.cuts:
             raise self._nothing()
-        self.choices = SizeSearch(self.cuts)
         with self.budget.limited(self.params.choice_share):
             self._descend()
             self._choose()
-        self.choices.drop(self.makespan)
+        if self.choices is not None:
+            self.choices.drop(self.makespan)
         self.orders.search(self._open())
 
     @property
@@ -115,46 +118,51 @@ class _JointSearch:
             problems.append((None, self.sized.fastest))
         if not self.one_cut and any(kind.memory is not None for kind in self.sized.any.kinds):
             problems.append((None, self.sized.roomiest))
-        for size, problem in problems:
-            if budget.spent and self.cuts:
-                self.whole = False
-                return
-            self._front_of(problem, size, budget)
+        for first in (True,) if self.one_cut else (True, False):  # a first step says which loads are of interest
+            for size, problem in problems:
+                if budget.spent and self.cuts:
+                    self.whole = False
+                    return
+                if not first or size is not None:
+                    self._front_of(problem, size, budget, first=first)
 
     def _least(self, problem: PlacementProblem) -> float:
         """A bound on the step."""
         return simple_bound(groups_of(problem)) * (problem.micro_batches or 1)
 
-    def _front_of(self, problem: PlacementProblem, size: int | None, budget: Budget) -> None:
-        """The cuts of one front; 1F1B at ``size``, or at every size that all stages may have."""
-        steps = problem.micro_batches or 1
-        found = front(problem, budget, self.makespan / steps)
-        self.whole &= found.whole
-        if found.points or not found.whole:
+    def _front_of(self, problem: PlacementProblem, size: int | None, budget: Budget, *, first: bool) -> None:
+        """The cuts of one front, or the first of them; 1F1B at ``size``, or at every size that all stages may have."""
+        found = front(problem, budget, math.inf if first else self.makespan / (problem.micro_batches or 1), first=first)
+        self.whole &= first or found.whole
+        if found.points or not (found.whole and self.makespan == math.inf):
             self.impossible = False
-        for point in found.points[:1] if self.one_cut else found.points:
-            cut = cut_of(self.sized, point)
-            if cut not in self.cuts:
-                self.cuts.append(cut)
-            number = self.cuts.index(cut)
-            for each in [size] if size else self.sized.sizes:
-                if all(each in costs for costs in cut.costs):
-                    self._try(number, (each,) * len(cut.parts))
+        for point in found.points if self.one_cut else (*found.points, *found.ties):
+            self._add(point, [size] if size else self.sized.sizes)
 
-    def _try(self, number: int, sizes: tuple[int, ...], bound: float | None = None) -> Candidate | None:
-        """1F1B of a choice; ``None`` where its bound rules it out or memory does."""
-        if (number, sizes) in self.known:
-            return self.known[number, sizes]
-        cut = self.cuts[number]
+    def _add(self, point: FrontPoint, sizes: Sequence[int]) -> None:
+        """A further cut, and 1F1B on it with each of ``sizes`` for all stages."""
+        cut = cut_of(self.sized, point)
+        if cut not in self.cuts:
+            self.cuts.append(cut)
+        for each in sizes:
+            if all(each in costs for costs in cut.costs):
+                self._try(cut, (each,) * len(cut.parts))
+
+    def _try(self, cut: Cut, sizes: tuple[int, ...], bound: float | None = None) -> Candidate | None:
+        """1F1B of a choice; ``None`` where its bound rules it out."""
+        if (cut, sizes) in self.known:
+            return self.known[cut, sizes]
         if bound is None:
             bound = max(min(by_size.values()) for by_size in stage_bounds(cut, tuple((size,) for size in sizes)))
         if bound >= self.makespan:
             return None
         with unwatched():  # it stays known that it was tried
-            candidate = candidate_of(cut, Choice(number, sizes, bound))
-        self.known[number, sizes] = candidate
+            candidate = candidate_of(cut, sizes, bound)
+        self.known[cut, sizes] = candidate
         if candidate.makespan < self.makespan:
             self.best = candidate
+            if cut not in self.cuts:
+                self.cuts.append(cut)
         if len(set(sizes)) == 1 and candidate.start is not None and (
                 self.at_one_size is None or candidate.makespan < self.at_one_size.makespan):
             self.at_one_size = candidate
@@ -169,41 +177,66 @@ class _JointSearch:
         self.any_bound = max(least * steps, ways.longest)
         if self.best is None or budget.spent:
             return
-        try:
+        with suppress(TooWide):
             found = least_step(groups, budget, least=least, most=self.makespan, ways=ways)
-        except TooWide:
-            return
-        self.any_bound = max(self.any_bound, found.bound)
+            self.any_bound = max(self.any_bound, found.bound)
+        if not self.one_cut:
+            self._shortest(budget)
+
+    def _shortest(self, budget: Budget) -> None:
+        """Cuts that allow a short step by load and way, at each size and at the best sizes, as further cuts: they are
+        on no front where another graph has less load at the same depth, or as little."""
+        for size, problem in (*self.sized.by_size.items(), (None, self.sized.fastest)):
+            groups, least = groups_of(problem), self._least(problem)
+            if budget.spent or least >= self.makespan:
+                continue
+            with suppress(TooWide):
+                found = least_step(groups, budget, least=least / (problem.micro_batches or 1), most=self.makespan)
+                for stages in dict.fromkeys(found.stages):
+                    self._add(FrontPoint(stages.value, 0, tuple(nodes_of(groups, stages)),
+                                         stages.devices or (1,) * len(stages.stages)),
+                              [size] if size else self.sized.sizes)
 
     # -- 3. and 4. sizes --------------------------------------------------------------------------------------------
 
     def _descend(self) -> None:
-        """From one size for all, one stage's size after the other, as long as 1F1B gets shorter."""
-        first = sorted((candidate for candidate in self.known.values() if candidate.start is not None),
-                       key=lambda candidate: candidate.makespan)
-        for candidate in [*{c.choice.cut: c for c in reversed(first)}.values()][::-1][:self.params.descents]:
+        """From the best choice of each of the best cuts to its neighbours, as long as 1F1B gets shorter. What that ends
+        at is a cut too."""
+        by_cut: dict[Cut, Candidate] = {}
+        for candidate in sorted(self.known.values(), key=lambda candidate: candidate.makespan):
+            if candidate.start is not None:
+                by_cut.setdefault(candidate.cut, candidate)
+        groups = groups_of(self.sized.any)
+        for candidate in [*by_cut.values()][:self.params.descents]:
             better: Candidate | None = candidate
             while better is not None:
-                candidate, better = better, None
-                for sizes in _neighbours(candidate):
-                    found = self._try(candidate.choice.cut, sizes)
-                    if found is not None and found.makespan < candidate.makespan:
-                        better = found
-                        break
+                candidate, better = better, next((
+                    found for cut, sizes in self._neighbours(better, groups)
+                    if (found := self._try(cut, sizes)) is not None and found.makespan < better.makespan), None)
+            if candidate.cut not in self.cuts:
+                self.cuts.append(candidate.cut)
+        for cut, sizes in [*self.known]:  # other cuts on the way are not searched further
+            if cut not in self.cuts:
+                del self.known[cut, sizes]
+
+    def _neighbours(self, candidate: Candidate, groups: Groups) -> Iterator[tuple[Cut, tuple[int, ...]]]:
+        yield from ((candidate.cut, sizes) for sizes in other_sizes(candidate.cut, candidate.sizes))
+        if not self.one_cut:
+            yield from other_cuts(candidate.cut, candidate.sizes, groups)
 
     def _choose(self) -> None:
-        assert self.choices is not None
+        self.choices = SizeSearch(self.cuts)
         while self.choices.bound < self.makespan and self.choices.steps < self.params.most_steps:
             for choice in self.choices.below(self.makespan, self.params.choice_steps):
-                self._try(choice.cut, choice.sizes, choice.bound)
+                self._try(self.cuts[choice.cut], choice.sizes, choice.bound)
 
     # -- 5. orders --------------------------------------------------------------------------------------------------
 
     def _open(self) -> list[Candidate]:
         """What no bound rules out, the most promising first."""
-        found = [candidate for candidate in self.known.values() if candidate.choice.bound < self.makespan
+        found = [candidate for candidate in self.known.values() if candidate.bound < self.makespan
                  or candidate is self.best]
-        return sorted(found, key=lambda c: (c is not self.best, c.makespan, c.choice.bound))
+        return sorted(found, key=lambda c: (c is not self.best, c.makespan, c.bound))
 
     def answer(self) -> PlacedStep:
         """The best step, judged. Raises where there is none."""
@@ -212,13 +245,13 @@ class _JointSearch:
             raise self._nothing()
         schedule = replace(schedule, makespan_bound=min(schedule.makespan, max(
             schedule.makespan_bound, self.orders.bound_of(winner))))
-        faults = sized_judge.faults(self.sized, winner.cut.parts, winner.cut.devices, winner.choice.sizes, schedule)
+        faults = sized_judge.faults(self.sized, winner.cut.parts, winner.cut.devices, winner.sizes, schedule)
         if faults:
             raise sized_judge.InvalidStep("; ".join(faults))
         makespan = schedule.makespan
         considered = [self._considered(number, cut, makespan) for number, cut in enumerate(self.cuts)]
         bound = max(min([makespan, *(row.bound for row in considered)]), min(self.any_bound, makespan))
-        return PlacedStep(self.sized, winner.cut, winner.choice.sizes, schedule, bound,
+        return PlacedStep(self.sized, winner.cut, winner.sizes, schedule, bound,
                           min(self.any_bound, makespan), tuple(considered), self.whole,
                           None if self.at_one_size is None else self.at_one_size.makespan,
                           {"seconds": round(self.budget.elapsed, 3), "choices": len(self.known),
@@ -227,7 +260,7 @@ class _JointSearch:
 
     def _considered(self, number: int, cut: Cut, makespan: float) -> Considered:
         """What is known of one cut: nothing that was not tried is shorter than the bound, nor is what was."""
-        tried = [candidate for candidate in self.known.values() if candidate.choice.cut == number]
+        tried = [candidate for candidate in self.known.values() if candidate.cut == cut]
         bounds = [self.orders.bound_of(candidate) for candidate in tried]
         rest = (max(min(by_size.values()) for by_size in stage_bounds(cut, open_sizes(cut))) if self.choices is None
                 else self.choices.bound_of(number))
@@ -244,18 +277,3 @@ class _JointSearch:
                          f"{self.budget.elapsed:.0f} s, and no proof that there is none; give more time, more memory "
                          "or more devices")
 
-
-def _neighbours(candidate: Candidate) -> Iterator[tuple[int, ...]]:
-    """One stage at the next size, larger or smaller; the busiest stages first."""
-    sizes, cut = candidate.choice.sizes, candidate.cut
-
-    def load(stage: int) -> float:
-        costs = cut.costs[stage][sizes[stage]]
-        return (costs.least_forward + costs.least_backward) / sizes[stage]
-
-    for stage in sorted(range(len(sizes)), key=lambda stage: -load(stage)):
-        allowed: Sequence[int] = list(cut.costs[stage])
-        at = allowed.index(sizes[stage])
-        for other in (at + 1, at - 1):
-            if 0 <= other < len(allowed):
-                yield (*sizes[:stage], allowed[other], *sizes[stage + 1:])

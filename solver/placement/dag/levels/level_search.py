@@ -100,17 +100,22 @@ def levels(groups: Groups, budget: Budget, goal: LevelGoal, *, ideals: Ideals | 
                        program.steps, tuple(division for division in further if division is not None))
 
 
-def level_front(groups: Groups, budget: Budget, *, least: float, most: float,
-                params: PlacementParams = PARAMS) -> tuple[list[tuple[Division, int]], float]:
-    """All trade-offs between largest load and depth below ``most``: graphs of stages with their depths, each with the
-    least largest load of all that are no deeper, from the deepest on; and a bound on every largest load.
+def level_front(groups: Groups, budget: Budget, *, least: float, most: float, first: bool = False,
+                params: PlacementParams = PARAMS) -> tuple[list[tuple[list[Division], int]], float]:
+    """All trade-offs between largest load and depth below ``most``: graphs of stages with their depth, of the
+    least largest load of all that are no deeper, from the deepest on; and a bound on every largest load. With ``first``
+    the first of them alone. A trade-off may have several graphs, as they were found on the way.
 
     Of each the load is proven by a last run just below it. ``least`` and errors as in :func:`levels`.
     """
-    found = levels(groups, budget, LevelGoal(least=least, most=most, max_cuts=params.max_cuts), params=params)
+    seen: list[Division] = []
+    found = levels(groups, budget, LevelGoal(least=least, most=most, max_cuts=params.max_cuts),
+                   on_found=lambda division, _: seen.append(division), params=params)
     if found.stages is None:
         return [], found.bound
-    points = [(found.stages, found.depth)]
+    points = [([found.stages, *(other for other in seen if other.value <= found.limit)], found.depth)]
+    if first or found.depth == 1:
+        return points, found.bound
     kind = next(k for k, kind in enumerate(groups.problem.kinds) if kind.count)
     top = _largest_limit(groups, kind, None, LevelGoal(least=least, most=most))
     ideals = Ideals(groups, budget, limit=top, devices=groups.problem.kinds[kind].count, in_a_row=False,
@@ -123,8 +128,8 @@ def level_front(groups: Groups, budget: Budget, *, least: float, most: float,
         best, low = _bisected(program, at_all, low, params.bisection_gap, lambda *_: None, depth - 1)
         shallowest = program.run(best.value * (1 + 1e-9), fewest=True, deepest=depth - 1)
         depth = program.depth
-        points.append((shallowest or best, depth))
-        low = points[-1][0].value
+        points.append(([best] if shallowest is None else [shallowest, best], depth))
+        low = best.value
     return points, found.bound
 
 

@@ -32,9 +32,9 @@ def best_by_depth(problem: PlacementProblem, most: float = math.inf) -> list[tup
     return sorted(found)
 
 
-def offered(problem: PlacementProblem, most: float = math.inf, **budget: float) -> list[tuple[float, int]]:
+def offered(problem: PlacementProblem, most: float = math.inf, effort: float | None = None) -> list[tuple[float, int]]:
     """The same as the search finds it; every point is judged."""
-    found = front(problem, Budget(**budget), most)
+    found = front(problem, Budget(deterministic=effort), most)
     assert found.whole
     for point in found.points:
         stages, _, deep = stages_by_depth(problem, point.parts, point.devices)
@@ -60,7 +60,7 @@ def test_the_encoding_finds_every_trade_off_below_what_is_wanted(problem: Placem
     every = best_by_depth(problem)
     most = share * every[0][0] + 0.25 if every else 1.0
     wanted = [(load, depth) for load, depth in every if load < most]
-    found = offered(problem, most, deterministic=EFFORT)
+    found = offered(problem, most, EFFORT)
     assert [depth for _, depth in found] == [depth for _, depth in wanted]
     assert [load for load, _ in found] == pytest.approx([load for load, _ in wanted], rel=1e-6)
 
