@@ -14,20 +14,21 @@ from weft.solver.schedule import Schedule
 
 __all__ = ["PLACED_STEP_FORMAT", "Considered", "PlacedStep"]
 
-PLACED_STEP_FORMAT = "weft.placed-step/1"
+PLACED_STEP_FORMAT = "weft.placed_step/1"
 
 
 @dataclass(frozen=True, slots=True)
 class Considered:
     """A graph of stages that was considered: how many they are and how deep; ``bound``: no sizes and no order of it are
     shorter, as far as they are shorter than the answer; ``makespan``: of the best that was tried (``None``: none was,
-    or none fits); ``choices`` of sizes that were tried."""
+    or none fits); ``choices`` of sizes that were tried; ``chosen``: it is the answer's."""
 
     stages: int
     depth: int
     bound: float
     makespan: float | None
     choices: int
+    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class PlacedStep:
             f"any of the sizes {', '.join(map(str, sizes))} for each stage"))
 
     def to_json(self) -> dict[str, Any]:
-        """The ``weft.placed-step/1`` object."""
+        """The ``weft.placed_step/1`` object."""
         problem, deep = self.sized.any, depths(self.cut.after)
         first = self.schedule.problem.blocks
         stages = []

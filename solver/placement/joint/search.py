@@ -249,7 +249,8 @@ class _JointSearch:
         if faults:
             raise sized_judge.InvalidStep("; ".join(faults))
         makespan = schedule.makespan
-        considered = [self._considered(number, cut, makespan) for number, cut in enumerate(self.cuts)]
+        considered = [replace(self._considered(number, cut, makespan), chosen=cut == winner.cut)
+                      for number, cut in enumerate(self.cuts)]
         bound = max(min([makespan, *(row.bound for row in considered)]), min(self.any_bound, makespan))
         return PlacedStep(self.sized, winner.cut, winner.sizes, schedule, bound,
                           min(self.any_bound, makespan), tuple(considered), self.whole,
