@@ -271,9 +271,9 @@ def place_step(
     samples that a micro-batch of a stage may have, each dividing the next larger one and the mini-batch (default: what
     ``graph`` has). Costs of a model family are modelled at each size. Those of an operator graph, of a graph with times
     and of a spec with a profile file are of one size: the spec's ``micro_batch_size``, or the first that is given. Then
-    every other size is given with a file of its own (``{2: None, 4: "graph4.json"}``), or ``overhead`` says what of every
-    operator's time, in the graph's unit, is the same at every size: the rest grows with the samples. ``mini_batch``:
-    samples of a step, where ``graph`` is no spec.
+    every other size is given with a file of its own (``{2: None, 4: "graph4.json"}``), or ``overhead`` says what of
+    every operator's time, in the graph's unit, is the same at every size: the rest grows with the samples.
+    ``mini_batch``: samples of a step, where ``graph`` is no spec.
 
     Several graphs are considered, all trade-offs of load and depth that their loads do not rule out, with every choice
     of sizes; the search of a step then orders what no bound rules out. The result's ``schedule`` is the best, its

@@ -5,8 +5,8 @@ Five phases, each with what the ones before it have found:
 1. the fronts of load and depth at each size, and of the problem in which every operator is as fast as at its best size,
    with memory by depth and with memory for one micro-batch: their graphs are the *cuts*. 1F1B at one size for all
    stages gives first schedules, and what a load rules out is no cut;
-2. a bound on the step of any graph of stages at any sizes, in any order (:mod:`weft.solver.placement.dag.levels
-   .least_step`);
+2. a bound on the step of any graph of stages at any sizes, in any order
+   (:mod:`weft.solver.placement.joint.any_bound`), and graphs that allow a short step by load and way as further cuts;
 3. of the best cuts better sizes, one stage at a time;
 4. the sizes of all cuts, by rising bound (:mod:`weft.solver.placement.joint.size_search`), each with 1F1B;
 5. the orders of what no bound rules out, by the search of whole steps, in slices of the time that is left.
@@ -28,11 +28,11 @@ from weft.solver.placement.dag.front import FrontPoint, front
 from weft.solver.placement.dag.graph_bracket import IMPOSSIBLE
 from weft.solver.placement.dag.levels.ideals import TooWide
 from weft.solver.placement.dag.levels.least_step import least_step
-from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.division import nodes_of
 from weft.solver.placement.groups import Groups, groups_of
 from weft.solver.placement.joint import sized_judge
 from weft.solver.placement.joint.answer import Considered, PlacedStep
+from weft.solver.placement.joint.any_bound import any_bound
 from weft.solver.placement.joint.candidates import Candidate, candidate_of
 from weft.solver.placement.joint.cuts import Cut, cut_of
 from weft.solver.placement.joint.neighbours import other_cuts, other_sizes
@@ -171,15 +171,7 @@ class _JointSearch:
     # -- 2. any graph -----------------------------------------------------------------------------------------------
 
     def _bound_any(self, budget: Budget) -> None:
-        groups, ways = groups_of(self.sized.roomiest), ways_of(groups_of(self.sized.quickest))
-        steps = groups.problem.micro_batches or 1
-        least = simple_bound(groups)
-        self.any_bound = max(least * steps, ways.longest)
-        if self.best is None or budget.spent:
-            return
-        with suppress(TooWide):
-            found = least_step(groups, budget, least=least, most=self.makespan, ways=ways)
-            self.any_bound = max(self.any_bound, found.bound)
+        self.any_bound = any_bound(self.sized, budget, self.makespan)
         if not self.one_cut:
             self._shortest(budget)
 

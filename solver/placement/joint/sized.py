@@ -91,23 +91,6 @@ class SizedProblem:
             replace(node, resident=node.resident + node.per_micro_batch / most, per_micro_batch=0.0)
             for node in self.fastest.nodes))
 
-    @cached_property
-    def quickest(self) -> PlacementProblem:
-        """What an operator's passes take at least, at any size and on any number of devices: what the first samples
-        take on their way through the pipeline, and the last ones back."""
-        nodes = []
-        for i, node in enumerate(self.any.nodes):
-            ahead, back = [], []
-            for problem in self.by_size.values():
-                share = problem.nodes[i].forward
-                for times in (problem.nodes[i].times, *(degree.times[i] for degree in problem.degrees)):
-                    ahead += [share * time for time in times if time is not None]
-                    back += [(1 - share) * time for time in times if time is not None]
-            total = min(ahead) + min(back)
-            nodes.append(replace(node, times=tuple(None if time is None else total for time in node.times),
-                                 forward=min(ahead) / total if total else node.forward))
-        return replace(self.any, nodes=tuple(nodes), degrees=())
-
 
 def _least(given: Sequence[tuple[float, Sequence[float | None]]]) -> tuple[float | None, ...]:
     """Per kind the least time a smallest micro-batch, of times with the share of theirs that such a one is."""

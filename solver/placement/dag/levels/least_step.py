@@ -17,12 +17,13 @@ graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.placement.dag.levels.ideals import Ideals, TooWide
 from weft.solver.placement.dag.levels.level_program import Program
-from weft.solver.placement.dag.levels.ways import Ways, ways_of
+from weft.solver.placement.dag.levels.ways import ways_of
 from weft.solver.placement.division import Division
 from weft.solver.placement.groups import Groups
 from weft.solver.placement.params import PARAMS, PlacementParams
@@ -40,24 +41,25 @@ class LeastStep:
 
 
 def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
-               ideals: Ideals | None = None, ways: Ways | None = None, params: PlacementParams = PARAMS) -> LeastStep:
+               ideals: Ideals | None = None, load_of: Callable[[Sequence[int], int], float] | None = None,
+               params: PlacementParams = PARAMS) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
-    ``least``: a bound on the least largest load; ``ways``: those of the first and last micro-batches, where they are
-      shorter than the others'; ``ideals``, and
+    ``least``: a bound on the least largest load; ``load_of``: another bound on what a stage adds to a step, a
+      micro-batch (:class:`~weft.solver.placement.dag.levels.level_program.Program`); ``ideals``, and
       :class:`~weft.solver.placement.dag.levels.ideals.TooWide`, which is raised, as of
       :func:`~weft.solver.placement.dag.levels.level_search.levels`.
     """
     there = [k for k, kind in enumerate(groups.problem.kinds) if kind.count]
     if len(there) != 1:
         raise TooWide("several kinds of device")
-    count, ways = groups.problem.micro_batches or 1, ways or ways_of(groups)
-    low, high = max(least, ways.longest / count), most / count * (1 + 1e-9)
+    count, ways = groups.problem.micro_batches or 1, ways_of(groups)
+    low, high = max(least, 0.0 if load_of else ways.longest / count), most / count * (1 + 1e-9)
     if low >= high:
         return LeastStep(most, ())
     ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False,
                     max_cuts=params.max_cuts, alike=ideals)
-    program = Program(ideals, there[0], ways)
+    program = Program(ideals, there[0], ways, load_of=load_of)
     plain = Program(ideals, there[0])
     degree = {r: d for d, (r, _) in enumerate(plain.degrees)}
     found: list[Division] = []
