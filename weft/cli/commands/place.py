@@ -203,9 +203,9 @@ COMMAND = Command(
         "once a step. --problem writes the stages as a block problem, which `weft solve` schedules.",
         "With --stage-graph and --schedule the order is searched with the placement: several graphs, all trade-offs of "
         "load and depth that their loads do not rule out, best bound first. With --micro-batch-sizes each stage may "
-        "run micro-batches of its own size. Of a model family costs at all sizes are modelled; an operator graph, a spec's "
-        "graph or profile file has those of one size (the spec's micro_batch_size, or the first in the list), and the "
-        "others need a file each, or --overhead. The answer says over which graphs it is proven.",
+        "run micro-batches of its own size. Of a model family costs at all sizes are modelled; an operator graph and a "
+        "spec's graph or profile file have those of one size (the spec's micro_batch_size, or the first in the list), "
+        "and the others need a file each, or --overhead. The answer says over which graphs it is proven.",
         "With --memory the model of a spec is cut into a chain at any operator, and each operator is kept, recomputed "
         "or, where the cluster names its host_bandwidth, offloaded, so that the slowest stage is fastest under 1F1B. "
         "Printed are cuts, what is decided, time and memory by class, and the bound. `placement: {memory: decide}` in "
