@@ -252,6 +252,7 @@ class StepKeywords(SearchKeywords, total=False):
 
     overhead: float | None
     mini_batch: int | None
+    one_size: bool
     replicate: bool
     whole_layers: bool
 
@@ -273,7 +274,8 @@ def place_step(
     and of a spec with a profile file are of one size: the spec's ``micro_batch_size``, or the first that is given. Then
     every other size is given with a file of its own (``{2: None, 4: "graph4.json"}``), or ``overhead`` says what of
     every operator's time, in the graph's unit, is the same at every size: the rest grows with the samples.
-    ``mini_batch``: samples of a step, where ``graph`` is no spec.
+    ``mini_batch``: samples of a step, where ``graph`` is no spec. ``one_size``: all stages have the same size, as the
+    executor runs them.
 
     Several graphs are considered, all trade-offs of load and depth that their loads do not rule out, with every choice
     of sizes; the search of a step then orders what no bound rules out. The result's ``schedule`` is the best, its
@@ -283,7 +285,7 @@ def place_step(
     from weft.app.place.step import Sizes, place_step_source
 
     search, rest = _parted(wishes, SearchKeywords.__annotations__)
-    costs, question = _parted(rest, ("overhead", "mini_batch"))
+    costs, question = _parted(rest, ("overhead", "mini_batch", "one_size"))
     files = ({size: file for size, file in micro_batch_sizes.items() if file is not None}
              if isinstance(micro_batch_sizes, Mapping) else {})
     return place_step_source(graph, Sizes(tuple(micro_batch_sizes), files, **costs),

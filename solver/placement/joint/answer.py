@@ -37,7 +37,7 @@ class PlacedStep:
     micro-batches are *rounds* of the largest of them. ``bound``: no choice of sizes and no order of the graphs in
     ``considered`` is shorter; ``any_bound``: those of no graph of stages are. ``whole``: these are all trade-offs of
     load and depth that a load does not rule out, none is missing for lack of time. ``at_one_size``: the shortest 1F1B
-    with one size for all stages (``None``: none fits)."""
+    with one size for all stages (``None``: none fits). ``alike``: all stages were to have the same size."""
 
     sized: SizedProblem
     cut: Cut
@@ -48,6 +48,7 @@ class PlacedStep:
     considered: tuple[Considered, ...]
     whole: bool
     at_one_size: float | None = None
+    alike: bool = False
     solver: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -68,7 +69,7 @@ class PlacedStep:
         which = "all trade-offs of load and depth that their loads do not rule out" if self.whole else "some trade-offs"
         return (f"every order of {graphs} considered ({which}) with " + (
             f"micro-batches of {sizes[0]}" if len(sizes) == 1 else
-            f"any of the sizes {', '.join(map(str, sizes))} for each stage"))
+            f"any of the sizes {', '.join(map(str, sizes))} for {'all stages' if self.alike else 'each stage'}"))
 
     def to_json(self) -> dict[str, Any]:
         """The ``weft.placed_step/1`` object."""

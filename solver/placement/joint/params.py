@@ -11,7 +11,8 @@ __all__ = ["PARAMS", "JointParams"]
 class JointParams:
     """Shares are of the time that is left.
 
-    ``front_share``: of all fronts together, ``any_share`` of the bound over all graphs. ``descents``: of the best cuts,
+    ``front_share``: of all fronts together; ``shortest_share``: of graphs that allow short steps, whose bisection stops
+    at ``short_gap``, a share of the step; ``any_share``: of the bound over all graphs. ``descents``: of the best cuts,
     how many get better sizes stage by stage before the sizes are searched best first. ``choice_share``: of both.
     ``choice_steps``: sets of sizes that the latter looks at before it asks for the best again; ``most_steps``: in all.
     ``finalists``: choices whose orders are searched at once. ``first_slice``: seconds of the first search of orders,
@@ -21,6 +22,8 @@ class JointParams:
     """
 
     front_share: float = 0.3
+    shortest_share: float = 0.15
+    short_gap: float = 0.02
     any_share: float = 0.15
     descents: int = 4
     choice_share: float = 0.4

@@ -5,10 +5,10 @@ Five phases, each with what the ones before it have found:
 1. the fronts of load and depth at each size, and of the problem in which every operator is as fast as at its best size,
    with memory by depth and with memory for one micro-batch: their graphs are the *cuts*. 1F1B at one size for all
    stages gives first schedules, and what a load rules out is no cut;
-2. a bound on the step of any graph of stages at any sizes, in any order
-   (:mod:`weft.solver.placement.joint.any_bound`), and graphs that allow a short step by load and way as further cuts;
-3. of the best cuts better sizes, one stage at a time;
-4. the sizes of all cuts, by rising bound (:mod:`weft.solver.placement.joint.size_search`), each with 1F1B;
+2. graphs that allow a short step by load and way (:mod:`weft.solver.placement.dag.levels.least_step`) as further cuts;
+3. of the best cuts better neighbours: one stage at another size, one group of operators in another stage;
+4. the sizes of all cuts, by rising bound (:mod:`weft.solver.placement.joint.size_search`), each with 1F1B; and a bound
+   on the step of any graph of stages at any sizes, in any order (:mod:`weft.solver.placement.joint.any_bound`);
 5. the orders of what no bound rules out, by the search of whole steps, in slices of the time that is left.
 """
 
@@ -41,6 +41,7 @@ from weft.solver.placement.joint.params import PARAMS, JointParams
 from weft.solver.placement.joint.size_search import SizeSearch
 from weft.solver.placement.joint.sized import SizedProblem
 from weft.solver.placement.joint.step_bound import open_sizes, stage_bounds
+from weft.solver.placement.params import PARAMS as PLACEMENT
 from weft.solver.placement.problem import PlacementProblem
 from weft.solver.placement.refusals import NoPlacement
 from weft.solver.step.search import Progress
@@ -48,23 +49,25 @@ from weft.solver.step.search import Progress
 __all__ = ["place_step", "place_step_within"]
 
 
-def place_step(sized: SizedProblem, *, time_limit: float = 60.0, effort: float | None = None, seed: int = 0,
-               workers: int = 1, on_progress: Callable[[Progress], None] = lambda _: None) -> PlacedStep:
+def place_step(sized: SizedProblem, *, one_size: bool = False, time_limit: float = 60.0, effort: float | None = None,
+               seed: int = 0, workers: int = 1, on_progress: Callable[[Progress], None] = lambda _: None) -> PlacedStep:
     """The graph of stages, the size of every stage's micro-batches and the order with the shortest step that was found.
 
-    Arguments are those of :func:`weft.solver.step.search.solve`; a search cut short by time or Ctrl-C gives the best so
-    far. Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits, and
-    ``NoneFound`` where that is open.
+    ``one_size``: all stages have the same, as the executor runs them. Other arguments are those of
+    :func:`weft.solver.step.search.solve`; a search cut short by time or Ctrl-C gives the best so far.
+
+    Raises :class:`~weft.solver.placement.refusals.NoPlacement` where it is proven that nothing fits, and ``NoneFound``
+    where that is open.
     """
     return place_step_within(sized, Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers),
-                             on_progress)
+                             on_progress, one_size=one_size)
 
 
 def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None] = lambda _: None,
-                      params: JointParams = PARAMS, *, one_cut: bool = False) -> PlacedStep:
+                      params: JointParams = PARAMS, *, one_size: bool = False, one_cut: bool = False) -> PlacedStep:
     """:func:`place_step` within ``budget``. ``one_cut``: at each size only the graph of least load, and of these the
     shallowest, is a cut, as `weft place` has it; for comparison."""
-    search = _JointSearch(sized, budget, on_progress, params, one_cut=one_cut)
+    search = _JointSearch(sized, budget, on_progress, params, one_size=one_size, one_cut=one_cut)
     try:
         with budget.limited(), breakable():
             search.run()
@@ -77,8 +80,9 @@ def place_step_within(sized: SizedProblem, budget: Budget, on_progress: Callable
 
 class _JointSearch:
     def __init__(self, sized: SizedProblem, budget: Budget, on_progress: Callable[[Progress], None],
-                 params: JointParams, *, one_cut: bool) -> None:
-        self.sized, self.budget, self.params, self.one_cut = sized, budget, params, one_cut
+                 params: JointParams, *, one_size: bool, one_cut: bool) -> None:
+        self.sized, self.budget, self.params = sized, budget, params
+        self.alike, self.one_cut = one_size or len(sized.sizes) == 1, one_cut
         self.cuts: list[Cut] = []
         self.known: dict[tuple[Cut, tuple[int, ...]], Candidate] = {}
         self.best: Candidate | None = None
@@ -86,6 +90,7 @@ class _JointSearch:
         self.choices: SizeSearch | None = None
         self.orders = Orders(budget, on_progress, params)
         self.any_bound = 0.0
+        self.settled = False  # every cut was tried at every one size that its bound does not rule out
         self.impossible = True
         self.whole = not one_cut
 
@@ -93,13 +98,16 @@ class _JointSearch:
         """All phases."""
         with self.budget.part(self.params.front_share) as part:
             self._fronts(part)
-        with self.budget.part(self.params.any_share) as part:
-            self._bound_any(part)
+        if not self.one_cut:
+            with self.budget.part(self.params.shortest_share) as part:
+                self._shortest(part)
         if not self.cuts:
             raise self._nothing()
         with self.budget.limited(self.params.choice_share):
             self._descend()
             self._choose()
+        with self.budget.part(self.params.any_share) as part:
+            self.any_bound = any_bound(self.sized, part, self.makespan)
         if self.choices is not None:
             self.choices.drop(self.makespan)
         self.orders.search(self._open())
@@ -114,7 +122,7 @@ class _JointSearch:
     def _fronts(self, budget: Budget) -> None:
         problems: list[tuple[int | None, PlacementProblem]] = sorted(
             self.sized.by_size.items(), key=lambda entry: self._least(entry[1]))
-        if len(problems) > 1 and not self.one_cut:
+        if not self.alike and not self.one_cut:
             problems.append((None, self.sized.fastest))
         if not self.one_cut and any(kind.memory is not None for kind in self.sized.any.kinds):
             problems.append((None, self.sized.roomiest))
@@ -168,22 +176,19 @@ class _JointSearch:
             self.at_one_size = candidate
         return candidate
 
-    # -- 2. any graph -----------------------------------------------------------------------------------------------
-
-    def _bound_any(self, budget: Budget) -> None:
-        self.any_bound = any_bound(self.sized, budget, self.makespan)
-        if not self.one_cut:
-            self._shortest(budget)
+    # -- 2. short steps ---------------------------------------------------------------------------------------------
 
     def _shortest(self, budget: Budget) -> None:
         """Cuts that allow a short step by load and way, at each size and at the best sizes, as further cuts: they are
         on no front where another graph has less load at the same depth, or as little."""
-        for size, problem in (*self.sized.by_size.items(), (None, self.sized.fastest)):
+        problems: list[tuple[int | None, PlacementProblem]] = [*self.sized.by_size.items()]
+        for size, problem in [*problems, *([] if self.alike else [(None, self.sized.fastest)])]:
             groups, least = groups_of(problem), self._least(problem)
             if budget.spent or least >= self.makespan:
                 continue
             with suppress(TooWide):
-                found = least_step(groups, budget, least=least / (problem.micro_batches or 1), most=self.makespan)
+                found = least_step(groups, budget, least=least / (problem.micro_batches or 1), most=self.makespan,
+                                   params=replace(PLACEMENT, step_gap=self.params.short_gap))
                 for stages in dict.fromkeys(found.stages):
                     self._add(FrontPoint(stages.value, 0, tuple(nodes_of(groups, stages)),
                                          stages.devices or (1,) * len(stages.stages)),
@@ -212,11 +217,19 @@ class _JointSearch:
                 del self.known[cut, sizes]
 
     def _neighbours(self, candidate: Candidate, groups: Groups) -> Iterator[tuple[Cut, tuple[int, ...]]]:
-        yield from ((candidate.cut, sizes) for sizes in other_sizes(candidate.cut, candidate.sizes))
+        if not self.alike:
+            yield from ((candidate.cut, sizes) for sizes in other_sizes(candidate.cut, candidate.sizes))
         if not self.one_cut:
             yield from other_cuts(candidate.cut, candidate.sizes, groups)
 
     def _choose(self) -> None:
+        if self.alike:
+            for cut in self.cuts:
+                for size in self.sized.sizes:
+                    if all(size in costs for costs in cut.costs):
+                        self._try(cut, (size,) * len(cut.parts))
+            self.settled = True
+            return
         self.choices = SizeSearch(self.cuts)
         while self.choices.bound < self.makespan and self.choices.steps < self.params.most_steps:
             for choice in self.choices.below(self.makespan, self.params.choice_steps):
@@ -247,7 +260,7 @@ class _JointSearch:
         return PlacedStep(self.sized, winner.cut, winner.sizes, schedule, bound,
                           min(self.any_bound, makespan), tuple(considered), self.whole,
                           None if self.at_one_size is None else self.at_one_size.makespan,
-                          {"seconds": round(self.budget.elapsed, 3), "choices": len(self.known),
+                          self.alike, {"seconds": round(self.budget.elapsed, 3), "choices": len(self.known),
                            "sets_of_sizes": 0 if self.choices is None else self.choices.steps,
                            "orders_searched": len(self.orders.entries)})
 
@@ -255,8 +268,12 @@ class _JointSearch:
         """What is known of one cut: nothing that was not tried is shorter than the bound, nor is what was."""
         tried = [candidate for candidate in self.known.values() if candidate.cut == cut]
         bounds = [self.orders.bound_of(candidate) for candidate in tried]
-        rest = (max(min(by_size.values()) for by_size in stage_bounds(cut, open_sizes(cut))) if self.choices is None
-                else self.choices.bound_of(number))
+        if self.settled:
+            rest = math.inf
+        elif self.choices is None:
+            rest = max(min(by_size.values()) for by_size in stage_bounds(cut, open_sizes(cut)))
+        else:
+            rest = self.choices.bound_of(number)
         best = min((self.orders.makespan_of(candidate) for candidate in tried), default=math.inf)
         return Considered(len(cut.parts), cut.depth, min([rest, makespan, *bounds]),
                           best if best < math.inf else None, len(tried))

@@ -31,12 +31,14 @@ __all__ = ["Sizes", "parse_sizes", "place_step_source", "step_schedule", "step_t
 class Sizes:
     """Which sizes of micro-batch stages may run, and where their costs come from. ``sizes``: samples (empty: the
     source's own). ``files``: by size a file with the costs at that size. ``overhead``: what of every operator's time is
-    the same at every size. ``mini_batch``: samples of a step, where the source is no spec."""
+    the same at every size. ``mini_batch``: samples of a step, where the source is no spec. ``one_size``: all stages
+    have the same."""
 
     sizes: tuple[int, ...] = ()
     files: Mapping[int, str | os.PathLike[str]] = dataclasses.field(default_factory=dict)
     overhead: float | None = None
     mini_batch: int | None = None
+    one_size: bool = False
 
     def require_meaning(self) -> None:
         """Raise ``ValueError`` for numbers that mean nothing, and for two sources of one cost."""
@@ -58,7 +60,8 @@ def place_step_source(source: str | os.PathLike[str] | PlacementProblem | Operat
     wanted.require_meaning()
     with options.preparing():
         sized = _sized(source, wanted, question)
-    return place_step(sized, **{**options.settings, "time_limit": options.left}, on_progress=on_progress)
+    settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
+    return place_step(sized, one_size=wanted.one_size, on_progress=on_progress, **settings)
 
 
 def _sized(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec, wanted: Sizes,

@@ -38,6 +38,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          help="with --stage-graph: samples that a micro-batch of a stage may have, each stage its own; "
                          "graph, sizes and order of a step are searched together. FILE: a graph, or a spec's costs, at "
                          "that size")
+    command.add_argument("--one-size", action="store_true",
+                         help="with --micro-batch-sizes: all stages have the same size, as `weft replay` runs them")
     command.add_argument("--overhead", type=share, metavar="TIME",
                          help="with --micro-batch-sizes, where costs are of one size: what of every operator's time is "
                          "the same at every size, in GRAPH's unit (s for specs and operator graphs)")
@@ -67,9 +69,9 @@ def _run(options: argparse.Namespace) -> int:
         return _run_memory(options)
     if options.micro_batch_sizes or options.schedule:
         return _run_step(options)
-    if options.overhead is not None or options.mini_batch is not None:
-        raise PlacementError("--overhead and --mini-batch are for the search of a step; add --micro-batch-sizes or "
-                             "--schedule")
+    if options.overhead is not None or options.mini_batch is not None or options.one_size:
+        raise PlacementError("--overhead, --mini-batch and --one-size are for the search of a step; add "
+                             "--micro-batch-sizes or --schedule")
     if options.problem and not options.stage_graph:
         raise PlacementError("--problem writes the blocks of a graph of stages or of a memory plan; add "
                              "--stage-graph or --memory")
@@ -115,8 +117,8 @@ def _run_step(options: argparse.Namespace) -> int:
     require_output(options.schedule, "a schedule", JSON, [options.graph, options.output, options.problem])
     with ProgressLine(quiet=options.quiet) as progress:
         found = api.place_step(options.graph, micro_batch_sizes=options.micro_batch_sizes or {},
-                               overhead=options.overhead, mini_batch=options.mini_batch, devices=options.devices,
-                               replicate=options.replicate, whole_layers=not options.operators,
+                               overhead=options.overhead, mini_batch=options.mini_batch, one_size=options.one_size,
+                               devices=options.devices, replicate=options.replicate, whole_layers=not options.operators,
                                options=search_options(options), on_progress=told(progress))
     schedule = step_schedule(found, 0.0 if options.graph.endswith(".json") else _likeness(options.graph))
     answer = found.to_json()
@@ -133,7 +135,7 @@ def _run_memory(options: argparse.Namespace) -> int:
     from weft.solver.placement.problem import PlacementError
 
     for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators",
-                 "micro_batch_sizes", "schedule", "mini_batch", "overhead"):
+                 "micro_batch_sizes", "schedule", "mini_batch", "overhead", "one_size"):
         if getattr(options, name):
             raise PlacementError(f"--memory decides a chain of a spec's operators on its own cluster; leave out "
                                  f"--{name.replace('_', '-')}")
