@@ -1,6 +1,6 @@
 """What it is worth to search sizes of micro-batches and graphs of stages together with the order of a step.
 
-    python -m experiments.placement.graph_pipeline_steps [--devices 4,8,16] [--models mmt,dlrm,uno] [--memory 1,0.5]
+    python -m experiments.placement.graph_pipeline_steps [--devices 8,16] [--models mmt,dlrm,uno] [--memory 1,0.5]
 
 prints a table and keeps its rows in ``results/graph_pipeline_steps.json``. The models are those of
 :mod:`experiments.placement.graph_pipelines` (GraphPipe's evaluation, modelled V100s, stages on one device each), with
@@ -117,19 +117,24 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", default="4,8,16")
+    parser.add_argument("--devices", default="8,16")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--memory", default="1,0.5", help="shares of a device's memory")
-    parser.add_argument("--effort", type=float, default=10.0, help="deterministic seconds of CP-SAT for each search")
+    parser.add_argument("--effort", type=float, default=5.0, help="deterministic seconds of CP-SAT for each search")
     parser.add_argument("-o", "--output", type=Path, default=RESULTS / "graph_pipeline_steps.json")
     options = parser.parse_args(arguments)
-    record, rows = Record(options.output), []
-    for model, devices, memory in itertools.product(options.models.split(","), map(int, options.devices.split(",")),
+    record = Record(options.output)
+    found = {(row["model"], row["devices"], row["memory"]): row for row in record.kept().get("rows", [])}
+    rows: list[dict[str, Any]] = []
+    for devices, model, memory in itertools.product(map(int, options.devices.split(",")), options.models.split(","),
                                                     map(float, options.memory.split(","))):
-        rows.append(compare(model, devices, memory, options.effort))
-        print("\n".join(table(rows[-1:]).splitlines()[1:]), flush=True)
+        found[model, devices, memory] = compare(model, devices, memory, options.effort)
+        print("\n".join(table([found[model, devices, memory]]).splitlines()[1:]), flush=True)
+        rows = sorted(found.values(), key=lambda row: (list(MODELS).index(row["model"]), row["devices"],
+                                                       -row["memory"]))
         record.write({"device": DEVICE.name, "effort": options.effort, "rows": rows}, part=True)
-    record.write({"device": DEVICE.name, "effort": options.effort, "rows": rows})
+    whole = all(getattr(options, name) == parser.get_default(name) for name in ("devices", "models", "memory"))
+    record.write({"device": DEVICE.name, "effort": options.effort, "rows": rows}, part=not whole)
     print(table(rows))
     return 0
 

@@ -11,9 +11,10 @@ __all__ = ["PARAMS", "JointParams"]
 class JointParams:
     """Shares are of the time that is left.
 
-    ``front_share``: of all fronts together; ``shortest_share``: of graphs that allow short steps, whose bisection stops
-    at ``short_gap``, a share of the step; ``any_share``: of the bound over all graphs. ``descents``: of the best cuts,
-    how many get better sizes stage by stage before the sizes are searched best first. ``choice_share``: of both.
+    ``front_share``: of all fronts together. ``first_reach``: a size's graph of least load is a cut up to so many times
+    the load that the best step so far rules out. ``shortest_share``: of graphs that allow short steps, whose bisection
+    stops at ``short_gap``, a share of the step. ``any_share``: of the bound over all graphs. ``descents``: of the best
+    cuts, how many get better neighbours before the sizes are searched best first; ``choice_share``: of both.
     ``choice_steps``: sets of sizes that the latter looks at before it asks for the best again; ``most_steps``: in all.
     ``finalists``: choices whose orders are searched at once. ``first_slice``: seconds of the first search of orders,
     each later one is twice as long.
@@ -22,6 +23,7 @@ class JointParams:
     """
 
     front_share: float = 0.3
+    first_reach: float = 1.25
     shortest_share: float = 0.15
     short_gap: float = 0.02
     any_share: float = 0.15

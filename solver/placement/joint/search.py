@@ -121,7 +121,7 @@ class _JointSearch:
 
     def _fronts(self, budget: Budget) -> None:
         problems: list[tuple[int | None, PlacementProblem]] = sorted(
-            self.sized.by_size.items(), key=lambda entry: self._least(entry[1]))
+            self.sized.by_size.items(), key=lambda entry: self._likely(entry[1]))
         if not self.alike and not self.one_cut:
             problems.append((None, self.sized.fastest))
         if not self.one_cut and any(kind.memory is not None for kind in self.sized.any.kinds):
@@ -134,13 +134,18 @@ class _JointSearch:
                 if not first or size is not None:
                     self._front_of(problem, size, budget, first=first)
 
+    def _likely(self, problem: PlacementProblem) -> float:
+        """About the step of stages in a row, half as many as there are devices: a good size comes first."""
+        return simple_bound(groups_of(problem)) * ((problem.micro_batches or 1) + problem.devices / 2)
+
     def _least(self, problem: PlacementProblem) -> float:
         """A bound on the step."""
         return simple_bound(groups_of(problem)) * (problem.micro_batches or 1)
 
     def _front_of(self, problem: PlacementProblem, size: int | None, budget: Budget, *, first: bool) -> None:
         """The cuts of one front, or the first of them; 1F1B at ``size``, or at every size that all stages may have."""
-        found = front(problem, budget, math.inf if first else self.makespan / (problem.micro_batches or 1), first=first)
+        most = self.makespan / (problem.micro_batches or 1) * (self.params.first_reach if first else 1.0)
+        found = front(problem, budget, most, first=first)
         self.whole &= first or found.whole
         if found.points or not (found.whole and self.makespan == math.inf):
             self.impossible = False
