@@ -40,7 +40,7 @@ SOLVER: Mapping[str, set[str]] = {
     "step": {"period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "latency": {"period", "relations", "cpsat", *GROUND},
     "diagnose": {"step", "period", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
-    "placement": {"bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
+    "placement": {"step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
 }
 #: What the four parts may import of each other.
 PARTS: Mapping[str, set[str]] = {

@@ -86,7 +86,7 @@ PLACES = {
         "step": Place(2.0, 1, "the whole step"),
         "latency": Place(3.5, 1, "under a floor"),
         "period": Place(3.5, 2, "the steady state"),
-        "placement": Place(5.2, 2, "operator graphs"),
+        "placement": Place(5.2, 0, "operator graphs"),
         "baselines": Place(1.3, 3, "published schedules"),
         "bounds": Place(2.7, 3, "lower bounds"),
         "feasibility": Place(4.0, 3, "why nothing fits"),

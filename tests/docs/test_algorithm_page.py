@@ -34,8 +34,13 @@ from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Task
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
+from weft.solver.placement.joint.candidates import candidate_of
+from weft.solver.placement.joint.cuts import cut_of
+from weft.solver.placement.joint.sized import affine
+from weft.solver.placement.joint.step_bound import stage_bounds
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
 from weft.solver.placement.stage_windows import windows_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -216,3 +221,12 @@ def test_placements() -> None:
     assert place(branches, effort=5.0).objective == 4
     graph = place_graph(branches, effort=5.0)
     assert (graph.objective, graph.bound, graph.depth, graph.depth_bound) == (2, 2, 4, 4)
+
+
+def test_a_step_with_sizes_of_micro_batches() -> None:
+    sized = affine(row_of_operators([3, 3, 3], devices=3), 1, (1, 2), 0.0, 8)
+    cut = cut_of(sized, FrontPoint(3.0, 3, ((0, (0,)), (0, (1,)), (0, (2,))), (1, 1, 1)))
+    for size, step in ((1, 30), (2, 36)):
+        bounds = stage_bounds(cut, ((size,),) * 3)
+        assert max(by_size[size] for by_size in bounds) == pytest.approx(step)
+        assert candidate_of(cut, (size,) * 3, 0.0).makespan == pytest.approx(step)

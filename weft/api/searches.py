@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
     from weft.solver.placement.bracket import Step
+    from weft.solver.placement.joint.answer import PlacedStep
     from weft.solver.placement.placement import Placement
     from weft.solver.placement.problem import PlacementProblem
     from weft.solver.problem import Number
     from weft.solver.schedule import Schedule
     from weft.solver.step.search import Progress
 
-__all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "solve", "sweep"]
+__all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "place_step", "solve", "sweep"]
 
 
 def solve(
@@ -256,6 +257,52 @@ def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPl
     from weft.app.place.memory_plans import memory_plans
 
     return memory_plans(spec, time_limit)
+
+
+class StepKeywords(SearchKeywords, total=False):
+    """What is asked of :func:`place_step` beside sizes and devices, and how it is searched."""
+
+    overhead: float | None
+    mini_batch: int | None
+    one_size: bool
+    replicate: bool
+    whole_layers: bool
+
+
+def place_step(
+    graph: PathLike | PlacementProblem | OperatorGraph | Spec,
+    *,
+    micro_batch_sizes: Mapping[int, PathLike | None] | Sequence[int] = (),
+    devices: Mapping[str, tuple[int, float | None]] | None = None,
+    options: SearchOptions | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    **wishes: Unpack[StepKeywords],
+) -> PlacedStep:
+    """A graph of stages, the size of every stage's micro-batches and the order of one step, searched together.
+
+    ``graph``, ``devices``, ``replicate`` and ``whole_layers`` are those of :func:`place`. ``micro_batch_sizes``:
+    samples that a micro-batch of a stage may have, each dividing the next larger one and the mini-batch (default: what
+    ``graph`` has). Costs of a model family are modelled at each size. Those of an operator graph, of a graph with times
+    and of a spec with a profile file are of one size: the spec's ``micro_batch_size``, or the first that is given. Then
+    every other size is given with a file of its own (``{2: None, 4: "graph4.json"}``), or ``overhead`` says what of
+    every operator's time, in the graph's unit, is the same at every size: the rest grows with the samples.
+    ``mini_batch``: samples of a step, where ``graph`` is no spec. ``one_size``: all stages have the same size, as the
+    executor runs them.
+
+    Several graphs are considered, all trade-offs of load and depth that their loads do not rule out, with every choice
+    of sizes; the search of a step then orders what no bound rules out. The result's ``schedule`` is the best, its
+    ``bound`` holds over these graphs, ``any_bound`` over all. Raises what :func:`place` does.
+    """
+    from weft.app.place.place import PlaceQuestion
+    from weft.app.place.step import Sizes, place_step_source
+
+    search, rest = _parted(wishes, SearchKeywords.__annotations__)
+    costs, question = _parted(rest, ("overhead", "mini_batch", "one_size"))
+    files = ({size: file for size, file in micro_batch_sizes.items() if file is not None}
+             if isinstance(micro_batch_sizes, Mapping) else {})
+    return place_step_source(graph, Sizes(tuple(micro_batch_sizes), files, **costs),
+                             PlaceQuestion(devices, stage_graph=True, **question),
+                             SearchOptions.given(options, cast(SearchKeywords, search)), on_progress)
 
 
 def demo(
