@@ -15,12 +15,14 @@ get easier as M rises, so the least M that is not impossible is found by bisecti
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 
 from weft.models.tensor_parallel.group_cover import GroupCover
 from weft.models.tensor_parallel.held_area import HeldArea
 from weft.models.tensor_parallel.layer_terms import LayerTerms
+from weft.solver.control.clock import OutOfTime
 
 __all__ = ["least_step"]
 
@@ -36,23 +38,25 @@ def least_step(terms: LayerTerms, gpus: int, capacity: int, micro_batches: int, 
     infinite where nothing fits.
 
     ``fills``: whether a step begins and ends with idle groups; if not, and with one micro-batch, it is the time of a
-    micro-batch in a steady state. ``close``: the bound is at most this share below the best that these arguments give.
+    micro-batch in a steady state. ``close``: the bound is at most this share below the best that these arguments give,
+    unless time is over.
     """
     cover = GroupCover(terms, gpus, capacity, micro_batches, fills)
     area = HeldArea(terms, gpus, capacity, micro_batches)
-    if _is_impossible(cover, area, _FOREVER):
-        return math.inf
-    work = float((terms.load * np.array(terms.degrees)).min(axis=1).sum())
-    low = max(int(work) * micro_batches // gpus, terms.way if fills else 0) - 1  # impossible
+    work = int((terms.load * np.array(terms.degrees)).min(axis=1).sum())
+    low = max(work * micro_batches // gpus, terms.way if fills else 0) - 1  # impossible
     step, high = 1 + low // 64, low + 1
-    while _is_impossible(cover, area, high):
-        low, high, step = high, high + step, 2 * step
-    while high - low > max(1, int(close * low)):
-        middle = (low + high) // 2
-        if _is_impossible(cover, area, middle):
-            low = middle
-        else:
-            high = middle
+    with suppress(OutOfTime):  # what is refuted until then is a bound
+        if _is_impossible(cover, area, _FOREVER):
+            return math.inf
+        while _is_impossible(cover, area, high):
+            low, high, step = high, high + step, 2 * step
+        while high - low > max(1, int(close * low)):
+            middle = (low + high) // 2
+            if _is_impossible(cover, area, middle):
+                low = middle
+            else:
+                high = middle
     return low + 1
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
+from weft.app.lib.case import case_of
 from weft.models.candidates.family_costs import family_costs
 from weft.models.spec.spec import parse_spec
 from weft.models.tensor_parallel.any_placement import least_step
@@ -142,3 +143,13 @@ def test_what_is_kept_leaves_a_choice_wherever_there_is_one() -> None:
 
 def test_weights_that_fit_nowhere_leave_no_step() -> None:
     assert small_space("20 MiB", "training: {micro_batches: 2}").least_makespan(2) == math.inf
+
+
+def test_more_gpus_than_layers_leave_groups() -> None:
+    """A GPU a stage is refused with the reason; groups of several are searched."""
+    spec = parse_spec("name: wide\nmodel: {family: gpt, layers: 2, hidden: 256, heads: 4, vocabulary: 4096, sequence: "
+                      "128}\ncosts: roofline\ncluster: {gpus: 8, memory: 4 GiB, device: v100}\n"
+                      "training: {micro_batches: 8}")
+    case = case_of(spec)
+    assert case.placements and ("chain", "4 layers are too few for one stage on each of 8 GPUs") in case.refused
+    assert case.least_period is not None and case.least_period > 0
