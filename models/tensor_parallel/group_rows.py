@@ -31,6 +31,8 @@ MOST_CHUNKS = 8
 _KEPT = 2
 #: Moves of a layer at most before a cut is taken as it is, for each stage.
 _MOVES = 4
+#: Where an even cut lacks more than this share of all memory, no moves are tried.
+_HOPELESS = 0.25
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
 
@@ -106,7 +108,8 @@ def _in_flight(kind: Chunks, groups: int, chunks: int, micro_batches: int, backw
         # Of the first forwards of a group, p go through each chunk in turn.
         yield True, [min(micro_batches, sum(min(groups, max(0, ahead[s % groups] - turn * groups))
                                             for turn in range(s // groups, 2 * chunks, chunks))) for s in range(stages)]
-    yield False, [min(micro_batches, 1 + -(-(stages - s) // chunks)) for s in range(stages)]
+    if kind == "v":  # the search over building blocks has schedules for less; loops of unequal stages fare badly there
+        yield False, [min(micro_batches, 1 + -(-(stages - s) // chunks)) for s in range(stages)]
 
 
 def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[int],
@@ -119,13 +122,15 @@ def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[
         return None
     cuts = row.even()
     best = row.scores(cuts[None])[0]
+    if best[0] > _HOPELESS * room * (max(where) + 1):
+        return None
     for _ in range(_MOVES * len(where)):
         checkpoint()
-        moved = _moves(cuts, row.givers(cuts))
+        moved = row.moves(cuts)
         if not len(moved):
             break
         scores = row.scores(moved)
-        place = min(range(len(moved)), key=lambda i: tuple(scores[i]))
+        place = np.lexsort(scores.T[::-1])[0]  # the last key is what counts first
         if tuple(scores[place]) >= tuple(best):
             break
         cuts, best = moved[place], scores[place]
@@ -145,12 +150,17 @@ class _Row:
         self.count = self.load.shape[1] - 1
         self.on = np.zeros((len(where), max(where) + 1))
         self.on[np.arange(len(where)), where] = 1
+        self.by_group = np.argsort(where, kind="stable")
+        self.starts = np.searchsorted(np.array(where)[self.by_group], np.arange(max(where) + 1))
+        # By giver and taker, what a move of one layer adds to each end of a stage.
+        a, b, i = np.ogrid[:len(where), :len(where), :len(where) + 1]
+        self.shifts = ((b < i) & (i <= a)).astype(np.int64) - ((a < i) & (i <= b))
 
     def measures(self, cuts: _Ints) -> tuple[_Floats, _Floats]:
         """Loads, and bytes that are missing, by cut and group."""
         at = (self.kind, cuts[:, :-1], cuts[:, 1:])
         need = (self.static[at] + self.held * self.each[at]) @ self.on
-        workspace = (self.workspace[at][:, :, None] * self.on[None]).max(axis=1)
+        workspace = np.maximum.reduceat(self.workspace[at][:, self.by_group], self.starts, axis=1)
         return self.load[at] @ self.on, np.maximum(need + workspace - self.room, 0)
 
     def scores(self, cuts: _Ints) -> _Floats:
@@ -160,11 +170,14 @@ class _Row:
         return np.stack([missing.sum(axis=1), loads.max(axis=1), (loads**2).sum(axis=1), (stages**2).sum(axis=1)],
                         axis=1)
 
-    def givers(self, cuts: _Ints) -> list[int]:
-        """The stages on groups that lack memory; else on those with the largest load."""
+    def moves(self, cuts: _Ints) -> _Ints:
+        """The cuts after one layer has gone to another stage from one on a group that lacks memory; where none does,
+        on one with the largest load."""
         loads, missing = (found[0] for found in self.measures(cuts[None]))
         groups = missing > 0 if missing.any() else loads >= loads.max()
-        return [s for s, group in enumerate(self.where) if groups[group]]
+        givers = np.flatnonzero(groups[np.array(self.where)] & (np.diff(cuts) > 1))
+        found: _Ints = (cuts + self.shifts[givers]).reshape(-1, len(cuts))
+        return found
 
     def even(self) -> _Ints:
         """A cut of about equal loads of groups, a layer a stage at least: all layers at the costs of the last stage,
@@ -185,18 +198,3 @@ def _even(before: _Floats, shares: _Floats) -> _Ints:
         cuts[s] = min(cuts[s], cuts[s + 1] - 1)
     found: _Ints = cuts.astype(np.int64)
     return found
-
-
-def _moves(cuts: _Ints, givers: Sequence[int]) -> _Ints:
-    """The cuts after one layer has gone from one of ``givers`` to another stage."""
-    stages = len(cuts) - 1
-    sizes = np.diff(cuts)
-    found = []
-    for a in givers:
-        if sizes[a] > 1:
-            for b in range(stages):
-                if b != a:
-                    other = cuts.copy()
-                    other[min(a, b) + 1:max(a, b) + 1] += -1 if a < b else 1
-                    found.append(other)
-    return np.array(found, dtype=np.int64).reshape(-1, stages + 1)

@@ -12,7 +12,8 @@ HPCA 2024, names most of them):
 
 For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.group_chains` for every number
 of stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
-GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`).
+GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`), and all layers of
+``groups`` into several (:mod:`weft.models.tensor_parallel.group_rows`).
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                      chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[Refused]]:
     """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
 
-    ``chunks``: how two chunks a group may lie in ``m`` and ``nn``, beside one. A shape is refused only where neither
+    ``chunks``: how several chunks a group may lie in ``groups``, ``m`` and ``nn``, beside one. A shape is refused only where neither
     mode, in one chunk or two, has a placement.
     """
     found: list[ShapeCandidate] = []
@@ -123,7 +124,7 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                 if shape in ("m", "nn"):
                     with suppress(NoShape):  # said of one chunk already
                         made += _in_chunks(space, shape, backward, chunks)
-                elif shape == "groups":
+                elif shape == "groups" and backward == space.modes(modes)[-1]:  # a split one can do what a whole one can
                     made += _in_rows(space, backward, chunks, [chain for chain in made if chain.backward == backward])
         except OutOfTime:
             reasons.append(_TOO_LATE)
