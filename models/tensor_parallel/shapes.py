@@ -107,8 +107,8 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                      chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[Refused]]:
     """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
 
-    ``chunks``: how several chunks a group may lie in ``groups``, ``m`` and ``nn``, beside one. A shape is refused only where neither
-    mode, in one chunk or two, has a placement.
+    ``chunks``: how several chunks a group may lie in ``groups``, ``m`` and ``nn``, beside one. A shape is refused only
+    where neither mode has a placement, in however many chunks.
     """
     found: list[ShapeCandidate] = []
     refused: list[Refused] = []
@@ -124,7 +124,7 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                 if shape in ("m", "nn"):
                     with suppress(NoShape):  # said of one chunk already
                         made += _in_chunks(space, shape, backward, chunks)
-                elif shape == "groups" and backward == space.modes(modes)[-1]:  # a split one can do what a whole one can
+                elif shape == "groups" and backward == space.modes(modes)[-1]:  # split ones can do what whole ones can
                     made += _in_rows(space, backward, chunks, [chain for chain in made if chain.backward == backward])
         except OutOfTime:
             reasons.append(_TOO_LATE)
