@@ -92,6 +92,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("heavy_head", "runtime.heavy_head", (*_EXECUTOR, *_PLANS), 15,
                ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, slow=True),
     Experiment("house", "house.measures", (*ROOMS, "tests"), 0.5, ("--before", ".", "--after", ".")),
+    Experiment("large_specs", "models.large_specs", _PLANS, 5, ("--only", "128", "--seconds", "12"), quiet=True,
+               slow=True),
     Experiment("memory_plan", "placement.memory_plan", ("solver/placement", "models"), 40,
                ("--only", "GPT-1.3B", "--devices", "4", "--largest", "1", "--time-limit", "5")),
     Experiment("never_worse/suite", "step.never_worse",
