@@ -2,8 +2,8 @@
 :mod:`weft.solver.timing`.
 
 ``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. None of them looks at the devices'
-capacities but ``v-block`` and ``greedy``: a published schedule is what it is, and whether it
-fits is for the judge to say.
+capacities but the searches among them, ``zb-auto``, ``zb-v-auto``, ``v-block`` and ``greedy``: a published schedule is
+what it is, and whether it fits is for the judge to say.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from weft.solver.baselines import (
     interleaved,
     one_f_one_b,
     v_blocks,
+    zb_auto,
     zb_h2,
     zb_v,
+    zb_v_auto,
     zero_bubble,
 )
 from weft.solver.baselines import one_f_one_b_plus as spread_1f1b
@@ -48,6 +50,9 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("zb-h2", "ZB-H2", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
              zb_h2.orders),
     Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", _SPLIT_V, zb_v.orders),
+    Baseline("zb-auto", "zero bubble, automatic", "Qi et al., ICLR 2024",
+             "a pipeline with split backwards, one stage a device", zb_auto.orders),
+    Baseline("zb-v-auto", "ZB-V, automatic", "Qi et al., ICLR 2024, and their program", _SPLIT_V, zb_v_auto.orders),
     Baseline("v-min", "V-Min", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.min_orders),
     Baseline("v-half", "V-Half", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.half_orders),
     Baseline("v-block", "building blocks", "Qi et al., NeurIPS 2024", "a training pipeline", block_search.orders),
