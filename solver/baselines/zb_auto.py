@@ -39,8 +39,8 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     if pipeline.shape != "chain":
         raise NotApplicable("it needs one stage on each device, in device order")
     chain = StepChain.of(pipeline)
-    return shortest(problem, micro_batches, [partial(_run, chain, setting)
-                                             for setting in product((True, False), repeat=3)])
+    settings = product((True, False), (True, False), (True, False))
+    return shortest(problem, micro_batches, [partial(_run, chain, setting) for setting in settings])
 
 
 def _run(chain: StepChain, setting: tuple[bool, bool, bool], micro_batches: int) -> list[Row] | None:

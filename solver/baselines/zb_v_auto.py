@@ -45,8 +45,8 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     if pipeline.shape != "v":
         raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
     chain = StepChain.of(pipeline)
-    return shortest(problem, micro_batches, [partial(_run, chain, setting)
-                                             for setting in product((True, False), repeat=2)])
+    settings = product((True, False), (True, False))
+    return shortest(problem, micro_batches, [partial(_run, chain, setting) for setting in settings])
 
 
 def _run(chain: StepChain, setting: tuple[bool, bool], micro_batches: int) -> list[Row] | None:

@@ -8,7 +8,7 @@ all times; whoever compares orders times them anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from weft.solver.baselines.lib.base import NotApplicable, Row
@@ -33,13 +33,13 @@ class Placing:
 
     ``ends[step]``: when each micro-batch of a step ends, as far as placed. ``now``, ``level`` and ``idle`` are each
     device's last end, what it holds then, and for how long it was idle since its first start. Times are in the
-    problem's unit, memory as in :class:`~weft.solver.baselines.lib.amounts.Amounts`.
+    problem's unit, memory as in :class:`~weft.solver.baselines.lib.amounts.Amounts`; ``room`` replaces the chain's own.
     """
 
-    def __init__(self, chain: StepChain, micro_batches: int) -> None:
+    def __init__(self, chain: StepChain, micro_batches: int, room: Sequence[int | None] | None = None) -> None:
         devices = len(chain.room)
         self.chain, self.micro_batches = chain, micro_batches
-        self.room = [float("inf") if amount is None else amount for amount in chain.room]
+        self.room = [float("inf") if amount is None else amount for amount in (chain.room if room is None else room)]
         self.ends: list[list[float]] = [[] for _ in chain.steps]
         self.now = [0.0] * devices
         self.level = [0] * devices
