@@ -17,7 +17,7 @@ The work is limited by a number of operations, never by time: the same problem g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -53,7 +53,9 @@ _SPREAD = 0.5
 #: What goes to stable patterns beside that, as a share of it; what laying one out takes, in passes.
 _LAID_OUT, _LAYING = 0.5, 1
 #: How many of the best, by a few micro-batches, are run with more of them.
-_FINALISTS = 4
+_FINALISTS = 6
+#: How many of the best have their weight gradients placed anew.
+_ANEW = 4
 
 
 #: What a search tries.
@@ -161,9 +163,16 @@ class _Search:
         if self.trial == self.micro_batches:
             return ranked
         full = min(self.micro_batches, ENOUGH)
-        finalists = {choice: made.makespan for choice in ranked[:_FINALISTS]
+        finalists = {choice: made.makespan for choice in self._distinct(ranked, _FINALISTS)
                      if (made := self.run(choice, full)) is not None}
-        return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked[_FINALISTS:]]
+        return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked]
+
+    def _distinct(self, ranked: Sequence[_Candidate], count: int) -> list[_Candidate]:
+        """The first of each score, ``count`` at most: what scores the same is mostly the same schedule."""
+        first: dict[float, _Candidate] = {}
+        for choice in ranked:
+            first.setdefault(self.tried[choice], choice)
+        return list(first.values())[:count]
 
     def _allowance(self) -> int:
         """Operations that the passes may run."""
@@ -188,7 +197,7 @@ class _Search:
         if not self.pipeline.is_split or min(self.tried.values(), default=NEVER) <= self.floor:
             return
         blocks = [choice for choice, score in self.tried.items() if score < NEVER and isinstance(choice, Choice)]
-        for choice in sorted(blocks, key=lambda choice: self.tried[choice])[:_FINALISTS]:
+        for choice in self._distinct(sorted(blocks, key=lambda choice: self.tried[choice]), _ANEW):
             for rule in (Rule.IN_TIME, Rule.ANY_GAP, Rule.FAIR):
                 self._score(replace(choice, rule=rule))
 

@@ -44,8 +44,8 @@ class BuildingBlock:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass through time makes: per-device orders, their makespan (links taken as free at all times) and their
-    pace, the time between micro-batches in the second half."""
+    """What a pass through time makes: per-device orders, their makespan (each operation as early as the orders allow,
+    links free at all times) and their pace, the time between micro-batches in the second half."""
 
     rows: list[Row]
     makespan: float
@@ -145,6 +145,9 @@ class _Run:
         self.following = [0] * len(chain.steps)  # each step's next micro-batch
         self.arrival: list[list[float]] = [[] for _ in chain.steps]  # of those that are on their way, by micro-batch
         self.arrival[0] = [0.0] * micro_batches
+        # The same where no device waits for what then does not run: the times of the finished orders.
+        self.earliest: list[list[float]] = [[0.0] * micro_batches, *([] for _ in chain.steps[1:])]
+        self.early_free = [0.0] * devices
         self.level = [0] * devices
         self.waiting: list[list[tuple[int, int]]] = [[] for _ in range(devices)]  # weight gradients: step, micro-batch
         self.first_waiting = [0] * devices
@@ -152,7 +155,6 @@ class _Run:
         self.free = [0.0] * devices
         self.rows: list[Row] = [[] for _ in range(devices)]
         self.events = [(0.0, d) for d in range(devices)]
-        self.makespan = 0.0
 
     def run(self) -> Pass | None:
         while self.events:
@@ -165,10 +167,10 @@ class _Run:
         if any(m < self.n for m in self.following) or any(
                 first < len(queue) for first, queue in zip(self.first_waiting, self.waiting, strict=True)):
             return None
-        middle = self.arrival[len(self.arrival) // 2]
+        middle = self.earliest[len(self.earliest) // 2]
         half = self.n // 2
         pace = (middle[-1] - middle[half]) / (self.n - 1 - half) if self.n - 1 > half else 0.0
-        return Pass(self.rows, self.makespan, pace)
+        return Pass(self.rows, max(self.early_free), pace)
 
     def _decide(self, d: int, now: float) -> None:
         """Start on device ``d``, which is free, what is best now, if anything."""
@@ -203,6 +205,7 @@ class _Run:
             self.first_waiting[d] += 1
             self.level[d] += chain.filler_change[i]
             self.waiting_change[d] -= chain.filler_change[i]
+            self.early_free[d] += length
             self._occupy(d, chain.filler[i], m, now + length)
 
     def _start(self, d: int, i: int, now: float) -> None:
@@ -213,16 +216,17 @@ class _Run:
         if chain.filler[i] >= 0:
             self.waiting[d].append((i, m))
             self.waiting_change[d] += chain.filler_change[i]
+        self.early_free[d] = max(self.early_free[d], self.earliest[i][m]) + chain.duration[i]
         self._occupy(d, chain.steps[i], m, end)
         if i + 1 < len(chain.steps):
             arrival = end + chain.lag[i + 1]
             self.arrival[i + 1].append(arrival)
+            self.earliest[i + 1].append(self.early_free[d] + chain.lag[i + 1])
             heapq.heappush(self.events, (arrival, chain.device[i + 1]))
 
     def _occupy(self, d: int, block: int, m: int, end: float) -> None:
         self.rows[d].append((block, m))
         self.free[d] = end
-        self.makespan = max(self.makespan, end)
         heapq.heappush(self.events, (end, d))
 
     def _may_overtake(self, d: int, i: int, key: float) -> bool:
