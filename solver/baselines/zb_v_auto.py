@@ -1,4 +1,4 @@
-"""The cost-aware scheduler for a V under a memory limit: every device's own times, four settings, the best taken.
+"""The cost-aware scheduler for a V under a memory limit: every device's own times, eight settings, the best taken.
 
 What the authors of Qi et al., "Zero Bubble Pipeline Parallelism", ICLR 2024, section 6, run in place of the fixed ZB-V
 (sail-sg/zero-bubble-pipeline-parallelism, ``scheduler/zbv.py``), here with every stage's own durations and transfers
@@ -14,14 +14,17 @@ and every device's own memory:
   down, are the settings;
 * each setting is run again with the idle time of the run before as what a device may be idle, while that helps.
 
-The program assumes memory for p micro-batches. With less, the warm-up here ends early, and forwards wait for room.
+The program plans with the same durations for all stages; here each setting is tried with these and with the stages'
+own. It assumes memory for p micro-batches. With less, the warm-up here ends early, and forwards wait for room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
+from statistics import fmean
 
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
 from weft.solver.baselines.lib.building_block import StepChain
@@ -45,8 +48,21 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     if pipeline.shape != "v":
         raise NotApplicable("it needs two stages on each device in a V, the first device with the first and last stage")
     chain = StepChain.of(pipeline)
-    settings = product((True, False), (True, False))
-    return shortest(problem, micro_batches, [partial(_run, chain, setting) for setting in settings])
+    chains = dict.fromkeys((chain, _averaged(chain)))
+    settings = product(chains, product((True, False), (True, False)))
+    return shortest(problem, micro_batches, [partial(_run, costs, setting) for costs, setting in settings])
+
+
+def _averaged(chain: StepChain) -> StepChain:
+    """``chain`` with one duration for all forwards, one for all gradients, and so on, as the program plans."""
+    half = len(chain.steps) // 2
+    backs = [time for time, filler in zip(chain.filler_duration, chain.filler, strict=True) if filler >= 0]
+    sent = [chain.lag[i] for i in range(1, len(chain.steps)) if chain.device[i] != chain.device[i - 1]]
+    forward, gradient, weight = fmean(chain.duration[:half]), fmean(chain.duration[half:]), fmean(backs)
+    return replace(
+        chain, duration=(forward,) * half + (gradient,) * half,
+        filler_duration=tuple(weight if filler >= 0 else 0.0 for filler in chain.filler),
+        lag=tuple(fmean(sent) if i and device != chain.device[i - 1] else 0.0 for i, device in enumerate(chain.device)))
 
 
 def _run(chain: StepChain, setting: tuple[bool, bool], micro_batches: int) -> list[Row] | None:
@@ -111,15 +127,20 @@ class _Scheduler:
             placing.put(up)
         way = 0
         for d in range(1, p):
-            while self._is_behind(d):
-                if not all(self._fits_further(later, way) for later in range(d, p)):
-                    if not all(self._fits_further(later, 1 - way) for later in range(d, p)):
-                        break
-                    way = 1 - way
-                for later in reversed(range(d, p)):
-                    if placing.is_open(self._forward(later, way)):
-                        placing.put(self._forward(later, way))
+            while self._is_behind(d) and (self._further(d, way) or self._further(d, 1 - way)):
                 way = 1 - way
+
+    def _further(self, first: int, way: int) -> bool:
+        """Place a forward of one way on the devices from ``first`` on where all have room; whether any ran."""
+        placing, any_ran = self.placing, False
+        steps = [self._forward(d, way) for d in reversed(range(first, self.p))]
+        if not all(placing.count(step) == self.n or placing.fits(step) for step in steps):
+            return False
+        for step in steps:
+            if placing.is_open(step):
+                placing.put(step)
+                any_ran = True
+        return any_ran
 
     def _has_time_and_room(self, d: int, until: float) -> bool:
         """Whether device ``d`` has time for a further forward before ``until`` and will have room for what the rest of
@@ -134,10 +155,6 @@ class _Scheduler:
         """Whether device ``d`` has run fewer forwards than the one before, or no more of its second stage."""
         before, here = ([self.placing.count(self._forward(x, way)) for way in (0, 1)] for x in (d - 1, d))
         return sum(here) < sum(before) or here[1] <= before[1] < self.n
-
-    def _fits_further(self, d: int, way: int) -> bool:
-        step = self._forward(d, way)
-        return self.placing.count(step) == self.n or self.placing.fits(step)
 
     # -- rounds --------------------------------------------------------------------------------------------------
 
