@@ -31,7 +31,7 @@ from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward,
 from weft.solver.baselines.lib.block_choices import NEVER, Choice, shares, ways
 from weft.solver.baselines.lib.building_block import BuildingBlock, Pass, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
-from weft.solver.baselines.lib.laid_out import Layout, Layouts
+from weft.solver.baselines.lib.laid_out import LaidOut, LaidOutOrders
 from weft.solver.baselines.lib.weights_anew import Rule, in_order, without_micro_batches
 from weft.solver.control.clock import checked
 from weft.solver.pipeline import Pipeline
@@ -59,7 +59,7 @@ _ANEW = 4
 
 
 #: What a search tries.
-_Candidate: TypeAlias = Choice | Layout
+_Candidate: TypeAlias = Choice | LaidOut
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -100,15 +100,15 @@ class _Search:
         self.shares = np.cumsum(shares(pipeline), axis=0) * self.slot
         self.room = self._room()
         self.floor = self._floor() * (1 + 1e-9)
-        self.layouts = self._layouts()
+        self.laid_out = self._laid_out_orders()
         self.tried: dict[_Candidate, float] = {}
 
-    def _layouts(self) -> Layouts | None:
+    def _laid_out_orders(self) -> LaidOutOrders | None:
         problem = self.pipeline.problem
         if self.pipeline.shape != "v" or not self.pipeline.is_split or len(problem.devices) == 1:
             return None
         known = [partial(orders, problem) for orders in (zb_v.orders, v_blocks.half_orders, v_blocks.min_orders)]
-        return Layouts(self.chain, self.micro_batches, self.room, known)
+        return LaidOutOrders(self.chain, self.micro_batches, self.room, known)
 
     def _room(self) -> list[int]:
         """What the devices have, but no more than twice as many micro-batches as devices take: more buys nothing."""
@@ -132,9 +132,9 @@ class _Search:
 
     def run(self, choice: _Candidate, micro_batches: int) -> Pass | None:
         """A pass of ``choice``."""
-        if isinstance(choice, Layout):
-            assert self.layouts is not None
-            return self.layouts.run(choice, micro_batches, self.room)
+        if isinstance(choice, LaidOut):
+            assert self.laid_out is not None
+            return self.laid_out.run(choice, micro_batches, self.room)
         params = np.array([*choice.slack, choice.gap])
         earliest = np.arange(len(self.chain.steps)) * self.slot if choice.even else self.earliest
         offsets = tuple(float(x) for x in earliest + self.shares @ params)
@@ -181,16 +181,16 @@ class _Search:
     def _lay_out(self) -> None:
         """Try published orders and stable patterns, those that hold most first, with one rule; then the neighbours of
         the best."""
-        if self.layouts is None:
+        if self.laid_out is None:
             return
         self.left = int(_LAID_OUT * self._allowance())
-        count = min(self.layouts.count, max(1, int(_SPREAD * self.left / ((1 + _LAYING) * self.operations))))
-        published = len(self.layouts.published)
+        count = min(self.laid_out.count, max(1, int(_SPREAD * self.left / ((1 + _LAYING) * self.operations))))
+        published = len(self.laid_out.published)
         for k in range(count):
-            spread = published + int((self.layouts.count - published) * ((k - published) / count) ** 2)
-            if self._score(Layout(k if k < published else spread)) <= self.floor:
+            spread = published + int((self.laid_out.count - published) * ((k - published) / count) ** 2)
+            if self._score(LaidOut(k if k < published else spread)) <= self.floor:
                 return
-        self._climb(Layout)
+        self._climb(LaidOut)
 
     def _place_weights_anew(self) -> None:
         """Try the best blocks with other rules for their weight gradients."""
@@ -233,16 +233,16 @@ class _Search:
                 looked_at.add(best)
 
     def _neighbours(self, choice: _Candidate) -> Iterator[_Candidate]:
-        if isinstance(choice, Layout):
-            assert self.layouts is not None
-            return choice.neighbours(self.layouts.count)
+        if isinstance(choice, LaidOut):
+            assert self.laid_out is not None
+            return choice.neighbours(self.laid_out.count)
         return choice.neighbours()
 
     def _score(self, choice: _Candidate) -> float:
         """The makespan of all micro-batches, by a pass of a few and the pace of its second half."""
         if choice in self.tried:
             return self.tried[choice]
-        if self.layouts is not None and isinstance(choice, Layout) and not self.layouts.is_laid(choice, self.trial):
+        if self.laid_out is not None and isinstance(choice, LaidOut) and not self.laid_out.is_laid(choice, self.trial):
             self.left -= _LAYING * self.operations
         made = self.run(choice, self.trial)
         self.left -= self.operations

@@ -24,20 +24,20 @@ from weft.solver.baselines.lib.stable_pattern import (
 )
 from weft.solver.baselines.lib.weights_anew import WEIGHT, Rule, in_order, without_micro_batches
 
-__all__ = ["Layout", "Layouts"]
+__all__ = ["LaidOut", "LaidOutOrders"]
 
 #: Rows are made once for so many patterns and counts of micro-batches.
 _KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Number ``number`` of :class:`Layouts`, its weight gradients placed by ``rule``."""
+class LaidOut:
+    """Number ``number`` of :class:`LaidOutOrders`, its weight gradients placed by ``rule``."""
 
     number: int
     rule: Rule = Rule.IN_TIME
 
-    def neighbours(self, count: int) -> Iterator[Layout]:
+    def neighbours(self, count: int) -> Iterator[LaidOut]:
         """The same with other rules, then those beside it of ``count``."""
         for rule in Rule:
             if rule is not self.rule:
@@ -47,7 +47,7 @@ class Layout:
                 yield replace(self, number=self.number + step)
 
 
-class Layouts:
+class LaidOutOrders:
     """What is laid out for ``chain``, a V with split backwards, in memory ``room``; ``count`` in all.
 
     First the published orders ``known`` (they make so many micro-batches). Then stable patterns: those that fit when
@@ -83,14 +83,14 @@ class Layouts:
         most: npt.NDArray[np.float64] = (level + take[None]).max(axis=2)
         return most
 
-    def run(self, layout: Layout, micro_batches: int, room: Sequence[int]) -> Pass | None:
-        """A pass of ``layout``; None where it does not fit."""
-        rows = self.rows(layout.number, micro_batches)
-        return None if rows is None else in_order(self.chain, rows, micro_batches, layout.rule, room)
+    def run(self, laid: LaidOut, micro_batches: int, room: Sequence[int]) -> Pass | None:
+        """A pass of ``laid``; None where it does not fit."""
+        rows = self.rows(laid.number, micro_batches)
+        return None if rows is None else in_order(self.chain, rows, micro_batches, laid.rule, room)
 
-    def is_laid(self, layout: Layout, micro_batches: int) -> bool:
+    def is_laid(self, laid: LaidOut, micro_batches: int) -> bool:
         """Whether the rows of its pattern are made already."""
-        return (layout.number, micro_batches) in self._rows
+        return (laid.number, micro_batches) in self._rows
 
     def rows(self, number: int, micro_batches: int) -> list[list[int]] | None:
         """The rows of steps of one of them, None where the rules of its pattern lead nowhere."""
