@@ -107,6 +107,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("placement", "placement.placement", _OPERATOR_GRAPHS, 3, ("--only", "inception, 6")),
     Experiment("placement_ablation", "placement.placement", _OPERATOR_GRAPHS, 20,
                ("--ablation", "--only", "inception, 6", "--limit", "0.2"), arguments=("--ablation",)),
+    Experiment("published_costs", "step.published_costs", _SEARCH, 30,
+               ("--models", "1.5B", "--shapes", "chain", "--memory", "1", "--effort", "0.02")),
     Experiment("readme/comparison", "weft.readme", _PLANS, 1, ("--effort", "0.02"), slow=True),
     Experiment("replay_emulated", "runtime.replay_emulated", _EXECUTOR, 6,
                ("--only", "GPipe", "--repeats", "1"), quiet=True, slow=True),

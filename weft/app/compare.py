@@ -34,7 +34,9 @@ _KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
 #: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
 _LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
 #: Rows that are searches under the same memory and durations themselves, not one fixed order.
-SEARCHES = {"v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
+SEARCHES = {"zb-auto": "the automatic zero-bubble scheduler on these durations",
+            "zb-v-auto": "the automatic scheduler of zero-bubble Vs on these durations",
+            "v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _PER_STAGE, _PER_BOUND, _PER_CARRIED = 2.5e-7, 1.5e-6, 2e-8
 #: The same for an operation that a known schedule orders: those that are searches, and the others.
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
 #: Known schedules that are searches over the problem's own durations and memory: their orders depend on the cut.
-SEARCHES = ("v-block", "greedy")
+SEARCHES = ("zb-auto", "zb-v-auto", "v-block", "greedy")
 #: Cuts whose bounds are raised in one go.
 _RAISED = 4000
 
