@@ -32,6 +32,7 @@ SOLVER: Mapping[str, set[str]] = {
     "offload": {"problem"},
     "io": {"control", "problem", "schedule", "model_facts", "objectives"},
     "cpsat": {"control"},
+    "variants": {"control", "problem", "schedule", "timing"},
     "relations": {"control", "problem", "schedule", "ticks", "timing"},
     "feasibility": {"relations", "cpsat", *GROUND},
     "baselines": {"relations", "cpsat", "feasibility", "judge", *GROUND},

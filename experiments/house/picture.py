@@ -70,7 +70,8 @@ PLACES = {
         "plan": Place(1.6, 6, "instruction lists"),
     },
     "models": {
-        "tensor_parallel": Place(1.6, 0, "layers on groups"),
+        "tensor_parallel": Place(1.0, 0, "layers on groups"),
+        "cuts": Place(2.2, 0, "all cuts, bounded"),
         "candidates": Place(1.6, 1, "placements"),
         "layers": Place(1.6, 2, "costs of layers"),
         "capture": Place(0.5, 2, "torch.export"),
@@ -94,6 +95,7 @@ PLACES = {
         "judge": Place(1.55, 4, "is it valid?"),
         "relations": Place(2.7, 4, "least distances"),
         "cpsat": Place(4.0, 4, "budget, models"),
+        "variants": Place(5.2, 4, "many at once"),
         "": Place(1.8, 5, "problems, schedules"),
         "control": Place(3.0, 6, "clock, stop"),
     },
