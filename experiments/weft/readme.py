@@ -26,7 +26,7 @@ BEGIN, END = "<!-- table -->\n", "<!-- end of table -->\n"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; write its picture, its schedule, its numbers and its table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--effort", type=float, help="deterministic seconds for the search (default: 30 of the clock)")
+    parser.add_argument("--effort", type=float, help="deterministic seconds for the search (default: 45 of the clock)")
     parser.add_argument("--readme", type=Path, help="the file with the table (default: README.md, if --output is)")
     parser.add_argument("--output", type=Path, default=RESULTS / "readme" / "comparison.json",
                         help="the rest is beside it")

@@ -319,7 +319,7 @@ def demo(
     """
     from weft.app.demo import demonstrate
 
-    return demonstrate(folder, SearchOptions.given(options, search, time_limit=30.0), on_progress)
+    return demonstrate(folder, SearchOptions.given(options, search, time_limit=45.0), on_progress)
 
 
 def _parted(keywords: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,7 +15,7 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", metavar="FOLDER", default="weft-demo",
                          help="where to (default: weft-demo)")
-    add_search(command, time_limit=30.0)
+    add_search(command, time_limit=45.0)
 
 
 def _run(options: argparse.Namespace) -> int:
