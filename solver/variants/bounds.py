@@ -8,9 +8,9 @@ the least time behind it (:mod:`weft.solver.bounds.heads` has the arguments, her
   y' <= x on it, and let the gradient of stage y <= x of micro-batch m - k not have ended. Blocks run micro-batches in
   turn and gradients pass the stages backwards, so neither have the gradients of stages y' <= y of micro-batches m - k
   and later; all forwards of these up to m have started. They hold ``(k + 1) x kept`` each (stage x itself k, beside
-  what its forward takes), everything else 0 or more: where this exceeds C, the gradient precedes the forward. With a weight
-  gradient in its place stage y holds ``k + 1`` times what it keeps before its gradient, or behind it where that is
-  less: some of these gradients may have run;
+  what its forward takes), everything else 0 or more: where this exceeds C, the gradient precedes the forward. With a
+  weight gradient in its place stage y holds ``k + 1`` times what it keeps before its gradient, or behind it where that
+  is less: some of these gradients may have run;
 * all that must precede it on its own device, one after the other, from the least head e of any of it on: what has
   heads of e or more takes up its length.
 

@@ -58,7 +58,7 @@ def drawn_spec(number: int, mode: Mode, *, count: int = 6, gpus: int = 2, micro_
             **({"input_grad": gradient * _MS, "weight_grad": weight * _MS,
                 "weight_grad_memory": dice.randint(0, kept + 2) * _KB} if mode != "none" else {})})
         most += kept + 5
-    room = [round(most / gpus * dice.uniform(0.5, 2.0)) + 4 for _ in range(gpus)]
+    room = [round(most / gpus * dice.uniform(0.3, 2.0)) + 4 for _ in range(gpus)]
     return spec_of(layers, mode, gpus=gpus, micro_batches=micro_batches, memory=room if unequal else room[0],
                    bandwidth=1000 * dice.choice((0.5, 1, 4)),
                    speed=[dice.choice((1, 2, 4)) for _ in range(gpus)] if unequal else None, **placement)
