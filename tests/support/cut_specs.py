@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any, Literal
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
 from weft.models.spec.spec import Spec, parse_spec
+from weft.solver.problem import Problem, ProblemError
 
-__all__ = ["MODES", "Mode", "all_cuts", "drawn_spec", "space_of", "spec_of"]
+__all__ = ["MODES", "Mode", "all_cuts", "drawn_spec", "problems_of", "space_of", "spec_of"]
 
 Mode = Literal["full", "split", "none"]
 MODES: tuple[Mode, ...] = ("full", "split", "none")
@@ -75,3 +77,12 @@ def all_cuts(space: CutSpace) -> Iterator[tuple[int, ...]]:
     layers, stages = space.ground.layers, space.ground.layout.stages
     for inner in combinations(range(1, layers), stages - 1):
         yield (0, *inner, layers)
+
+
+def problems_of(space: CutSpace) -> dict[tuple[int, ...], Problem]:
+    """The problem of every cut whose weights leave no GPU with less than nothing."""
+    found = {}
+    for cut in all_cuts(space):
+        with contextlib.suppress(ProblemError):
+            found[cut] = space.candidate(cut).problem
+    return found
