@@ -7,7 +7,7 @@ and in what waits for what, never in their names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 from weft.solver.problem import BlockKind, Problem
 
-__all__ = ["NotAPipeline", "Pipeline", "Shape", "Stage"]
+__all__ = ["NotAPipeline", "Pipeline", "Shape", "Stage", "shape_of"]
 
-Shape: TypeAlias = Literal["chain", "loop", "v", "other"]
+Shape: TypeAlias = Literal["chain", "loop", "v", "wave", "other"]
 
 
 class NotAPipeline(ValueError):
@@ -110,16 +110,8 @@ class Pipeline:
 
     @property
     def shape(self) -> Shape:
-        """How stages lie on p devices. ``chain``: stage s on device s; ``loop``: on s modulo p, at least two each;
-        ``v``: two each, down the devices and back up, stage s on s or 2p - 1 - s; ``other``: none of these."""
-        p, devices = len(self.problem.devices), [stage.device for stage in self.stages]
-        if devices == list(range(p)):
-            return "chain"
-        if len(devices) % p == 0 and devices == [s % p for s in range(len(devices))]:
-            return "loop"
-        if devices == [*range(p), *reversed(range(p))]:
-            return "v"
-        return "other"
+        """How the stages lie on the devices; see :func:`shape_of`."""
+        return shape_of([stage.device for stage in self.stages], len(self.problem.devices))
 
     @cached_property
     def _stage_by_block(self) -> dict[int, int]:
@@ -128,6 +120,24 @@ class Pipeline:
     def stage_of(self, block: int) -> int:
         """The number of the stage that ``block`` (an index into ``problem.blocks``) belongs to."""
         return self._stage_by_block[block]
+
+
+def shape_of(devices: Sequence[int], p: int) -> Shape:
+    """How stages on ``devices``, first to last, lie on p devices.
+
+    ``chain``: stage s on device s. ``loop``: on s modulo p, at least two each. ``v``: two each, down the devices and
+    back up, stage s on s or 2p - 1 - s. ``wave``: three or more each, down, up, down and so on, which may end at either
+    end. ``other``: none of these. On one device several stages are a loop.
+    """
+    runs, rest = divmod(len(devices), p)
+    if rest or not runs:
+        return "other"
+    down = list(range(p))
+    if list(devices) == down * runs:
+        return "chain" if runs == 1 else "loop"
+    if list(devices) == [device for run in range(runs) for device in (down[::-1] if run % 2 else down)]:
+        return "v" if runs == 2 else "wave"
+    return "other"
 
 
 def _chain(problem: Problem, kinds: Iterable[BlockKind]) -> list[int]:

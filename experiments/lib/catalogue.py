@@ -105,6 +105,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--only", "GPipe", "--repeats", "1"), quiet=True, slow=True),
     Experiment("replay_gpt", "runtime.replay_gpt", (*_EXECUTOR, *_SEARCH), 2,
                ("--ranks", "2", "--dtypes", "fp64", "--only", "GPipe"), slow=True),
+    Experiment("rivals", "step.rivals", (*_SEARCH, "models/candidates/sequence_chunks.py"), 6,
+               ("--devices", "2", "--shapes", "wave 3", "chain, 2 sequence chunks", "--effort", "0.02")),
     Experiment("roofline", "models.roofline", ("models",), 3, ("--fit",)),
     Experiment("scale", "period.scale", _SEARCH, 90,
                ("--devices", "4", "--shapes", "V", "--caps", "1.5", "--seconds", "2"),

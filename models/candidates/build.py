@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Literal
 
-from weft.models.candidates.given_cut import cut_of, cut_shapes
+from weft.models.candidates.given_cut import cut_of, cut_shapes, most_chunks
 from weft.models.candidates.gpu_costs import gpu_costs, layer_costs, under_optimizer
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
 from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, stage_device, static_bytes
@@ -106,6 +106,7 @@ def candidates(spec: Spec) -> list[Candidate]:
     layers = costs.layers[0]
     cluster = model_cluster(spec.cluster)
     given = cut_of(spec, [layer.name for layer in layers])
+    most_chunks(spec, len(layers))  # more than there are layers for are refused, where they are stated
     shapes = _shapes(spec, len(layers)) if given is None else cut_shapes(spec)
     modes = backward_modes(spec, layers)
     found: list[Candidate] = []

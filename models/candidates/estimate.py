@@ -161,10 +161,10 @@ def _shape(spec: Spec, wanted: Shape | None) -> Shape:
             raise SpecError(f"{spec.where}: placement.cut has {len(spec.placement.cut)} stages on {spec.cluster.gpus} "
                             f"GPUs, which is {' or '.join(possible)}, not {wanted}")
         return wanted or possible[0]
-    if wanted == "wave":
+    allowed: list[Shape] = [known for known in SHAPES if known in spec.placement.shapes]
+    if wanted == "wave" or (wanted is None and not allowed and "wave" in spec.placement.shapes):
         raise SpecError(f"{spec.where}: a wave is estimated for a cut that is given; give placement.cut, three or more "
                         "stages for each GPU")
-    allowed: list[Shape] = [known for known in SHAPES if known in spec.placement.shapes]
     return wanted or (allowed or ["chain"])[0]
 
 

@@ -107,8 +107,10 @@ def most_chunks(spec: Spec, layer_count: int) -> int:
     the layers allow.
     """
     gpus, chunks = spec.cluster.gpus, spec.placement.chunks
+    if gpus == 1:
+        return 1
     if chunks > 1 and chunks * gpus > layer_count and "chunks" in spec.placement.model_fields_set:
         least = max(1, layer_count // gpus)
         raise SpecError(f"{spec.where}: placement.chunks is {chunks}, on {gpus} GPUs {chunks * gpus} stages, but model "
                         f"has {layer_count} layers; give chunks: {least}")
-    return 1 if gpus == 1 else max(1, min(chunks, layer_count // gpus))
+    return max(1, min(chunks, layer_count // gpus))

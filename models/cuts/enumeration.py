@@ -7,13 +7,20 @@ What a beginning of a cut costs at least, whatever follows (N micro-batches):
   micro-batch through; then it works N times on these stages; where a gradient is one block, and the device's first
   stage is stage s, what follows its last gradient are the gradients of the stages before s. In inference what follows
   are the forwards of later stages: none of them is counted;
-* the layers that are left are work for the devices: each can take on what its limit leaves;
+* a device keeps what a stage keeps of a micro-batch from the start of its forward to the end of its gradient, so at
+  least as long as the forwards and gradients of this and all later layers take. These areas, memory times time, of N
+  micro-batches lie side by side under what its stages' weights leave, and none before the device's first forward;
+* the layers that are left are work for the devices: each can take on what its limit leaves. Where GPUs are unequal a
+  layer's work is the least that it takes on any of them, and a GPU's pace the largest share that work is of what a
+  layer takes there: in a time t it does no more work than its pace times t;
 * a device holds its stages' weights and, at the last of its forwards, what all of them keep of one micro-batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +30,12 @@ from weft.models.cuts.tables import Tables
 from weft.solver.control.clock import checkpoint
 from weft.solver.variants.variants import Numbers
 
-__all__ = ["Cuts", "Ground", "enumerated"]
+__all__ = ["MOST", "Cuts", "Ground", "enumerated"]
 
-#: No more beginnings of cuts are kept at a time (a few hundred MB).
-MOST = 1_500_000
-_NEVER = np.iinfo(np.int64).max
+#: No more beginnings of cuts are kept at a time, and none that have more numbers together (some 500 MB).
+MOST, _NUMBERS = 1_500_000, 60_000_000
+#: Areas are floats: what they prove is that much less.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,44 @@ class Ground:
         """How many there are."""
         return len(self.tables[0].static) - 1
 
+    @cached_property
+    def rest(self) -> Numbers:
+        """From each border on, the work that is left: of every layer what it takes on the GPU where it takes least."""
+        if len(self.tables) == 1:
+            return self.tables[0].work[:, -1]
+        layers = np.min(self._of_layers, axis=0)
+        return np.append(np.cumsum(layers[::-1])[::-1], 0)
+
+    @cached_property
+    def paces(self) -> tuple[Fraction, ...]:
+        """Per GPU, the most work that it does in a nanosecond, whatever its layers."""
+        least = np.min(self._of_layers, axis=0)
+        of_kind = [max((Fraction(int(work), int(time)) for work, time in zip(least, own, strict=True) if time),
+                       default=Fraction(1)) for own in self._of_layers]
+        return tuple(of_kind[kind] for kind in self.kind)
+
+    @property
+    def _of_layers(self) -> Numbers:
+        """What each layer takes on each kind of GPU."""
+        return np.array([np.diagonal(table.work, 1) for table in self.tables])
+
+    @cached_property
+    def lives(self) -> Numbers:
+        """How long a stage that begins at each layer keeps a micro-batch at least: forwards and gradients from there to
+        the last layer and back, however these are cut.
+
+        A stage's gradient takes at least what the input gradients of its layers take together. Of unequal GPUs each
+        layer counts with the least; in a split backward with its input gradient only where it has both parts (else
+        its one part is the weight gradient, perhaps)."""
+        if len(self.tables) == 1:
+            table = self.tables[0]
+            return table.durations[0][:, -1] + table.durations[1][:, -1]
+        steps = []
+        for table in self.tables:
+            forward, gradient, weight = (np.diagonal(durations, 1) for durations in table.durations)
+            steps.append(forward + (gradient if self.ends_whole else np.where(weight > 0, gradient, 0)))
+        return np.append(np.cumsum(np.min(steps, axis=0)[::-1])[::-1], 0)
+
 
 @dataclass(frozen=True)
 class Cuts:
@@ -65,7 +111,8 @@ class Cuts:
 
 
 def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST) -> Cuts:
-    """The cuts whose bound is less than ``below`` (ns)."""
+    """The cuts whose bound is less than ``below`` (ns); of more than ``most`` beginnings those with the least."""
+    most = min(most, _NUMBERS // (5 * ground.layout.gpus + ground.layout.stages))
     frontier = _Frontier.empty(ground, micro_batches)
     left_out: int | None = None
     for stage in range(ground.layout.stages):
@@ -93,25 +140,29 @@ class _Frontier:
     tail: Numbers  # behind the next stage's last gradient
     floor: Numbers  # per device: what comes before and after its work
     load: Numbers  # per device, for one micro-batch
-    held: Numbers  # per device
+    held: Numbers  # per device: of weights and one micro-batch
+    static: Numbers  # per device: of weights
+    area: npt.NDArray[np.float64]  # per device, bytes x ns of one micro-batch
     bounds: Numbers
 
     @classmethod
     def empty(cls, ground: Ground, micro_batches: int) -> _Frontier:
         gpus = ground.layout.gpus
         one, none = np.zeros(1, dtype=np.int64), np.zeros((1, gpus), dtype=np.int64)
-        return cls(ground, micro_batches, np.zeros((1, 1), dtype=np.int16), one, one, none, none, none, one)
+        return cls(ground, micro_batches, np.zeros((1, 1), dtype=np.int16), one, one, none, none, none, none,
+                   none.astype(np.float64), one)
 
     @classmethod
     def joined(cls, parts: list[_Frontier]) -> _Frontier:
         first = parts[0]
         return cls(first.ground, first.micro_batches,
                    *(np.concatenate([getattr(part, name) for part in parts])
-                     for name in ("borders", "head", "tail", "floor", "load", "held", "bounds")))
+                     for name in ("borders", "head", "tail", "floor", "load", "held", "static", "area", "bounds")))
 
     def chosen(self, which: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> _Frontier:
         return _Frontier(self.ground, self.micro_batches, self.borders[which], self.head[which], self.tail[which],
-                         self.floor[which], self.load[which], self.held[which], self.bounds[which])
+                         self.floor[which], self.load[which], self.held[which], self.static[which], self.area[which],
+                         self.bounds[which])
 
     def wanted(self) -> _Frontier:
         """Those that have a stage that is needed, or may still have one."""
@@ -133,17 +184,20 @@ class _Frontier:
         own, start, end = self.chosen(possible), start[possible], end[possible]
         device = ground.layout.devices[stage]
         table = ground.tables[ground.kind[device]]
-        own.load, own.held, own.floor = own.load.copy(), own.held.copy(), own.floor.copy()
         if device not in ground.layout.devices[:stage]:
             own.floor[:, device] = own.head + (own.tail if ground.ends_whole else 0)
         own.load[:, device] += table.work[start, end]
         own.held[:, device] += table.static[start, end] + table.kept[start, end]
+        own.static[:, device] += table.static[start, end]
+        own.area[:, device] += table.kept[start, end].astype(np.float64) * ground.lives[start]
         passing = ground.lags[stage, end] if behind else 0
         own.head = own.head + table.durations[0][start, end] + passing
         own.tail = own.tail + table.durations[1][start, end] + passing
         own.borders = np.concatenate([own.borders, end[:, None].astype(np.int16)], axis=1)
-        at_least = own.floor[:, device] + self.micro_batches * own.load[:, device]
-        own.bounds = np.maximum(own.bounds, at_least)
+        room = np.maximum(ground.capacity[device] - own.static[:, device], 1)
+        full = self.micro_batches * (1 - _ROUNDING) * own.area[:, device] / room
+        busy = np.maximum(self.micro_batches * own.load[:, device], np.minimum(full, 2.0 ** 62).astype(np.int64))
+        own.bounds = np.maximum(own.bounds, own.floor[:, device] + busy)
         fits = (own.bounds < below) & (own.held[:, device] <= ground.capacity[device])
         if behind:
             fits &= own._can_end(stage, end, below)
@@ -152,10 +206,12 @@ class _Frontier:
     def _can_end(self, stage: int, end: npt.NDArray[np.int64], below: int) -> npt.NDArray[np.bool_]:
         """Whether the devices can take on what is left."""
         ground = self.ground
-        rest = np.min([table.work[:, -1] for table in ground.tables], axis=0)[end]
         devices = ground.layout.devices
         room = np.zeros(len(end), dtype=np.int64)
         for device in set(devices[stage + 1:]):
             floor = self.floor[:, device] if device in devices[:stage + 1] else self.head
-            room += np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
-        return np.asarray(rest <= room)
+            time = np.maximum((below - 1 - floor) // self.micro_batches - self.load[:, device], 0)
+            pace = ground.paces[device]
+            # Rounded up by more than a float is inexact: room that is not there rules nothing out.
+            room += time if pace == 1 else np.ceil(time * float(pace) * (1 + 1e-12)).astype(np.int64) + 1
+        return np.asarray(ground.rest[end] <= room)

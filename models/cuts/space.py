@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 import numpy.typing as npt
 
 from weft.models.candidates.build import Candidate
 from weft.models.candidates.stages import Backward
-from weft.models.cuts.enumeration import Cuts, Ground, enumerated
+from weft.models.cuts.enumeration import MOST, Cuts, Ground, enumerated
 from weft.models.cuts.numbers import orders_of_blocks, orders_of_stages, variants_of
 from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
@@ -53,12 +54,13 @@ class CutSpace:
     cuts: Cuts | None = None
     #: Per cut, whether its bound is as good as it gets here.
     bounded: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    #: Cuts that somebody searches: they are listed no more.
+    taken: set[tuple[int, ...]] = field(default_factory=set)
 
     @property
     def floor(self) -> int:
-        """What every cut takes at least: an equal share of the work, on every GPU what the fastest kind takes."""
-        work = min(int(table.work[0, -1]) for table in self.ground.tables)
-        return -(-self.micro_batches * work // self.ground.layout.gpus)
+        """What every cut takes at least: all the work, shared out by the GPUs' paces."""
+        return ceil(self.micro_batches * int(self.ground.rest[0]) / sum(self.ground.paces))
 
     @property
     def least(self) -> int | None:
@@ -67,17 +69,24 @@ class CutSpace:
             return self.floor
         known = [int(self.cuts.bounds.min())] if len(self.cuts) else []
         left_out = [] if self.cuts.left_out is None else [self.cuts.left_out]
-        return min(known + left_out, default=None)
+        return max(self.floor, min(known + left_out)) if known or left_out else None
 
     @property
     def waiting(self) -> bool:
         """Whether :meth:`tighten` has anything to do."""
         return not self.bounded.all()
 
-    def open(self, below: int) -> None:
-        """List the cuts whose bound is less than ``below``."""
-        self.cuts = enumerated(self.ground, self.micro_batches, below)
+    def open(self, below: int, most: int = MOST) -> None:
+        """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out."""
+        self.cuts = enumerated(self.ground, self.micro_batches, below, most)
         self.bounded = np.zeros(len(self.cuts), dtype=np.bool_)
+        for borders in self.taken:
+            self.take(borders)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all cuts are listed that are not ruled out."""
+        return self.cuts is not None and self.cuts.left_out is None
 
     def narrow(self, below: int) -> None:
         """Forget the cuts whose bound is not less than ``below``."""
@@ -114,6 +123,7 @@ class CutSpace:
 
     def take(self, borders: tuple[int, ...]) -> None:
         """Leave a cut to somebody who searches it."""
+        self.taken.add(borders)
         at = self._at(borders)
         if at is not None and self.cuts is not None:
             kept = np.ones(len(self.cuts), dtype=np.bool_)

@@ -79,7 +79,7 @@ def torchtitan_settings(schedule: Schedule, csv: str) -> str:
     stages that lie neither one a rank nor in a loop nor in a V, and for layers as :func:`megatron_layout` does.
     """
     pipeline = pipeline_for(schedule, "torchtitan")
-    if pipeline.shape == "other":
+    if pipeline.shape not in _SCHEDULES:
         places = ", ".join(schedule.problem.devices[stage.device].name for stage in pipeline.stages)
         raise ExportError(f"torchtitan cannot express {schedule.problem.name!r}: its stages are on {places}, and "
                           "torchtitan has one stage a rank, a loop, or a V only")

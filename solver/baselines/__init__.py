@@ -1,29 +1,32 @@
 """Published schedules, and a greedy one for any block graph, as per-device orders with times from
 :mod:`weft.solver.timing`.
 
-``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. None of them looks at the devices'
-capacities but ``v-block`` and ``greedy``: a published schedule is what it is, and whether it
-fits is for the judge to say.
+``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. A published schedule is what it is, and
+whether it fits is for the judge to say: of what its authors leave open (sizes of groups, limits of what is in flight)
+some take what fits the devices' capacities, where anything does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.solver.baselines import building_blocks as block_search
 from weft.solver.baselines import (
+    bitpipe,
     chimera,
     dual_pipe,
+    dynapipe,
     gpipe,
     greedy,
     hanayo,
     interleaved,
     one_f_one_b,
+    seq1f1b,
     v_blocks,
     zb_h2,
     zb_v,
     zero_bubble,
 )
+from weft.solver.baselines import building_blocks as block_search
 from weft.solver.baselines import one_f_one_b_plus as spread_1f1b
 from weft.solver.baselines.lib.base import Baseline, NotApplicable
 from weft.solver.judge.validate import validate
@@ -34,15 +37,19 @@ from weft.solver.timing import time_orders
 __all__ = ["BASELINES", "Baseline", "NotApplicable", "baseline", "steady_period"]
 
 _SPLIT_V = "a pipeline with split backwards, two stages a device in a V"
+_LOOP = "stages in a loop over the devices"
 _BOTH_WAYS = "two training pipelines, one down the devices and one up"
 
 BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("gpipe", "GPipe", "Huang et al., NeurIPS 2019", "a pipeline", gpipe.orders),
     Baseline("1f1b", "1F1B", "Narayanan et al., SOSP 2019; Fan et al., PPoPP 2021",
              "a training pipeline, one stage a device", one_f_one_b.orders),
-    Baseline("interleaved", "Interleaved 1F1B", "Narayanan et al., SC 2021",
-             "a training pipeline, stages in a loop over the devices, micro-batches in multiples of the devices",
-             interleaved.orders),
+    Baseline("interleaved", "Interleaved 1F1B", "Narayanan et al., SC 2021; Megatron-LM",
+             "a training pipeline, " + _LOOP, interleaved.orders),
+    Baseline("interleaved-zb", "Interleaved ZB", "Qi et al., ICLR 2024; PyTorch",
+             "a pipeline with split backwards, " + _LOOP, interleaved.zero_bubble_orders),
+    Baseline("seq1f1b", "Seq1F1B", "Sun et al., NAACL 2025",
+             "a training pipeline whose micro-batches come in chunks of their sequence", seq1f1b.orders),
     Baseline("zb-h1", "ZB-H1", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
              zero_bubble.orders),
     Baseline("zb-h2", "ZB-H2", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
@@ -54,8 +61,11 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("dualpipe-v", "DualPipeV", "DeepSeek-AI, 2024-2025", _SPLIT_V, dual_pipe.orders_v),
     Baseline("dualpipe", "DualPipe", "DeepSeek-AI, 2024", _BOTH_WAYS + ", with split backwards", dual_pipe.orders),
     Baseline("chimera", "Chimera", "Li and Hoefler, SC 2021", _BOTH_WAYS, chimera.orders),
+    Baseline("bitpipe", "BitPipe", "Wu et al., arXiv 2410.19367, 2024",
+             _BOTH_WAYS + ", each with several stages a device", bitpipe.orders),
     Baseline("hanayo", "Hanayo", "Liu et al., SC 2023", "a training pipeline, stages in waves down and up the devices",
              hanayo.orders),
+    Baseline("dynapipe", "DynaPipe", "Jiang et al., EuroSys 2024", "a training pipeline", dynapipe.orders),
     Baseline("1f1b+", "1F1B+", "Lin et al., HPCA 2024",
              "a training pipeline, one stage a device, with blocks on several devices along it", spread_1f1b.orders),
     Baseline("greedy", "greedy", "list scheduling under memory, after Graham 1969", "anything", greedy.orders),

@@ -11,7 +11,7 @@ between p / 2 + 1 at the ends and p in the middle.
 from __future__ import annotations
 
 from weft.solver.baselines.lib.base import Row
-from weft.solver.baselines.lib.bidirectional import both_ways
+from weft.solver.baselines.lib.bidirectional import both_ways, in_slots
 from weft.solver.problem import Problem
 
 __all__ = ["orders"]
@@ -23,13 +23,5 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     A split backward runs its parts back to back.
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
-    p = len(problem.devices)
-    slots: list[list[tuple[int, tuple[int, ...], int]]] = [[] for _ in problem.devices]  # slot, blocks, micro-batch
-    for stages in both_ways(problem, split=False):
-        for s, stage in enumerate(stages):
-            for m in range(micro_batches):
-                unit, place = divmod(m, p // 2)
-                begin = 2 * (unit * p + place)
-                slots[stage.device].append((begin + s, (stage.forward,), m))
-                slots[stage.device].append((begin + 2 * p - 1 - s, stage.blocks[1:], m))
-    return [[(block, m) for _, blocks, m in sorted(row) for block in blocks] for row in slots]
+    down, up = both_ways(problem, split=False)
+    return in_slots(down, up, len(problem.devices), micro_batches)

@@ -1,45 +1,82 @@
-"""Interleaved 1F1B: several stages a device, in a loop over the devices, for a shorter ramp.
+"""Interleaved 1F1B: several stages a device, in a loop over the devices, for a shorter ramp; with whole backwards, or
+with weight gradients put off.
 
 Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", SC 2021, section
 2.2. On uniform stages, v a device, each device is idle for (p - 1)(F + B) / v, where F and B are a whole device's; the
 first device holds activations of p + (p - 1) / v micro-batches.
+
+*What programs do beyond the paper.* Megatron-LM lets groups of any size of at least p pass through a stage at a time
+(``microbatch_group_size_per_vp_stage``), and can run one forward more ahead, so that a forward and the backward beside
+it do not wait for each other. PyTorch's ``ScheduleInterleaved1F1B`` cuts micro-batches that are no multiple of p into
+equal rounds. Here any number of micro-batches runs: in rounds that differ by one at most, or in whole groups of which
+the last is not full. Groups smaller than p, and devices that are less ahead, hold less memory. The shortest that fits
+the devices' memory is taken.
+
+*With weight gradients put off* (:func:`zero_bubble_orders`): PyTorch's ``ScheduleInterleavedZeroBubble``, ZB-H1 of Qi
+et al., ICLR 2024, with several stages a device. Rank r is ahead by one forward for every device behind it instead of
+two, and keeps its weight gradients r backwards behind. On uniform stages each device is idle for
+(p - 1)(F + I - W) / v.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
+from weft.solver.baselines.lib.alternating import Grouping, Turns, groupings
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.choosing import Maker, best_of
+from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
+__all__ = ["orders", "zero_bubble_orders"]
+
+#: What is tried, and what is where nothing of that fits: by how many forwards a device is ahead for every device behind
+#: it, by how many more, and by how many backwards at most a weight gradient is put off.
+_Rules = tuple[tuple[int, int, int], ...]
+#: As published, and Megatron-LM's where transfers are to overlap; two that hold less.
+_AHEAD: tuple[_Rules, _Rules] = ((2, 0, 0), (2, 1, 0)), ((1, 0, 0), (0, 0, 0))
+#: As published, and twice as far ahead; less put off, and nothing, with less ahead.
+_PUT_OFF: tuple[_Rules, _Rules] = ((1, 0, 10**9), (2, 0, 10**9)), ((1, 0, 2), (1, 0, 0), (0, 0, 0))
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
-    """Per-device orders. A training pipeline with stage s on device s modulo p, and micro-batches in multiples of p.
+    """Per-device orders. A training pipeline with stage s on device s modulo p; a split backward runs back to back.
 
-    A split backward runs its parts back to back.
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
     """
+    return _best(_looped(problem, split=False), micro_batches, *_AHEAD)
+
+
+def zero_bubble_orders(problem: Problem, micro_batches: int) -> list[Row]:
+    """Per-device orders. A pipeline with split backwards and stage s on device s modulo p.
+
+    Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` for anything else.
+    """
+    return _best(_looped(problem, split=True), micro_batches, *_PUT_OFF)
+
+
+def _looped(problem: Problem, *, split: bool) -> Pipeline:
     pipeline = require_pipeline(problem)
-    require_backward(pipeline)
-    p = len(problem.devices)
+    require_backward(pipeline, split=split)
     if pipeline.shape != "loop":
         raise NotApplicable("it needs two stages or more on each device, stage s on device s modulo the number of "
                             "devices")
-    if micro_batches % p:
-        raise NotApplicable(f"it needs a multiple of {p} micro-batches (as many as devices), not {micro_batches}")
-    rows: list[Row] = []
-    for rank, chunks in enumerate(pipeline.chunks):
-        v = len(chunks)
-        # p micro-batches go through one stage, the same p through the device's next stage, then come the next p.
-        turns = [(chunk, group * p + i) for group in range(micro_batches // p) for chunk in range(v) for i in range(p)]
-        ahead = min(2 * (p - 1 - rank) + (v - 1) * p, len(turns))
-        row: Row = []
-        for turn in range(len(turns) + ahead):
-            if turn < len(turns):
-                chunk, m = turns[turn]
-                row.append((pipeline.stages[chunks[chunk]].forward, m))
-            if turn >= ahead:
-                chunk, m = turns[turn - ahead]
-                row += [(block, m) for block in pipeline.stages[chunks[v - 1 - chunk]].blocks[1:]]
-        rows.append(row)
-    return rows
+    return pipeline
+
+
+def _best(pipeline: Pipeline, micro_batches: int, usual: _Rules, less: _Rules) -> list[Row]:
+    groups, smaller = groupings(len(pipeline.chunks), micro_batches)
+
+    def makers(rules: _Rules, groupings: list[Grouping]) -> list[Maker]:
+        return [partial(_rows, pipeline, slope=slope, extra=extra, put_off=put_off, groups=grouping)
+                for slope, extra, put_off in rules for grouping in groupings]
+
+    return best_of(pipeline.problem, micro_batches, makers(usual, groups),
+                   [*makers(less, groups), *makers((*less, *usual), smaller)])
+
+
+def _rows(pipeline: Pipeline, micro_batches: int, *, slope: int, extra: int, put_off: int,
+          groups: Grouping) -> list[Row]:
+    turns = Turns(groups(micro_batches), slope, extra, put_off)
+    return [turns.row(rank, len(pipeline.chunks), [(pipeline.stages[s],) for s in chunks], micro_batches)
+            for rank, chunks in enumerate(pipeline.chunks)]

@@ -14,6 +14,10 @@ the least time behind it (:mod:`weft.solver.bounds.heads` has the arguments, her
 * all that must precede it on its own device, one after the other, from the least head e of any of it on: what has
   heads of e or more takes up its length.
 
+Memory bounds the makespan by itself, too: what a stage keeps of a micro-batch it keeps at least for the longest path
+from its forward to the end of its gradient. These areas of all micro-batches, memory times time, lie side by side under
+the device's capacity, between the first head of its forwards and the last tail of its gradients.
+
 The bound: of a device's operations only those with heads below e can run before e, only those with tails below t in
 the last t; all micro-batches' work lies between, so makespan >= (e - work of the former) + N x load + (t - work of the
 latter), for the best e and t.
@@ -33,6 +37,8 @@ from weft.solver.variants.variants import Numbers, Variants
 __all__ = ["Precedence", "makespan_bounds"]
 
 _NEVER = 1 << 40
+#: Areas are floats: what they prove is that much less.
+_ROUNDING = 1e-9
 #: Heads and tails of no more micro-batches than this are looked at.
 _SHOWN = 16
 
@@ -55,7 +61,7 @@ def makespan_bounds(variants: Variants, micro_batches: int, *, crowded: int = _S
             bounds = np.maximum(bounds, _one_machine(variants, head, tail, own))
         else:
             bounds = np.maximum(bounds, _busy(variants, head, tail, own, micro_batches))
-    return np.asarray(bounds, dtype=np.int64)
+    return np.asarray(np.maximum(bounds, _areas(variants, head, tail, micro_batches)), dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -203,6 +209,26 @@ def _one_machine(variants: Variants, head: Numbers, tail: Numbers, own: list[int
         first = at[:, column, None]
         done = np.cumsum(np.where(at >= first, length, 0), axis=1)
         best = np.maximum(best, np.where(done > 0, first + left + done, 0).max(axis=1))
+    return best
+
+
+def _areas(variants: Variants, head: Numbers, tail: Numbers, micro_batches: int) -> Numbers:
+    """The bound by memory times time; 0 where the variants do not train."""
+    count = variants.stages
+    best = np.zeros(len(variants), dtype=np.int64)
+    if len(variants.device) == count:
+        return best
+    # From the start of each stage's forward to the end of its gradient: there and back.
+    step = [variants.durations[:, s] + variants.durations[:, count + s] for s in range(count)]
+    life = np.cumsum(np.stack(step[::-1]), axis=0)[::-1]
+    for device in range(variants.devices):
+        stages = [s for s in range(count) if variants.device[s] == device]
+        area = sum((variants.change[:, s].astype(np.float64) * life[s] for s in stages),
+                   np.zeros(len(variants)))
+        room = np.maximum(variants.capacity[:, device], 1)
+        full = np.minimum(micro_batches * area / room * (1 - _ROUNDING), 2.0 ** 62).astype(np.int64)
+        gradients = [count + s for s in stages] + [2 * count + s for s in stages if len(variants.device) > 2 * count]
+        best = np.maximum(best, full + head[stages, 0].min(axis=0) + tail[gradients, 0].min(axis=0))
     return best
 
 

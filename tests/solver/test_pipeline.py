@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.builders import chain, loop, pipeline, v
+from tests.support.builders import chain, loop, pipeline, v, waves
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
@@ -64,6 +64,8 @@ def test_stage_0_may_owe_no_input_gradient(last: tuple[str, str, int, str], part
 
 @pytest.mark.parametrize(("devices", "shape"), [
     (chain(1), "chain"), (chain(4), "chain"), (loop(4), "loop"), (loop(2, 3), "loop"), (v(4), "v"), (v(2), "v"),
+    (waves(2, 2), "wave"), (waves(3, 3), "wave"), ([0, 1, 2, 2, 1, 0, 0, 1, 2], "wave"),
+    ([0, 1, 1, 0, 0], "other"), ([0, 1, 1, 0, 1, 0], "other"),
     ([0, 0, 1, 1], "other"), ([1, 0], "other"), ([0, 1, 0], "other")])
 def test_shapes(devices: list[int], shape: str) -> None:
     found = Pipeline.of(pipeline(devices))

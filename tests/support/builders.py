@@ -12,8 +12,8 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Number, Pr
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "judged", "loop", "pipeline", "tight_v", "together_spec",
-           "uneven", "v", "waves"]
+__all__ = ["TINY_SPEC", "any_order", "both_ways", "chain", "in_chunks", "judged", "loop", "pipeline", "tight_v",
+           "together_spec", "uneven", "v", "waves"]
 
 #: Seven layers on two GPUs with room for every placement.
 TINY_SPEC = """
@@ -107,14 +107,16 @@ def tight_v() -> Problem:
 
 def both_ways(p: int, *, forward: Number = 1, backward: Number | None = 2,
               split: tuple[Number, Number] | None = None, activation: Number = 1, memory: Number | None = None,
-              lag: Number = 0) -> Problem:
+              lag: Number = 0, stages: Sequence[int] | None = None) -> Problem:
     """Two pipelines over the same ``p`` devices, "down" with stage s on device s and "up" the other way round.
 
-    A micro-batch is a pair, one each way. The other arguments are those of :func:`pipeline`.
+    A micro-batch is a pair, one each way. ``stages``: the devices of the stages of the one down, where it is no chain.
+    The other arguments are those of :func:`pipeline`.
     """
     blocks: list[Block] = []
     devices: tuple[Device, ...] = ()
-    for direction, placement in (("down", chain(p)), ("up", chain(p)[::-1])):
+    down = chain(p) if stages is None else list(stages)
+    for direction, placement in (("down", down), ("up", [p - 1 - device for device in down])):
         one = pipeline(placement, forward=forward, backward=backward, split=split, activation=activation, memory=memory,
                        lag=lag)
         devices = one.devices
@@ -122,6 +124,35 @@ def both_ways(p: int, *, forward: Number = 1, backward: Number | None = 2,
                            after=tuple(replace(item, block=f"{direction}.{item.block}") for item in block.after))
                    for block in one.blocks]
     return Problem("both ways", devices, tuple(blocks))
+
+
+def in_chunks(devices: Sequence[int], chunks: int, *, forward: Number = 1, backward: Number = 2,
+              split: tuple[Number, Number] | None = None, memory: Number | None = None, lag: Number = 0) -> Problem:
+    """A training pipeline whose micro-batches pass in ``chunks`` of their sequence, stage s on ``devices[s]``: every
+    chunk of every stage with the same times, activations of 1."""
+    last = len(devices) - 1
+
+    def after(letter: str, s: int, j: int, stage: int, chunk: int) -> tuple[Dependency, ...]:
+        """On the same chunk of the neighbouring ``stage``, and the same stage's neighbouring ``chunk``."""
+        found = []
+        if 0 <= stage <= last:
+            found.append(Dependency(f"{letter}{stage}.{j}", lag if devices[stage] != devices[s] else 0))
+        if 0 <= chunk < chunks:
+            found.append(Dependency(f"{letter}{s}.{chunk}"))
+        return tuple(found)
+
+    blocks = [Block(f"F{s}.{j}", BlockKind.FORWARD, (device,), forward, (1,), (), after("F", s, j, s - 1, j - 1))
+              for s, device in enumerate(devices) for j in range(chunks)]
+    for s, device in reversed(list(enumerate(devices))):
+        for j in reversed(range(chunks)):
+            waits = after("B", s, j, s + 1, j + 1) + ((Dependency(f"F{s}.{j}"),) if s == last else ())
+            if split is None:
+                blocks.append(Block(f"B{s}.{j}", BlockKind.BACKWARD, (device,), backward, (-1,), (), waits))
+                continue
+            blocks.append(Block(f"B{s}.{j}", BlockKind.INPUT_GRAD, (device,), split[0], (0,), (), waits))
+            blocks.append(Block(f"W{s}.{j}", BlockKind.WEIGHT_GRAD, (device,), split[1], (-1,), (),
+                                (Dependency(f"B{s}.{j}"),)))
+    return Problem("in chunks", tuple(Device(f"gpu{d}", memory) for d in sorted(set(devices))), tuple(blocks))
 
 
 def waves(p: int, count: int) -> list[int]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from weft.app.cuts.rivals import Known, on_best_cuts
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
@@ -170,7 +171,7 @@ def compare_source(
         own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
         known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE)
     else:
-        known, left_out = known_schedules(case, options.budget())
+        known, left_out, case = _known_on_all_cuts(case, options.budget(), on_progress)
         own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), on_progress)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
@@ -188,30 +189,55 @@ def compare_source(
 
 def known_schedules(case: Case, budget: Budget | None = None,
                     share: float = _KNOWN_SHARE) -> tuple[dict[str, Schedule], dict[str, str]]:
-    """Every known schedule on its best placement, by name; and, for those that can run on none, why.
+    """Every known schedule on the best of the placements listed, by name; and, for those that can run on none, why.
 
     Those that ``share`` of what is left of ``budget`` is too short for are left out.
     """
-    known: dict[str, Schedule] = {}
+    known: dict[str, Known] = {}
     left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
     with nullcontext() if budget is None else budget.limited(share):
         _make_known(case, known, left_out)
-    return known, left_out
+    return {name: entry.labelled for name, entry in known.items()}, left_out
 
 
-def _make_known(case: Case, known: dict[str, Schedule], left_out: dict[str, str]) -> None:
+def _known_on_all_cuts(case: Case, budget: Budget, on_progress: Callable[[Progress], None],
+                       ) -> tuple[dict[str, Schedule], dict[str, str], Case]:
+    """Every known schedule on the cut that serves it best; why others are left out; and ``case`` with the placement of
+    the best one among its own, so that no known schedule on any cut that was tried is better than weft's."""
+    known: dict[str, Known] = {}
+    left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
+    with budget.limited(_KNOWN_SHARE):
+        _make_known(case, known, left_out)
+    first = _best(known.values())
+    if first is not None and case.spaces:
+        on_progress(Progress(first.labelled, budget.elapsed, "known schedules"))
+    known = on_best_cuts(case, budget, known, list(BASELINES))
+    best = _best(known.values())
+    if best is not None and not any(best.placement is placement for placement in case.placements):
+        case = replace(case, placements=(*case.placements, best.placement))
+    return ({name: known[name].labelled for name in BASELINES if name in known},
+            {name: reason for name, reason in left_out.items() if name not in known}, case)
+
+
+def _best(known: Iterable[Known]) -> Known | None:
+    """The fastest that fits."""
+    return min((entry for entry in known if entry.fits), key=lambda entry: entry.rank, default=None)
+
+
+def _make_known(case: Case, known: dict[str, Known], left_out: dict[str, str]) -> None:
     """Put every known schedule into ``known``, taking it out of ``left_out``, or there why it can run nowhere."""
     for name in BASELINES:
-        found: list[Schedule] = []
+        found: list[Known] = []
         reason = ""
         for placement in case.placements:
             try:
-                found.append(placement.label(baseline(name, placement.problem,
-                                                      case.micro_batches // placement.replicas)))
+                schedule = baseline(name, placement.problem, case.micro_batches // placement.replicas)
             except NotApplicable as error:
                 reason = reason or str(error)
+            else:
+                found.append(Known(placement, schedule, _fits(schedule)))
         if found:
-            known[name] = min(found, key=lambda schedule: (not _fits(schedule), schedule.makespan))
+            known[name] = min(found, key=lambda entry: entry.rank)
             del left_out[name]
         else:
             left_out[name] = reason

@@ -30,6 +30,8 @@ __all__ = ["solve_case", "solve_source"]
 _FIRST_SLICE = 1.0
 #: Where all cuts are looked at, so many placements are searched beside each other, the best ones.
 _ACTIVE = 3
+#: Cuts of each space that are listed before there is a good schedule, which rules most of them out.
+_FEW = 40_000
 #: What each round spends on the cuts with the least bounds, as a share of a slice.
 _LOWEST = 0.5
 
@@ -160,11 +162,13 @@ class _Tournament:
     def _look_at_cuts(self) -> None:
         if self.winner is None or not self.cuts.spaces or self.budget.spent:
             return
-        self.cuts.open(_makespan(self.winner))
+        self.cuts.open(_makespan(self.winner), _FEW)
         for entry in self.entries:
             entry.proposal = self.cuts.proposal_of(entry.placement)
         for proposal in tried(self.cuts, _makespan(self.winner)):
             self._add(proposal)
+        self.cuts.narrow(_makespan(self.winner))
+        self.cuts.open(_makespan(self.winner))
 
     def _add(self, proposal: Proposal) -> None:
         """Search another cut, which is nobody else's then."""

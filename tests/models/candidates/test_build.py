@@ -144,6 +144,7 @@ def test_a_spec_that_fits_nowhere_says_what_would_do() -> None:
 
 @pytest.mark.parametrize(("spec", "words"), [
     (small(gpus=9), "model has 8 layers, too few for cluster.gpus: 9"),
+    (small(extra="placement: {chunks: 5}\n"), "placement.chunks is 5, on 2 GPUs 10 stages, but model has 8 layers"),
     (small(gpus=5, extra="placement: {shapes: [v, loop]}\n"), "placement.shapes is v, loop, two stages on each of 5"),
 ])
 def test_too_few_layers_are_refused(spec: Spec, words: str) -> None:

@@ -128,7 +128,7 @@ def test_inference_runs_forwards_only() -> None:
 
 
 @pytest.mark.parametrize(("name", "problem", "message"), [
-    ("interleaved", pipeline(loop(4)), "it needs a multiple of 4 micro-batches (as many as devices), not 6"),
+    ("interleaved", pipeline(v(4)), "stage s on device s modulo the number of devices"),
     ("interleaved", pipeline(chain(4)), "it needs two stages or more on each device"),
     ("1f1b", pipeline(v(4)), "it needs one stage on each device, but device 'gpu0' has 2"),
     ("1f1b", pipeline(chain(4), backward=None), "this pipeline has no backward"),

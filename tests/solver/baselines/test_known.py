@@ -87,6 +87,22 @@ def test_dual_pipes(half: int, m: int, f: int, i: int, w: int) -> None:
         assert max(schedule.peak_memory) == 2 * half + 1
 
 
+@pytest.mark.parametrize(("p", "m", "rank", "phases"), [
+    (2, 4, 0, "F F|F f|i w f|F iw f IW|iw f IW|iw I|W I|W"),  # of the first stage, lower case: of the second one
+    (2, 5, 1, "|F f F f||F iw f IW F iw f IW F iw f IW||iw IW i I||w W"),
+    (4, 8, 2, "F F|F f F f F f|i w f|F iw f IW F iw f IW F iw f IW|iw f IW|iw IW iw I i I|W I|w W W"),
+])
+def test_the_eight_phases_of_dual_pipe_v(p: int, m: int, rank: int, phases: str) -> None:
+    """By hand from DeepSeek's ``step()``: pairs back to back, what they run with their zero bubble as I and W apart."""
+    problem = pipeline(v(p), split=(1, 1))
+    letters = {BlockKind.FORWARD: "f", BlockKind.INPUT_GRAD: "i", BlockKind.WEIGHT_GRAD: "w"}
+    row = ""
+    for block, _ in BASELINES["dualpipe-v"].orders(problem, m)[rank]:
+        letter = letters[problem.blocks[block].kind]
+        row += letter.upper() if problem.blocks[block].name[1:] == str(rank) else letter
+    assert row == phases.replace("|", "").replace(" ", "")
+
+
 @pytest.mark.parametrize(("half", "m"), [(2, 4), (3, 6), (4, 16), (8, 20)])
 def test_dual_pipes_with_pairs_as_one_block(half: int, m: int) -> None:
     """Idle (half - 1)(F&B + B - 3W) with F&B = F + B and F = I = W (the DualPipe repository)."""

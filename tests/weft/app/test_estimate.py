@@ -72,6 +72,8 @@ def test_a_given_cut_is_the_one_that_is_estimated() -> None:
         weft.estimate(parse_spec(gpt() + "placement: {cut: [23, 1, 1, 1]}\n"), shape="v")
     with pytest.raises(ValueError, match="a wave is estimated for a cut that is given"):
         weft.estimate(parse_spec(gpt()), shape="wave")
+    with pytest.raises(ValueError, match="a wave is estimated for a cut that is given"):
+        weft.estimate(parse_spec(gpt() + "placement: {shapes: [wave]}\n"))
 
 
 def test_origins_are_told_apart() -> None:

@@ -25,13 +25,17 @@ from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["CutSearch", "Proposal", "space_title"]
+__all__ = ["SEARCHES", "CutSearch", "Proposal", "space_title"]
 
 #: What listing and bounding cuts may take of what is left.
 _LISTING = 0.1
 #: Deterministic seconds that are charged for a stage of a cut that is listed, for an operation of one whose bound is
 #: raised, and of one that an order is carried to: what these took.
 _PER_STAGE, _PER_BOUND, _PER_CARRIED = 2.5e-7, 1.5e-6, 2e-8
+#: The same for an operation that a known schedule orders: those that are searches, and the others.
+_PER_ORDERED, _PER_RULE = 6e-4, 5e-5
+#: Known schedules that are searches over the problem's own durations and memory: their orders depend on the cut.
+SEARCHES = ("v-block", "greedy")
 #: Cuts whose bounds are raised in one go.
 _RAISED = 4000
 
@@ -75,9 +79,18 @@ class CutSearch:
         """Whether cuts are left."""
         return any(space.least is not None for space in self.spaces)
 
+    @staticmethod
+    def borders_of(placement: Placement) -> tuple[int, ...]:
+        """The first layer of every stage, and the number of layers."""
+        return (0, *accumulate(map(len, placement.details.get("layers_of_stage") or ())))
+
+    def charge_orders(self, space: CutSpace, name: str) -> None:
+        """Count the work of a known schedule's orders."""
+        self.charge((_PER_ORDERED if name in SEARCHES else _PER_RULE) * self.operations(space))
+
     def proposal_of(self, placement: Placement) -> Proposal | None:
         """The cut that ``placement`` is, taken from its space; None where it is none of them."""
-        borders = (0, *accumulate(map(len, placement.details.get("layers_of_stage") or ())))
+        borders = self.borders_of(placement)
         for space in self.spaces:
             if "memory_plan" not in placement.details and space_title(space) == placement.title:
                 return self.taken(Proposal(space, borders, placement, None))
@@ -89,17 +102,19 @@ class CutSearch:
             if space.cuts is not None:
                 space.narrow(_ns(best))
 
-    def open(self, best: float) -> None:
-        """List the cuts that ``best`` does not rule out, fewest stages first, and raise their bounds."""
+    def open(self, best: float, most: int | None = None) -> None:
+        """List the cuts that ``best`` does not rule out, fewest stages first, or, for a look, ``most`` of each space;
+        where all are listed, raise the bounds of some."""
         time = self.budget.slice(share=_LISTING)
         with self.budget.limited(_LISTING):
             for space in self.spaces:
                 if time.spent:
                     return
-                space.open(_ns(best))
-                assert space.cuts is not None
-                self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
-            while not time.spent and self.raise_some(best):
+                if not space.complete:
+                    space.open(_ns(best), *(() if most is None else (most,)))
+                    assert space.cuts is not None
+                    self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
+            while most is None and not time.spent and self.raise_some(best):
                 pass
 
     def raise_some(self, best: float) -> bool:

@@ -21,13 +21,13 @@ from weft.solver.step.search import Search
 __all__ = ["tried"]
 
 #: What all tries may take of what is left.
-_SHARE = 0.4
+_SHARE = 0.5
 #: Cuts of a space that are tried at most, and tries for each polish.
 _CUTS, _TRIES = 64, 2
 #: The known schedule that serves a cut best where memory is short; the others' orders hardly depend on the cut.
 _SEARCH = "v-block"
-#: Deterministic seconds that are charged for an operation that it orders, and for a stretch that is polished.
-_PER_ORDERED, _PER_STRETCH = 6e-4, 0.015
+#: Deterministic seconds that are charged for a stretch that is polished.
+_PER_STRETCH = 0.015
 #: A polish ends after so many stretches, or so many in a row that gained nothing.
 _STRETCHES, _IDLE = 60, 14
 #: So many cuts of one space, and of all, are given back.
@@ -91,7 +91,7 @@ class _Tries:
             orders = BASELINES[name].orders(problem, self.cuts.micro_batches)
         except NotApplicable:
             return
-        self.cuts.charge(_PER_ORDERED * self.cuts.operations(space) if name == _SEARCH else 0.0)
+        self.cuts.charge_orders(space, name)
         carried = self.cuts.carried(space, borders, problem, orders)
         proposal = None if carried is None else self.cuts.proposed(space, carried)
         if proposal is not None:

@@ -149,7 +149,8 @@ def _of_spec(spec: Spec, axes: Axes) -> _Grid:
         # Values are checked below: pydantic does not check a copy.
         changed = spec.model_copy(update={
             "cluster": spec.cluster.model_copy(update={"memory": memory}),
-            "placement": spec.placement.model_copy(update={"shapes": shapes}),
+            "placement": spec.placement.model_copy(update={"shapes": shapes, **(
+                {} if axes.chunks is None else {"chunks": _chunks(shapes)})}),
             section: run.model_copy(update=changes)})
         return Variant(Point(memory, micro_batches, size, recompute, shapes), changed, size * sequence)
 
@@ -190,6 +191,13 @@ def _shapes(axes: Axes, allowed: tuple[str, ...]) -> list[tuple[str, ...]]:
             offer = ", ".join(f"{n} ({', '.join(shapes)})" for n, shapes in sorted(by_chunks.items()))
             raise ValueError(f"chunks: {count!r} stages a GPU has no shape that the spec allows, it must be of {offer}")
     return _distinct(tuple(by_chunks[count]) for count in axes.chunks)
+
+
+def _chunks(shapes: tuple[str, ...]) -> int:
+    """The stages that shapes of one number of chunks have on each GPU."""
+    from weft.models.candidates.stages import SHAPES, stage_device
+
+    return next(len(stage_device(shape, 2)) // 2 for shape in SHAPES if shape in shapes)
 
 
 # -- values --------------------------------------------------------------------------------------------------------

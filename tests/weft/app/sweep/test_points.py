@@ -101,6 +101,8 @@ def test_chunks_and_shapes_are_solved_by_themselves() -> None:
     source = parse_spec(SPEC.replace("[chain]", "[chain, v, loop]"))
     by_chunks = sweep(source, chunks=[1, 2], refine=False)
     assert [row.point.shapes for row in by_chunks.rows] == [("chain",), ("v", "loop")]
+    made = [variant.source for variant in variants_of(source, Axes(chunks=[1, 2]))[0]]
+    assert [one.placement.chunks for one in made if isinstance(one, Spec)] == [1, 2]  # no loop of three among those
     by_shape = sweep(source, shapes=["v", "loop"], refine=False)
     assert [row.placement.split(",")[0] for row in by_shape.rows] == ["V", "loop"]
 

@@ -1,0 +1,109 @@
+"""One forward, one backward by turns, with several stages a device and micro-batches in groups or in pieces.
+
+What 1F1B, its interleaved form, both with weight gradients put off, and Seq1F1B share. A device lists its forwards and
+its backwards; the k-th backward comes right after forward k + *ahead*. Both lists go by *groups* of micro-batches: all
+of a group pass through the device's first chunk, then through its next one; backwards start with the last chunk. Where
+a micro-batch comes in k pieces (chunks of its sequence), forwards run them first to last and backwards last to first.
+
+*Why no order deadlocks.* Let a_r be what device r is ahead of p. Backward n waits for backward n of the next device,
+which is further on there if a_r falls from each device to the next; the last device's first backward needs the forwards
+up to its own micro-batch, so a_(p-1) is at least (v - 1) G k + k - 1 for v chunks and the largest group G. Backward n
+of a chunk that is not the last waits, from the last device to the first, for backward n - G k there, which is behind
+forward n - G k + a_0, and that behind forward n - 2 G k + a_0 of the last device, which must not be behind backward n:
+a_0 - a_(p-1) <= 2 G k. Published rules take groups of at least p, where that holds; smaller groups, which hold less
+memory, are capped to it here. Trials find what this leaves open (groups of unequal sizes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from weft.solver.baselines.lib.base import Row
+from weft.solver.pipeline import Stage
+
+__all__ = ["Grouping", "Turns", "groupings"]
+
+#: A stage's blocks for each piece of a micro-batch; one where micro-batches are whole.
+Pieces = Sequence[Stage]
+#: From a number of micro-batches to the sizes of their groups.
+Grouping = Callable[[int], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The rule. ``groups``: the sizes of the groups, in micro-batches; what they hold beyond the number of
+    micro-batches is planned and left out, which leaves an order an order.
+
+    Device r of p is ahead by ``slope`` for each device behind it, and by ``extra`` more. Its weight gradients, where
+    they are blocks of their own, run as many backwards later as its rank, ``put_off`` at most.
+    """
+
+    groups: tuple[int, ...]
+    slope: int
+    extra: int = 0
+    put_off: int = 0
+
+    def row(self, rank: int, p: int, stages: Sequence[Pieces], micro_batches: int) -> Row:
+        """The order on device ``rank``, which runs ``stages``, in the order of a micro-batch's forwards."""
+        forwards: list[tuple[Stage, int]] = []
+        backwards: list[tuple[Stage, int]] = []
+        first = 0
+        for size in self.groups:
+            group = range(first, first + size)
+            first += size
+            forwards += [(piece, m) for pieces in stages for m in group for piece in pieces]
+            backwards += [(piece, m) for pieces in reversed(stages) for m in group for piece in reversed(pieces)]
+        ahead = min(self._ahead(rank, p, len(stages), len(stages[0])), len(forwards))
+        behind = min(rank, self.put_off)
+        row: Row = []
+        for turn in range(len(forwards) + ahead + behind):
+            if turn < len(forwards):
+                stage, m = forwards[turn]
+                row.append((stage.forward, m))
+            if 0 <= turn - ahead < len(backwards):
+                stage, m = backwards[turn - ahead]
+                row += [(block, m) for block in stage.gradient]
+            if turn >= ahead + behind:
+                stage, m = backwards[turn - ahead - behind]
+                row += [(block, m) for block in stage.weights]
+        return [(block, m) for block, m in row if m < micro_batches]
+
+    def _ahead(self, rank: int, p: int, chunks: int, pieces: int) -> int:
+        down = self.slope * (p - 1 - rank)
+        if chunks > 1:
+            down = min(down, 2 * min(self.groups) * pieces)
+        return (chunks - 1) * max(self.groups) * pieces + pieces - 1 + down + self.extra
+
+
+def groupings(p: int, micro_batches: int) -> tuple[list[Grouping], list[Grouping]]:
+    """The groups that matter for ``micro_batches``, where groups are to have at least ``p``: those of programs first,
+    each once; and smaller ones, which hold less.
+
+    Equal rounds; groups of p, and of twice that; half and all of the micro-batches. Then three quarters, a half and a
+    quarter of p, and one.
+    """
+    usual: list[Grouping] = [partial(_even_groups, least=p), partial(_whole_groups, size=p),
+                             partial(_whole_groups, size=2 * p), partial(_even_groups, parts=2),
+                             partial(_even_groups, parts=1)]
+    less: list[Grouping] = [partial(_whole_groups, size=max(1, -(-p * quarters // 4))) for quarters in (3, 2, 1, 0)]
+    once: dict[tuple[int, ...], Grouping] = {}
+    for groups in (*usual, *less):
+        once.setdefault(groups(micro_batches), groups)
+    return ([groups for groups in once.values() if groups in usual],
+            [groups for groups in once.values() if groups in less])
+
+
+def _whole_groups(micro_batches: int, size: int) -> tuple[int, ...]:
+    """Groups of ``size``, the last one filled up, as Megatron-LM makes them of a multiple of ``size``."""
+    size = min(size, micro_batches)
+    return (size,) * -(-micro_batches // size)
+
+
+def _even_groups(micro_batches: int, least: int = 1, parts: int | None = None) -> tuple[int, ...]:
+    """As many groups of at least ``least`` as there can be, or ``parts``, of sizes that differ by one at most, larger
+    ones first: PyTorch's rounds, which it asks to be equal."""
+    count = max(1, micro_batches // least) if parts is None else min(parts, micro_batches)
+    size, larger = divmod(micro_batches, count)
+    return (size + 1,) * larger + (size,) * (count - larger)

@@ -1,0 +1,104 @@
+"""Known schedules on the cuts that serve them best.
+
+The order of a known schedule is carried to all cuts of its layout that are listed, and the schedule is made anew on the
+cut that serves this order best. Where its order does not depend on the cut, which holds for most, that is the best of
+these cuts; where it does, it is the best of those that were tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.app.cuts.search import CutSearch, space_title
+from weft.app.lib.case import Case, Placement, candidate_placement
+from weft.models.cuts.space import CutSpace
+from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.control.clock import checkpoint
+from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.validate import violations
+from weft.solver.schedule import Schedule
+
+__all__ = ["Known", "on_best_cuts"]
+
+#: What this may take of what is left.
+_SHARE = 0.2
+#: Cuts of each layout that are listed, and how far above the best known schedule cuts' bounds may be.
+_LISTED, _ABOVE = 60_000, 1.1
+#: How often a schedule is made anew on the cut that its last order is carried to.
+_AGAIN = 3
+
+
+@dataclass(frozen=True)
+class Known:
+    """A known schedule with the placement that it is on."""
+
+    placement: Placement
+    schedule: Schedule
+    fits: bool
+
+    @property
+    def labelled(self) -> Schedule:
+        """The schedule with what it says of its placement."""
+        return self.placement.label(self.schedule)
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Smaller for what is better."""
+        return not self.fits, self.schedule.makespan
+
+
+def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: Sequence[str]) -> dict[str, Known]:
+    """``known``, known schedules on the placements listed, with better cuts for those of ``names`` that have one."""
+    found = dict(known)
+    fitting = [entry.schedule.makespan for entry in known.values() if entry.fits]
+    if not case.spaces or not fitting:
+        return found
+    cuts = CutSearch(case.spaces, case.micro_batches, budget)
+    with budget.limited(_SHARE):
+        time = budget.slice(share=_SHARE)
+        cuts.open(_ABOVE * min(fitting), _LISTED)
+        spaces = [space for space in case.spaces if space.cuts is not None and len(space.cuts)]
+        for name in names:
+            for space in spaces:
+                if time.spent:
+                    break
+                better = _on_space(cuts, space, name, found.get(name))
+                if better is not None and (name not in found or better.rank < found[name].rank):
+                    found[name] = better
+    for space in case.spaces:  # what is searched later is listed below better schedules
+        space.cuts = None
+    return found
+
+
+def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) -> Known | None:
+    """Schedule ``name`` on the best cut of ``space``; None where it cannot run on any or fits none."""
+    starts = [] if known is None or known.placement.title != space_title(space) else [cuts.borders_of(known.placement)]
+    best: Known | None = None
+    for borders in [*starts, *space.some(1)]:
+        following: tuple[int, ...] | None = borders
+        for _ in range(_AGAIN):
+            checkpoint()
+            if following is None:
+                break
+            made = _made(cuts, space, name, following)
+            if made is None:
+                return best
+            if made.fits and (best is None or made.rank < best.rank):
+                best = made
+            orders = [[(operation.block, operation.micro_batch) for operation in row]
+                      for row in made.schedule.device_orders]
+            carried = cuts.carried(space, following, made.placement.problem, orders)
+            same = carried is None or carried.borders == following
+            following = None if same or carried is None else carried.borders
+    return best
+
+
+def _made(cuts: CutSearch, space: CutSpace, name: str, borders: tuple[int, ...]) -> Known | None:
+    placement = candidate_placement(space.candidate(borders))
+    try:
+        schedule = baseline(name, placement.problem, cuts.micro_batches)
+    except NotApplicable:
+        return None
+    cuts.charge_orders(space, name)
+    return Known(placement, schedule, not violations(schedule, limit=1))
