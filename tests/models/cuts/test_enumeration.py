@@ -60,13 +60,13 @@ def test_all_cuts_below_a_limit_are_listed_and_no_other(mode: Mode, shape: str, 
 @pytest.mark.parametrize(("shape", "chunks", "count"), [("chain", 1, 5), ("v", 2, 5), ("loop", 2, 5), ("wave", 3, 6)])
 def test_no_bound_is_above_the_optimum(mode: Mode, shape: str, chunks: int, count: int) -> None:
     met = 0
-    for number in range(6):
+    for number in range(5):
         space = space_of(number, mode, shape, chunks, count=count, micro_batches=2 if chunks < 3 else 1,
                          unequal=number > 2)
         every = listed(enumerated(space.ground, space.micro_batches, EVER))
         for cut, problem in problems_of(space).items():
             try:
-                least = least_makespan(problem, space.micro_batches, 4_000)
+                least = least_makespan(problem, space.micro_batches, 1_500)
             except TooLarge:
                 continue
             if least is not None:
@@ -114,7 +114,7 @@ def test_layers_that_are_left_may_all_be_where_they_are_quickest() -> None:
         times = np.where(last > first, passed[last] - passed[first], 0)
         tables.append(Tables((times, none, none), (none, none, none), (none, none, none), none))
     lags = np.zeros((2, 6), dtype=np.int64)
-    ground = Ground(Layout("chain", 1, 3), tuple(tables), (0, 0, 1), (1, 1, 1), lags, ends_whole=True)
+    ground = Ground(Layout("chain", 1, 3), tuple(tables), (0, 0, 1), (1, 1, 1), lags, ends_whole=False)
     space = CutSpace(ground, "none", 1, candidate=lambda _: pytest.fail("nobody asks"))
     assert space.floor <= 2
     assert (0, 1, 3, 5) in listed(enumerated(ground, 1, 6))

@@ -34,7 +34,7 @@ def test_no_bound_is_above_the_optimum(mode: Mode, shape: str, chunks: int, coun
         bounds, plain = bounds_of(space, [*problems]), bounds_of(space, [*problems], crowded=0)
         for problem, bound, less in zip(problems.values(), bounds, plain, strict=True):
             try:
-                least = least_makespan(problem, micro_batches, 10_000)
+                least = least_makespan(problem, micro_batches, 3_000)
             except TooLarge:
                 continue
             if least is not None:
@@ -70,11 +70,11 @@ def test_what_a_weight_gradient_waits_with_may_be_more_than_the_forward_kept() -
 @pytest.mark.parametrize(("shape", "chunks"), [("chain", 1), ("v", 2)])
 def test_bounds_of_many_micro_batches_stand_between_load_and_schedules(mode: Mode, shape: str, chunks: int) -> None:
     proven = 0
-    for number in range(4):
-        space = space_of(number, mode, shape, chunks, count=4, micro_batches=17 + 3 * number, unequal=number > 1)
+    for number in range(3):
+        space = space_of(number, mode, shape, chunks, count=4, micro_batches=17 + number, unequal=number > 1)
         cut, problem = next(iter(problems_of(space).items()))
         try:
-            best = solve(problem, space.micro_batches, effort=1.0)
+            best = solve(problem, space.micro_batches, effort=0.5)
         except Infeasible:
             continue
         bound = bounds_of(space, [cut])[0]
