@@ -37,6 +37,7 @@ SOLVER: Mapping[str, set[str]] = {
     "period": {"baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "step": {"period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "latency": {"period", "relations", "cpsat", *GROUND},
+    "variants": {"control", "timing"},
     "diagnose": {"step", "period", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "placement": {"bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
 }

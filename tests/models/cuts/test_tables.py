@@ -21,8 +21,8 @@ def test_durations_and_memory_are_those_of_the_blocks(mode: Mode, number: int) -
     for (s, first, last), problem in stages.items():
         table = space.ground.tables[space.ground.kind[space.ground.layout.devices[s]]]
         for which, named in enumerate(letters):
-            [block] = [block for block in problem.blocks if block.name[0] in named and block.name[1:] == str(s)
-                       and named] or [None]
+            block = next((block for block in problem.blocks
+                          if block.name[0] in named and block.name[1:] == str(s)), None)
             numbers = [int(table.durations[which][first, last]), int(table.take[which][first, last]),
                        int(table.change[which][first, last])]
             kinds.add(block.name[0] if block else "")
