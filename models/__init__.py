@@ -11,8 +11,9 @@ The names below are loaded on first use.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
     from weft.models.candidates.estimate import Estimate, estimate_spec
@@ -44,8 +45,4 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = found
-    return found
+    return loaded(__name__, _HOME, name)

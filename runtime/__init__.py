@@ -17,8 +17,9 @@ planning needs no torch::
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
     from weft.runtime.interface.optim import AdamA
@@ -75,11 +76,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    return loaded(__name__, _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

@@ -31,8 +31,9 @@ devices (:mod:`~weft.solver.placement`).
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
     from weft.solver.baselines import BASELINES, baseline
@@ -73,11 +74,7 @@ __all__ = ["BASELINES", "Block", "BlockKind", "Budget", "Dependency", "Device", 
 
 def __getattr__(name: str) -> Any:
     """The public names, each loaded when it is first used."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    return loaded(__name__, _HOME_OF, name)
 
 
 def __dir__() -> list[str]:

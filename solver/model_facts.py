@@ -14,7 +14,9 @@ __all__ = ["ModelFacts", "StageFacts", "TieFacts", "ties_between"]
 class StageFacts:
     """The stage whose forward is block ``forward``: the names of its ``layers``; how many ``parameters`` it has, shared
     ones once, in how many bytes; the bytes it hands on for a micro-batch; and of how many parameters the weight
-    gradient waited for the W pass when the stage was measured. ``None``: not known."""
+    gradient waited for the W pass when the stage was measured. ``micro_batch``: samples of its micro-batches; a stage
+    with fewer than another runs several blocks in a micro-batch of the problem, and ``forward`` is the first of them.
+    ``None``: not known."""
 
     forward: str
     layers: tuple[str, ...] = ()
@@ -22,6 +24,7 @@ class StageFacts:
     parameter_bytes: int | None = None
     output_bytes: int | None = None
     deferred: int | None = None
+    micro_batch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

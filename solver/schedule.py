@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from weft.solver.objectives import BOUND_OF
 from weft.solver.problem import Number, Problem
 
 __all__ = ["Bubble", "Operation", "Repetend", "Schedule"]
@@ -110,6 +111,39 @@ class Schedule:
         if self.makespan <= self.makespan_bound * (1 + RELATIVE_TOLERANCE):
             return 0.0
         return self.makespan / self.makespan_bound - 1 if self.makespan_bound > 0 else float("inf")
+
+    @property
+    def objective(self) -> str:
+        """What it was searched for, one of :data:`~weft.solver.objectives.OBJECTIVES`."""
+        return str(self.solver.get("objective", "makespan"))
+
+    @property
+    def value(self) -> float:
+        """What its objective comes to, in the problem's time unit; infinite for a rate where there is no steady
+        state."""
+        stated = {"makespan": self.makespan, "rate": self.period}.get(self.objective, self.solver.get(self.objective))
+        return float("inf") if stated is None else float(stated)
+
+    @property
+    def value_bound(self) -> float:
+        """A proven lower bound on :attr:`value`: of every schedule (a rate: of every steady state, a latency: at the
+        throughput that was asked for)."""
+        if self.objective == "makespan":
+            return self.makespan_bound
+        return float(self.solver.get(BOUND_OF[self.objective], 0.0))
+
+    @property
+    def value_gap(self) -> float:
+        """How far :attr:`value` may be above the best possible, as a share of its bound."""
+        if self.value <= self.value_bound * (1 + RELATIVE_TOLERANCE):
+            return 0.0
+        return self.value / self.value_bound - 1 if self.value_bound > 0 else float("inf")
+
+    def with_value_bound(self, bound: float) -> Schedule:
+        """The same schedule with another :attr:`value_bound`."""
+        if self.objective == "makespan":
+            return replace(self, makespan_bound=bound)
+        return self.with_solver(**{BOUND_OF[self.objective]: bound})
 
     @property
     def status(self) -> str:

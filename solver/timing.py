@@ -8,7 +8,8 @@ those orders, so no schedule with the same orders has a smaller makespan; memory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -16,18 +17,28 @@ from weft.solver.control.clock import checked, checkpoint
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 
-__all__ = ["DeadlockError", "Orders", "time_orders"]
+__all__ = ["Begins", "DeadlockError", "Orders", "time_orders"]
 
 #: Per device, the ``(block, micro_batch)`` it runs, in order. A block on several devices stands in each of their rows.
 Orders: TypeAlias = Sequence[Sequence[tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Begins:
+    """Nothing runs on a device before its entry of ``devices``, nor on a link before its entry of ``links``; in the
+    problem's time unit."""
+
+    devices: Sequence[float]
+    links: Mapping[str, float]
 
 
 class DeadlockError(ValueError):
     """The orders make operations wait for each other in a circle, or leave one out."""
 
 
-def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
-    """Earliest start and end of every operation under ``orders``, in the problem's time unit.
+def time_orders(problem: Problem, micro_batches: int, orders: Orders,
+                begins: Begins | None = None) -> tuple[Operation, ...]:
+    """Earliest start and end of every operation under ``orders``, from ``begins`` on, in the problem's time unit.
 
     Raises :class:`DeadlockError`, naming an operation that can never start, if the orders contradict the
     dependencies (or each other) or do not hold every block of every micro-batch once.
@@ -59,6 +70,11 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders) -> tuple[O
 
     durations = [block.duration for block in blocks]
     start = [0.0] * total
+    if begins is not None:
+        free.update(begins.links)
+        for row, at in zip(orders, begins.devices, strict=True):
+            if row:
+                start[row[0][0] * n + row[0][1]] = max(at, start[row[0][0] * n + row[0][1]])
     ready = [i for i in range(total) if waits[i] == 0]
     for number, i in enumerate(ready):  # grows as it is read
         if not number & 4095:

@@ -5,30 +5,32 @@ All imports count, also those inside functions; those for type checkers alone do
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
 
 import networkx as nx
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from experiments.house.imports import Sources, imported
+
 TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
-GROUND = {"control", "io", "model_facts", "offload", "pipeline", "problem", "schedule", "ticks", "timing"}
+GROUND = {"control", "io", "model_facts", "objectives", "offload", "pipeline", "problem", "public_names", "schedule",
+          "ticks", "timing"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
+    "public_names": set(),
     "model_facts": set(),
+    "objectives": set(),
     "problem": {"model_facts"},
-    "schedule": {"problem", "model_facts"},
+    "schedule": {"problem", "model_facts", "objectives"},
     "judge": {"control", "problem", "schedule"},
     "timing": {"control", "problem", "schedule"},
     "ticks": {"problem"},
     "pipeline": {"problem"},
     "offload": {"problem"},
-    "io": {"control", "problem", "schedule", "model_facts"},
+    "io": {"control", "problem", "schedule", "model_facts", "objectives"},
     "cpsat": {"control"},
     "relations": {"control", "problem", "schedule", "ticks", "timing"},
     "feasibility": {"relations", "cpsat", *GROUND},
@@ -39,7 +41,7 @@ SOLVER: Mapping[str, set[str]] = {
     "latency": {"period", "relations", "cpsat", *GROUND},
     "variants": {"control", "timing"},
     "diagnose": {"step", "period", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
-    "placement": {"bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
+    "placement": {"step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
 }
 #: What the four parts may import of each other.
 PARTS: Mapping[str, set[str]] = {
@@ -52,46 +54,8 @@ PARTS: Mapping[str, set[str]] = {
 HEAVY = {"torch", "altair", "vl_convert"}
 
 
-@cache
-def files() -> Mapping[str, Path]:
-    """Every file by the name it is imported under."""
-    found = {}
-    for part in TOP:
-        for path in sorted((ROOT / part).rglob("*.py")):
-            inside = path.relative_to(ROOT)
-            if not any((ROOT / parent).is_symlink() for parent in inside.parents):
-                steps = [*([] if part == "weft" else ["weft"]), *inside.with_suffix("").parts]
-                found[".".join(steps[:-1] if steps[-1] == "__init__" else steps)] = path
-    return found
-
-
-def imports(path: Path, *, at_module_level: bool = False) -> Iterator[str]:
-    """The modules that a file imports; of ``from a import b`` the module ``a.b`` if it is one of :func:`files`."""
-    def walk(node: ast.AST) -> Iterator[ast.AST]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                continue
-            if at_module_level and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                continue
-            yield child
-            yield from walk(child)
-
-    for node in walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (name if (name := f"{node.module}.{alias.name}") in files() else node.module
-                        for alias in node.names)
-
-
-@cache
-def graph() -> nx.DiGraph[str]:
-    """Which file imports which."""
-    arrows: nx.DiGraph[str] = nx.DiGraph()
-    arrows.add_nodes_from(files())
-    for name, path in files().items():
-        arrows.add_edges_from((name, other) for other in imports(path) if other in files() and other != name)
-    return arrows
+#: Every file by the name that it is imported by, and which file imports which.
+SOURCES = Sources(Path(__file__).parents[1])
 
 
 def part_of(name: str) -> str:
@@ -113,13 +77,13 @@ def circles(arrows: nx.DiGraph[str]) -> list[list[str]]:
 
 
 def test_no_circle_between_files() -> None:
-    assert not circles(graph())
+    assert not circles(SOURCES.graph)
 
 
 @pytest.mark.parametrize("part", TOP)
 def test_no_circle_between_first_level_rooms(part: str) -> None:
     rooms: nx.DiGraph[str] = nx.DiGraph()
-    for source, target in graph().edges:
+    for source, target in SOURCES.graph.edges:
         # The part's own file exports names of its rooms: it is above all of them, whoever imports it.
         if part_of(source) == part_of(target) == part and part != room_of(source) != room_of(target) != part:
             rooms.add_edge(room_of(source), room_of(target))
@@ -127,7 +91,7 @@ def test_no_circle_between_first_level_rooms(part: str) -> None:
 
 
 def test_the_rooms_of_the_solver_import_what_they_may() -> None:
-    found = {f"{source} -> {target}" for source, target in graph().edges
+    found = {f"{source} -> {target}" for source, target in SOURCES.graph.edges
              if part_of(source) == part_of(target) == "solver" and room_of(source) != "solver"
              and (room := room_of(source)[len("solver."):]) != (other := room_of(target)[len("solver."):])
              and other not in SOLVER[room]}
@@ -141,20 +105,20 @@ def test_what_the_rooms_of_the_solver_may_import_is_no_circle() -> None:
 
 
 def test_the_four_parts_import_what_they_may() -> None:
-    found = {f"{source} -> {target}" for source, target in graph().edges
+    found = {f"{source} -> {target}" for source, target in SOURCES.graph.edges
              if part_of(source) != part_of(target) and part_of(target) not in PARTS[part_of(source)]}
     assert not found
 
 
 def test_the_judge_imports_nothing_of_what_it_judges() -> None:
     allowed = ("weft.solver.judge.", "weft.solver.problem", "weft.solver.schedule", "weft.solver.control.clock")
-    found = {f"{name} -> {other}" for name, path in files().items() if name.startswith("weft.solver.judge")
-             for other in imports(path) if other.startswith("weft") and not other.startswith(allowed)}
+    found = {f"{name} -> {other}" for name, tree in SOURCES.trees.items() if name.startswith("weft.solver.judge")
+             for other in imported(tree) if other.startswith("weft") and not other.startswith(allowed)}
     assert not found
 
 
 @pytest.mark.parametrize("room", ["weft.solver", "weft.cli", "weft.api"])
 def test_heavy_packages_are_imported_on_use(room: str) -> None:
-    found = {f"{name} -> {other}" for name, path in files().items() if f"{name}.".startswith(f"{room}.")
-             for other in imports(path, at_module_level=True) if other.partition(".")[0] in HEAVY}
+    found = {f"{name} -> {other}" for name, tree in SOURCES.trees.items() if f"{name}.".startswith(f"{room}.")
+             for other in imported(tree, at_module_level=True) if other.partition(".")[0] in HEAVY}
     assert not found

@@ -37,6 +37,7 @@ from weft.api import (
     latency,
     place,
     place_memory,
+    place_step,
     plan,
     profile,
     profile_stages,
@@ -51,5 +52,5 @@ from weft.text.version import VERSION as __version__
 
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "compare", "demo",
            "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency", "place",
-           "place_memory", "plan", "profile", "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep",
-           "unroll"]
+           "place_memory", "place_step", "plan", "profile", "profile_stages", "replay", "replay_alone", "schema",
+           "solve", "sweep", "unroll"]

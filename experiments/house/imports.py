@@ -92,18 +92,29 @@ class Sources:
         return graph
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
+def imported(tree: ast.AST, *, types_too: bool = False, at_module_level: bool = False) -> Iterator[str]:
     """Every dotted name that the statements of ``tree`` import: of ``from a import b`` both ``a.b`` and, as what stands
-    before the last dot, ``a``."""
-    types_only = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) and _is_for_types(node.test)
-                  for statement in node.body for inner in ast.walk(statement)}
-    for node in ast.walk(tree):
-        if id(node) in types_only:
-            continue
+    before the last dot, ``a``. ``types_too``: those for types alone count as well. ``at_module_level``: those inside
+    functions do not."""
+    for node in _nodes(tree, types_too, at_module_level):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _nodes(tree: ast.AST, types_too: bool, at_module_level: bool) -> Iterator[ast.AST]:
+    """All nodes of ``tree`` whose imports count."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if at_module_level and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.If) and _is_for_types(node.test) and not types_too:
+            waiting.extend(node.orelse)
+        else:
+            waiting.extend(ast.iter_child_nodes(node))
 
 
 def _is_for_types(test: ast.expr) -> bool:

@@ -8,6 +8,7 @@ named, the NVLink of the first kind.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,10 +27,11 @@ from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.models.times.operator_times import OperatorTime
+from weft.models.times.profiles import PROFILES
 from weft.models.times.roofline import Roofline
 from weft.solver.placement.problem import PlacementError, PlacementProblem
 
-__all__ = ["graph_problem", "spec_problem"]
+__all__ = ["at_size", "costs_of_one_size", "graph_problem", "spec_problem"]
 
 #: Kept free on every device for the framework, as a spec's cluster does by default.
 _RESERVE = 1024**3
@@ -82,6 +84,35 @@ def _at_speed(times: Mapping[str, OperatorTime], speed: float) -> Mapping[str, O
         return times
     return {name: replace(time, forward=time.forward / speed, input_grad=time.input_grad / speed,
                           weight_grad=time.weight_grad / speed) for name, time in times.items()}
+
+
+def costs_of_one_size(spec: Spec) -> str | None:
+    """What says the costs of ``spec`` at its own size of micro-batch only: an operator graph, or a file of measured
+    times; ``None`` where costs of any size are modelled."""
+    if isinstance(spec.model, GraphModel):
+        return f"model.graph ({spec.model.graph})"
+    named = spec.costs is None or spec.costs in ("roofline", *DEVICES, *PROFILES)
+    return None if named else f"costs ({spec.costs})"
+
+
+def at_size(spec: Spec, size: int, file: str | None = None) -> Spec:
+    """``spec`` in micro-batches of ``size`` samples, as many as make its mini-batch. ``file``: its operator graph, or
+    its costs, at that size.
+
+    Raises :class:`~weft.models.spec.spec.SpecError` where the size does not divide the mini-batch.
+    """
+    batch = spec.run.micro_batches * spec.run.micro_batch_size
+    if size < 1 or batch % size:
+        raise SpecError(f"{spec.where}: {spec.run.micro_batches} micro-batches of {spec.run.micro_batch_size} are a "
+                        f"mini-batch of {batch} samples, which micro-batches of {size} do not divide")
+    run = spec.run.model_copy(update={"micro_batches": batch // size} | (
+        {} if isinstance(spec.model, GraphModel) else {"micro_batch_size": size}))
+    changed: dict[str, object] = {"training" if isinstance(run, Training) else "inference": run}
+    if file is not None:
+        path = os.path.abspath(file)
+        changed |= ({"model": spec.model.model_copy(update={"graph": path})} if isinstance(spec.model, GraphModel) else
+                    {"costs": path})
+    return spec.model_copy(update=changed)
 
 
 def _replicas(spec: Spec, gradients: int, kinds: int) -> list[Replicas]:

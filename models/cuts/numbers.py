@@ -66,7 +66,7 @@ def orders_of_stages(pipeline: Pipeline, orders: Orders) -> list[Row]:
     return [[(block, m) for own, m in row for block in meaning[own]] for row in orders]
 
 
-def orders_of_blocks(pipeline: Pipeline, orders: Sequence[Row]) -> list[Row]:
+def orders_of_blocks(pipeline: Pipeline, orders: Sequence[Sequence[tuple[int, int]]]) -> list[Row]:
     """The inverse: orders of :func:`variants_of`'s blocks as those of one cut's."""
     count = len(pipeline.stages)
     own: dict[int, int] = {}

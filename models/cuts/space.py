@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -145,34 +145,33 @@ class CutSpace:
         ranked = near[np.lexsort((near, widest, self.cuts.bounds[near]))]
         return [tuple(map(int, self.cuts.borders[i])) for i in ranked[:count]]
 
-    def carried(self, borders: tuple[int, ...], pipeline: Pipeline, orders: Orders) -> Carried | None:
-        """The cut for which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, do best and fit; None if
-        they fit none that is left. Of very many cuts some are looked at."""
+    def carried(self, borders: tuple[int, ...], pipeline: Pipeline, orders: Orders, count: int = 1) -> list[Carried]:
+        """The ``count`` cuts for which ``orders`` of the blocks of ``pipeline``, the cut ``borders``, do best, of those
+        that are left and that they fit; the best first. Of very many cuts some are looked at."""
         if self.cuts is None or not len(self.cuts):
-            return None
-        trains = self.backward != "none"
+            return []
         rows = orders_of_stages(pipeline, orders)
-        count = sum(map(len, rows))
-        some = self._near(borders, max(4, MOST_CARRIED // count))
-        best, found = np.iinfo(np.int64).max, -1
+        operations = sum(map(len, rows))
+        some = self._near(borders, max(4, MOST_CARRIED // operations))
+        reached: list[tuple[int, int]] = []
         for first in range(0, len(some), _AT_ONCE):
             part = some[first:first + _AT_ONCE]
-            variants = variants_of(self.ground, self.cuts.borders[part], trains=trains)
+            variants = self._variants(part)
             fits = np.flatnonzero(fitting(variants, rows))
             if not len(fits):
                 continue
             try:
                 times = makespans(variants.chosen(fits), rows, self.micro_batches)
             except DeadlockError:
-                return None
-            place = int(times.argmin())
-            if times[place] < best:
-                best, found = int(times[place]), int(part[fits[place]])
-        if found < 0:
-            return None
-        reached = tuple(map(int, self.cuts.borders[found]))
-        target = Pipeline.of(self.candidate(reached).problem)
-        return Carried(reached, orders_of_blocks(target, rows), best)
+                return []
+            best = np.argsort(times, kind="stable")[:count]
+            reached = sorted([*reached, *((int(times[i]), int(part[fits[i]])) for i in best)])[:count]
+        return [self._carried(at, makespan, rows) for makespan, at in reached]
+
+    def _carried(self, at: int, makespan: int, rows: Sequence[Sequence[tuple[int, int]]]) -> Carried:
+        assert self.cuts is not None
+        borders = tuple(map(int, self.cuts.borders[at]))
+        return Carried(borders, orders_of_blocks(Pipeline.of(self.candidate(borders).problem), rows), makespan)
 
     def _near(self, borders: tuple[int, ...], most: int) -> npt.NDArray[np.intp]:
         """Up to ``most`` cuts: with the least bounds, and near ``borders``."""

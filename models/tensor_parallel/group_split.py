@@ -10,14 +10,15 @@ also goes over the stages from the last to the first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.candidates.stages import Backward, StageCost, Stages, static_bytes
+from weft.models.candidates.stages import Backward, StageCost, Stages
 from weft.models.layers.costs import LayerCost
+from weft.models.tensor_parallel.stage_tables import StageTables
 from weft.solver.control.clock import checked
 
 __all__ = ["Cutter", "GroupStage", "InFlight", "LayerChain", "split_onto_groups"]
@@ -77,33 +78,16 @@ class Cutter:
         costs |= {(1, name): costs for name, costs in chain.co_sharded.items()}
         self.ways = list(costs)
         self.stages = {way: Stages(costs[way]) for way in self.ways}
-        tables = {way: self._tables(way) for way in self.ways}
-        self.load = {way: table[0] for way, table in tables.items()}
-        self.fixed = {way: table[1] for way, table in tables.items()}
-        self.each = {way: table[2] for way, table in tables.items()}
+        self.tables = {way: self._tables(costs[way]) for way in checked(self.ways)}
 
-    def _tables(self, way: _Way) -> tuple[_Table, _Table, _Table]:
-        """By first layer and end: the load in seconds, bytes held in any case, and bytes a micro-batch more.
-
-        What a stage always holds only grows with its layers, so the longer ones are left out where that is too much.
-        """
-        count = len(self.layers)
-        load, fixed, each = (np.full((count + 1, count + 1), np.inf) for _ in range(3))
-        for i in checked(range(count)):
-            for j in range(i + 1, count + 1):
-                if j - i > 1 and self.layers[j - 1] != self.layers[j - 2] + 1:
-                    break
-                stage = self.stage(way, i, j)
-                workspace = (stage.working_set if self.chain.backward == "none" else
-                             max(stage.workspace_forward, stage.workspace_backward, stage.workspace_after_forward
-                                 if self.chain.backward == "split" else 0))
-                static = static_bytes([stage], self.chain.bytes_per_parameter)
-                if static > self.chain.room:
-                    break
-                load[i, j] = stage.load * 1e-9
-                fixed[i, j] = static + workspace
-                each[i, j] = 0 if self.chain.backward == "none" else stage.activation
-        return load, fixed, each
+    def _tables(self, costs: Sequence[LayerCost]) -> StageTables:
+        """Loads in seconds; infinite where layers do not follow each other or what they always hold is too much."""
+        found = StageTables.of([costs[i] for i in self.layers], self.chain.bytes_per_parameter, self.chain.backward)
+        starts = np.array(self.layers) - np.arange(len(self.layers))  # equal where layers follow each other
+        is_run = np.zeros_like(found.load, dtype=bool)
+        is_run[:-1, 1:] = np.triu(starts[:, None] == starts[None, :])
+        is_run &= found.static <= self.chain.room
+        return replace(found, load=np.where(is_run, found.load * 1e-9, np.inf))
 
     def is_tight(self) -> bool:
         """Whether activations, held as 1F1B holds them, keep any number of stages from its least bottleneck."""
@@ -118,44 +102,58 @@ class Cutter:
     def splits(self, in_flight: InFlight = "1f1b") -> list[tuple[GroupStage, ...]]:
         """As :func:`split_onto_groups`."""
         count = len(self.layers)
-        end = np.full(count + 1, np.inf)
-        end[count] = 0.0
-        best: list[dict[int, _Table]] = [{0: end}]  # by stages, by devices used: least bottleneck from each layer on
-        choice: list[dict[int, tuple[Any, Any]]] = [{}]
+        rest = np.full((self.devices + 1, count + 1), np.inf)  # by devices used: least bottleneck from each layer on
+        rest[0, count] = 0.0
+        choices: list[tuple[Any, Any]] = []
         found = []
         for number in checked(range(1, min(count, self.devices) + 1)):
             held = min(number, self.chain.micro_batches) if in_flight == "1f1b" else 1
-            tables: dict[int, _Table] = {}
-            taken: dict[int, tuple[Any, Any]] = {}
+            following = np.full_like(rest, np.inf)
+            ends, places = (np.zeros(rest.shape, dtype=np.int32) for _ in range(2))
+            used = np.flatnonzero(np.isfinite(rest).any(axis=1))
             for place, way in enumerate(self.ways):
-                load = self.load[way]
-                if in_flight != "weights":
-                    load = np.where(self.fixed[way] + held * self.each[way] <= self.chain.room, load, np.inf)
-                for used, rest in best[-1].items():
-                    now = used + way[0]
-                    if now > self.devices:
-                        continue
-                    through = np.maximum(load, rest[None, :])
-                    ends = through.argmin(axis=1)
-                    value = through[np.arange(count + 1), ends]
-                    if now not in tables:
-                        tables[now], taken[now] = value, (ends, np.full(count + 1, place))
-                    else:
-                        better = value < tables[now]
-                        tables[now] = np.where(better, value, tables[now])
-                        old_ends, old_places = taken[now]
-                        taken[now] = (np.where(better, ends, old_ends), np.where(better, place, old_places))
-            best.append(tables)
-            choice.append(taken)
-            if self.devices in tables and np.isfinite(tables[self.devices][0]):
-                found.append(self._read(choice, number))
+                rows = used[used + way[0] <= self.devices]
+                if len(rows):
+                    value, end = _through(self._loads(way, held, in_flight), rest[rows])
+                    here = following[rows + way[0]]
+                    better = value < here
+                    following[rows + way[0]] = np.where(better, value, here)
+                    ends[rows + way[0]] = np.where(better, end, ends[rows + way[0]])
+                    places[rows + way[0]] = np.where(better, place, places[rows + way[0]])
+            choices.append((ends, places))
+            rest = following
+            if np.isfinite(rest[self.devices, 0]):
+                found.append(self._read(choices))
+            if not np.isfinite(rest).any():
+                break
         return found
 
-    def _read(self, choice: Sequence[Mapping[int, tuple[Any, Any]]], number: int) -> tuple[GroupStage, ...]:
+    def _loads(self, way: _Way, held: int, in_flight: InFlight) -> _Table:
+        """The loads of stages in which ``held`` micro-batches fit; infinite for others."""
+        tables = self.tables[way]
+        if in_flight == "weights":
+            return tables.load
+        return np.where(tables.static + tables.workspace + held * tables.each <= self.chain.room, tables.load, np.inf)
+
+    def _read(self, choices: Sequence[tuple[Any, Any]]) -> tuple[GroupStage, ...]:
         at, used, stages = 0, self.devices, []
-        for left in range(number, 0, -1):
-            ends, places = choice[left][used]
-            until, way = int(ends[at]), self.ways[int(places[at])]
+        for ends, places in reversed(choices):
+            until, way = int(ends[used, at]), self.ways[int(places[used, at])]
             stages.append(GroupStage(self.stage(way, at, until), *way))
             at, used = until, used - way[0]
         return tuple(stages)
+
+
+def _through(load: _Table, rest: _Table) -> tuple[_Table, NDArray[np.intp]]:
+    """By row of ``rest`` and first layer: the least of the larger of a stage's load and what follows it; its end."""
+    count = len(load) - 1
+    longest = int(np.isfinite(load).sum(axis=1).max())  # loads rise with the end: what is finite comes first
+    if not longest:
+        return np.full_like(rest, np.inf), np.zeros(rest.shape, dtype=np.intp)
+    ends = np.minimum(np.arange(count + 1)[:, None] + np.arange(1, longest + 1)[None, :], count)
+    band = np.take_along_axis(load, ends, axis=1)
+    band[np.arange(count + 1)[:, None] + np.arange(1, longest + 1)[None, :] > count] = np.inf
+    through = np.maximum(band[None], rest[:, ends])
+    best = through.argmin(axis=2)
+    return (np.take_along_axis(through, best[:, :, None], axis=2)[:, :, 0],
+            np.take_along_axis(np.broadcast_to(ends, through.shape), best[:, :, None], axis=2)[:, :, 0])

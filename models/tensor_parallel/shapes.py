@@ -12,14 +12,17 @@ HPCA 2024, names most of them):
 
 For each shape and backward mode the layers are cut by :mod:`weft.models.tensor_parallel.group_chains` for every number
 of stages, and the few with the least estimated step are kept. What lies between the layers of ``m`` and ``nn`` that all
-GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`).
+GPUs compute is also cut into two chunks a group (:mod:`weft.models.tensor_parallel.chunks`), and all layers of
+``groups`` into several (:mod:`weft.models.tensor_parallel.group_rows`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from weft.models.candidates.family_costs import device_of, family_costs, uses_measured_gpt
 from weft.models.candidates.stages import Backward
@@ -40,6 +43,7 @@ from weft.models.tensor_parallel.group_chains import (
     runs_of,
     tower_chains,
 )
+from weft.models.tensor_parallel.group_rows import best_rows, group_of_stage
 from weft.models.tensor_parallel.group_split import GroupStage, split_onto_groups
 from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
@@ -58,7 +62,7 @@ class ShapeCandidate:
 
     ``gpus``: the GPUs that each device of ``problem`` stands for. ``static_memory``: bytes that each of them always
     holds, which ``problem``'s devices no longer have. ``replicas``: of the model; a micro-batch of the problem is one
-    of each. ``chunks``: how two chunks a group lie, where there are two.
+    of each. ``chunks``: how several chunks a group lie, where there are several.
     """
 
     shape: TogetherShape
@@ -86,7 +90,8 @@ class ShapeCandidate:
         if parts:
             each += f", with {' or '.join(parts)}"
         if self.chunks is not None:
-            return f"{name}, {'V' if self.chunks == 'v' else self.chunks} of 2 chunks on {each}"
+            number = len(stages) // len({part.gpus for part in stages})
+            return f"{name}, {'V' if self.chunks == 'v' else self.chunks} of {number} chunks on {each}"
         return f"{name}, {len(stages)} stages on {each}"
 
 
@@ -102,8 +107,8 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                      chunks: Sequence[Chunks] = ()) -> tuple[list[ShapeCandidate], list[Refused]]:
     """The placements of ``shapes`` that exist and fit with one micro-batch in flight, and why others do not.
 
-    ``chunks``: how two chunks a group may lie in ``m`` and ``nn``, beside one. A shape is refused only where neither
-    mode, in one chunk or two, has a placement.
+    ``chunks``: how several chunks a group may lie in ``groups``, ``m`` and ``nn``, beside one. A shape is refused only
+    where neither mode has a placement, in however many chunks.
     """
     found: list[ShapeCandidate] = []
     refused: list[Refused] = []
@@ -119,6 +124,8 @@ def shape_candidates(space: Space, shapes: Sequence[str], modes: Sequence[str],
                 if shape in ("m", "nn"):
                     with suppress(NoShape):  # said of one chunk already
                         made += _in_chunks(space, shape, backward, chunks)
+                elif shape == "groups" and backward == space.modes(modes)[-1]:  # split ones can do what whole ones can
+                    made += _in_rows(space, backward, chunks, [chain for chain in made if chain.backward == backward])
         except OutOfTime:
             reasons.append(_TOO_LATE)
         found += made
@@ -199,10 +206,27 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
                 yield made
 
 
+def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
+             chains: Sequence[ShapeCandidate]) -> Iterator[ShapeCandidate]:
+    """Rows of several chunks a group over all layers that may beat ``chains``, on groups of equal size or on theirs."""
+    divisions = [tuple(part.degree for part in chain.parts) for chain in chains]
+    loads = [[part.cost.load for part in chain.parts] for chain in chains]
+    most = min(((space.micro_batches - 1) * max(load) + sum(load) for load in loads), default=math.inf)
+    for row in best_rows(space, chunks, backward, divisions, most):
+        members = members_of(row.degrees)
+        where = [members[group] for group in group_of_stage(row.kind, len(row.degrees), row.chunks)]
+        parts = tuple(Part(str(number), tuple(range(first, last)), gpus,
+                           stage_cost(space.costs[len(gpus)], range(first, last)))
+                      for number, ((first, last), gpus) in enumerate(zip(pairwise(row.cuts), where, strict=True)))
+        made = _made(space, "groups", backward, parts, chunks=row.kind)
+        if made is not None:
+            yield made
+
+
 def _candidate(space: Space, shape: TogetherShape, backward: Backward, together: Sequence[int],
                chain: Sequence[GroupStage]) -> ShapeCandidate | None:
     everyone = tuple(range(space.gpus))
-    members = _members(chain, space.gpus)
+    members = members_of([stage.degree for stage in chain])
     pieces = [(run, everyone, "") for run in runs_of(together)]
     pieces += [(tuple(range(stage.cost.first, stage.cost.last)), gpus, stage.co_shard)
                for stage, gpus in zip(chain, members, strict=True)]
@@ -226,15 +250,14 @@ def _made(space: Space, shape: TogetherShape, backward: Backward, parts: tuple[P
                           tuple(tuple(space.layers[i] for i in part.layers) for part in parts), replicas, chunks)
 
 
-def _members(chain: Sequence[GroupStage], gpus: int) -> list[tuple[int, ...]]:
-    """The GPUs of each stage: larger groups first, so that none of a power of two straddles machines without need."""
-    order = sorted(range(len(chain)), key=lambda i: -chain[i].degree)
-    members: list[tuple[int, ...]] = [()] * len(chain)
+def members_of(degrees: Sequence[int]) -> list[tuple[int, ...]]:
+    """The GPUs of groups of these sizes: larger groups first, so that none of a power of two straddles machines without
+    need."""
+    members: list[tuple[int, ...]] = [()] * len(degrees)
     at = 0
-    for i in order:
-        members[i] = tuple(range(at, at + chain[i].degree))
-        at += chain[i].degree
-    assert at == gpus or not chain
+    for i in sorted(range(len(degrees)), key=lambda i: -degrees[i]):
+        members[i] = tuple(range(at, at + degrees[i]))
+        at += degrees[i]
     return members
 
 
@@ -255,7 +278,7 @@ def _both_ways(space: Space, backward: Backward) -> list[ShapeCandidate]:
         best = next((chain for chain in split_onto_groups(whole, space.gpus, "least") if len(chain) == stages), None)
         if best is None:
             continue
-        members = _members(best, space.gpus)
+        members = members_of([stage.degree for stage in best])
         parts = tuple(
             Part(f"{number}{'' if replica == 0 else 'u'}", tuple(range(stage.cost.first, stage.cost.last)),
                  members[number] if replica == 0 else members[stages - 1 - number], stage.cost, replica)

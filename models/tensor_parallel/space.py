@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,11 @@ from weft.models.layers.collectives import collective_time
 from weft.models.layers.costs import LayerCost
 from weft.models.layers.layering import layers_of
 from weft.models.spec.sections import Inference, Spec, Training
+from weft.models.tensor_parallel.any_placement import least_step
 from weft.models.tensor_parallel.co_shard import FAMILIES, co_shard
+from weft.models.tensor_parallel.layer_terms import LayerTerms, terms_of
 from weft.models.tensor_parallel.layouts import Timer
-from weft.models.tensor_parallel.part_times import PartTimes
+from weft.models.tensor_parallel.part_times import PartTimes, has_gradient
 from weft.models.tensor_parallel.shard import Sharded, shard
 from weft.models.times.roofline import Roofline
 
@@ -36,7 +37,8 @@ class Space:
 
     ``capacity``: bytes of each GPU for everything but the framework's reserve. ``under_optimizer``: layers with what
     their gradients take. ``classes``: bytes of a parameter by what they are for. ``co_shard_parts``: numbers of parts
-    that run in turn on one GPU (:mod:`weft.models.tensor_parallel.co_shard`) to choose from.
+    that run in turn on one GPU (:mod:`weft.models.tensor_parallel.co_shard`) to choose from. ``backward``: its modes
+    that are allowed. ``both_ways``: whether two replicas of the model may share the GPUs.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Space:
     under_optimizer: Callable[[Iterable[LayerCost]], list[LayerCost]]
     classes: Mapping[str, int]
     co_shard_parts: tuple[int, ...] = ()
+    backward: tuple[str, ...] = ("full", "split")
+    both_ways: bool = False
 
     @property
     def graph(self) -> OperatorGraph:
@@ -162,17 +166,35 @@ class Space:
 
     @cached_property
     def least_period(self) -> float:
-        """Seconds a micro-batch that no placement of this space can go below, whatever its shape and order.
+        """Seconds a micro-batch that no placement that :mod:`weft.models.tensor_parallel.any_placement` covers can go
+        below; infinite where nothing fits."""
+        return min(least_step(self._terms.replicated(copies), self.gpus, self.capacity, 1, fills=False) / copies
+                   for copies in self._copies) * 1e-9
 
-        Every layer runs on some number of GPUs; each choice costs GPU-seconds, and all GPUs together have no more of
-        them than their number times the period. A degree whose weights alone do not fit is no choice.
-        """
-        total = 0.0
-        for layer in range(len(self.layers)):
-            spent = [degree * (self.costs[degree][layer].forward + self.costs[degree][layer].backward)
-                     for degree in self.degrees if self.static_of(layer, degree) <= self.capacity]
-            total += min(spent, default=math.inf)
-        return total / self.gpus
+    def least_makespan(self, micro_batches: int) -> float:
+        """Seconds that no step of ``micro_batches`` micro-batches goes below in any such placement."""
+        bounds = (least_step(self._terms.replicated(copies), self.gpus, self.capacity, micro_batches // copies)
+                  for copies in self._copies if micro_batches % copies == 0)
+        return min(bounds) * 1e-9
+
+    @property
+    def _copies(self) -> tuple[int, ...]:
+        """Of the model on the same GPUs, as far as the spec allows them."""
+        return (1, 2) if self.both_ways else (1,)
+
+    @cached_property
+    def _terms(self) -> LayerTerms:
+        return terms_of(self.costs, list(self.co_sharded.values()), self.bytes_per_parameter, self.modes(self.backward),
+                        is_row=self._is_row)
+
+    @property
+    def _is_row(self) -> bool:
+        """Whether every layer reads what the one before it makes, and in training sends a gradient back."""
+        producers = self.graph.producer
+        joined = {(self.graph.by_name[producers[name]].layer, operator.layer)
+                  for operator in self.graph.operators for name in operator.inputs
+                  if name in producers and (not self.training or has_gradient(self.graph, name))}
+        return all(pair in joined for pair in itertools.pairwise(self.layers))
 
     def modes(self, wanted: Sequence[str]) -> list[Backward]:
         """The backward modes of ``wanted`` that exist."""
@@ -210,7 +232,8 @@ def space_of(spec: Spec, family: FamilyCosts) -> Space | None:
     return Space(spec.name, family, DEVICES[name], spec.cluster.gpus, cluster.available[0],
                  cluster.network, bytes_per_parameter(spec), run.micro_batches,
                  isinstance(run, Training), isinstance(run, Training) and run.recompute,
-                 partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)), spec.placement.co_shard)
+                 partial(under_optimizer, spec), _classes(run, bytes_per_parameter(spec)), spec.placement.co_shard,
+                 spec.placement.backward, "x" in spec.placement.shapes)
 
 
 def _measures(costs: Sequence[LayerCost]) -> tuple[float, ...]:

@@ -67,6 +67,11 @@ class StageGraph:
     @classmethod
     def of(cls, problem: Problem) -> StageGraph:
         """The stages of ``problem``. Raises :class:`NotAStageGraph` with the reason if it has none."""
+        sizes = sorted({stage.micro_batch for stage in (problem.model.stages if problem.model else ())
+                        if stage.micro_batch is not None})
+        if len(sizes) > 1:
+            raise NotAStageGraph(f"its stages run micro-batches of {' and '.join(map(str, sizes))} samples, and the "
+                                 "executor runs one size for all stages")
         try:
             pipeline = Pipeline.of(problem)
         except NotAPipeline:

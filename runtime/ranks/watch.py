@@ -24,7 +24,7 @@ from typing import NamedTuple, NoReturn
 
 from torch.distributed.distributed_c10d import Store
 
-__all__ = ["Activity", "Watch"]
+__all__ = ["Activity", "Unwatched", "Watch"]
 
 BEAT = 0.2  # seconds between two looks of the watching thread
 SILENCE = 3.0  # a rank whose last word is this old counts as gone
@@ -208,6 +208,23 @@ class Watch:
     def _say(sentence: str) -> None:
         sys.stderr.write(sentence + "\n")
         sys.stderr.flush()
+
+
+class Unwatched:
+    """In place of a :class:`Watch` where nobody watches: one rank alone, or ranks that are threads of a process."""
+
+    text = ""
+
+    def at(self, activity: Activity) -> None:
+        """See :meth:`Watch.at`."""
+        self.text = activity.text
+
+    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
+        """See :meth:`Watch.doing`."""
+        self.text = text
+
+    def begin(self) -> None:
+        """See :meth:`Watch.begin`."""
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

@@ -31,7 +31,7 @@ from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Work
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session, SessionError
-from weft.runtime.ranks.watch import Activity, Watch
+from weft.runtime.ranks.watch import Unwatched, Watch
 from weft.runtime.replay.run import Trainer
 from weft.runtime.train.agreement import Allowed
 from weft.runtime.transports.buffer_tensors import allocate, view
@@ -64,21 +64,6 @@ class RankCost:
     peak_update: int
 
 
-class _Unwatched:
-    """A watchdog that watches nothing: there is no other rank to wait for."""
-
-    text = ""
-
-    def at(self, activity: Activity) -> None:
-        self.text = activity.text
-
-    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
-        self.text = text
-
-    def begin(self) -> None:
-        pass
-
-
 class _SingleRank(Session):
     """A session in which all other ranks have this rank's values."""
 
@@ -99,7 +84,7 @@ def single_rank(plan: Plan, rank: int, device: torch.device) -> Iterator[Session
         raise SessionError(f"the plan has the ranks 0 to {world - 1}, there is no rank {rank}")
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
     try:
-        session = _SingleRank(rank, world, device, cast(Watch, _Unwatched()), 0.0)
+        session = _SingleRank(rank, world, device, cast(Watch, Unwatched()), 0.0)
         session.add_groups(plan.groups)
         with single_threaded():
             yield session

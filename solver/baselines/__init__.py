@@ -2,8 +2,9 @@
 :mod:`weft.solver.timing`.
 
 ``BASELINES`` lists them by name; :func:`baseline` makes the schedule of one. A published schedule is what it is, and
-whether it fits is for the judge to say: of what its authors leave open (sizes of groups, limits of what is in flight)
-some take what fits the devices' capacities, where anything does.
+whether it fits is for the judge to say. Only the searches among them (``zb-auto``, ``zb-v-auto``, ``v-block``,
+``greedy``) look at the devices' capacities, and some whose authors leave sizes open (of groups, of what is in flight)
+take what fits, where anything does.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from weft.solver.baselines import (
     one_f_one_b,
     seq1f1b,
     v_blocks,
+    zb_auto,
     zb_h2,
     zb_v,
+    zb_v_auto,
     zero_bubble,
 )
 from weft.solver.baselines import building_blocks as block_search
@@ -55,6 +58,9 @@ BASELINES: dict[str, Baseline] = {entry.name: entry for entry in (
     Baseline("zb-h2", "ZB-H2", "Qi et al., ICLR 2024", "a pipeline with split backwards, one stage a device",
              zb_h2.orders),
     Baseline("zb-v", "ZB-V", "Qi et al., ICLR 2024", _SPLIT_V, zb_v.orders),
+    Baseline("zb-auto", "zero bubble, automatic", "Qi et al., ICLR 2024",
+             "a pipeline with split backwards, one stage a device", zb_auto.orders),
+    Baseline("zb-v-auto", "ZB-V, automatic", "Qi et al., ICLR 2024, and their program", _SPLIT_V, zb_v_auto.orders),
     Baseline("v-min", "V-Min", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.min_orders),
     Baseline("v-half", "V-Half", "Qi et al., NeurIPS 2024", _SPLIT_V, v_blocks.half_orders),
     Baseline("v-block", "building blocks", "Qi et al., NeurIPS 2024", "a training pipeline", block_search.orders),

@@ -2,28 +2,37 @@
 
 Qi et al., "Pipeline Parallelism with Controllable Memory", NeurIPS 2024, section 4: enumerate the building block's
 offsets, uniform along each way down or up the devices, repeat, squeeze and reorder each, keep the best that fits. The
-paper counts in slots of equal length on a V; here an offset is that, or the duration and the transfer before it, plus
-slack. The number of stages on a device is any, and so is the interval: where no block that keeps the devices busy
-fits, longer intervals hold fewer micro-batches at once. What fits is tried by
-:mod:`weft.solver.baselines.lib.building_block`, a spread of all of them first, then the neighbours of the best. With
-equal durations, split backwards and a V it finds what ZB-V does at its memory, and below that what lies between V-Min,
-V-Half and ZB-V.
+paper counts in slots of equal length on a V: its stable patterns, reordered as it says, are tried with the problem's
+own durations and with their weight gradients placed anew (:mod:`weft.solver.baselines.lib.laid_out`). With equal
+durations they reach, at every memory from V-Min's to ZB-V's, the bubble that the authors expect,
+3p - 1 - 3a + max(3p, p + 1 + 2 ceil(a / 2)) slots on p devices that hold a stages' activations.
+
+For every shape, and on a V beside these, an offset is a slot, or the duration and the transfer before it, plus slack.
+The number of stages on a device is any, and so is the interval: where no block that keeps the devices busy fits, longer
+intervals hold fewer micro-batches at once. What fits is tried by :mod:`weft.solver.baselines.lib.building_block`, a
+spread of all of them first, then the neighbours of the best.
 
 The work is limited by a number of operations, never by time: the same problem gives the same schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import product
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from weft.solver.baselines import v_blocks, zb_v
 from weft.solver.baselines.lib.base import NotApplicable, Row, require_backward, require_pipeline
+from weft.solver.baselines.lib.block_choices import NEVER, Choice, shares, ways
 from weft.solver.baselines.lib.building_block import BuildingBlock, Pass, StepChain
 from weft.solver.baselines.lib.extend import ENOUGH, extended
+from weft.solver.baselines.lib.laid_out import LaidOut, LaidOutOrders
+from weft.solver.baselines.lib.weights_anew import Rule, in_order, without_micro_batches
 from weft.solver.control.clock import checked
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
@@ -36,26 +45,21 @@ WORK, PASSES = 150_000, 200
 _SLACKS, _GAPS = (0.0, 1.0, 2.0), (0.0, 1.0, 2.0, 3.0)
 #: Lengths of the interval, in times of the busiest device's work.
 _STRETCHES = (1.0, 1.05, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 9.0, 14.0, 22.0, 36.0)
-_NEVER = float("inf")
 #: Ways to run a block, in turns: lead, patience, and whether all durations count as one slot.
-_MANNERS = ((1.0, 0.0, False), (_NEVER, 0.0, True), (1.0, 1.0, False), (_NEVER, 0.0, False), (1.0, 0.0, True),
-            (_NEVER, 1.0, False))
+_MANNERS = ((1.0, 0.0, False), (NEVER, 0.0, True), (1.0, 1.0, False), (NEVER, 0.0, False), (1.0, 0.0, True),
+            (NEVER, 1.0, False))
 #: How many of the blocks that fit are tried before the neighbours of the best, as a share of the work.
 _SPREAD = 0.5
+#: What goes to stable patterns beside that, as a share of it; what laying one out takes, in passes.
+_LAID_OUT, _LAYING = 0.5, 1
+#: How many of the best, by a few micro-batches, are run with more of them.
+_FINALISTS = 6
+#: How many of the best have their weight gradients placed anew.
+_ANEW = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """A building block: ``slack`` along even and odd ways of the forwards and of the gradients, in slots, the ``gap``
-    between forwards and gradients, the interval's ``stretch``; ``even`` where all durations count as one slot; ``lead``
-    and ``patience`` as in the block, the former in intervals."""
-
-    slack: tuple[float, float, float, float]
-    gap: float
-    stretch: float
-    lead: float = 1.0
-    patience: float = 0.0
-    even: bool = False
+#: What a search tries.
+_Candidate: TypeAlias = Choice | LaidOut
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -69,7 +73,7 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     ranked = search.ranked()
     search.spare_memory(ranked)
     for choice in ranked:
-        def make(n: int, choice: _Choice = choice) -> list[Row] | None:
+        def make(n: int, choice: _Candidate = choice) -> list[Row] | None:
             made = search.run(choice, n)
             return None if made is None else made.rows
 
@@ -88,14 +92,23 @@ class _Search:
         self.mine = [[i for i, device in enumerate(chain.device) if device == d] for d in range(len(chain.room))]
         self.micro_batches = micro_batches
         self.trial = min(micro_batches, 2 * len(chain.room) + 4)
-        self.left = min(WORK, PASSES * self.trial * len(pipeline.problem.blocks))
+        self.operations = self.trial * len(pipeline.problem.blocks)  # of a pass
+        self.left = 0
         self.work = max(sum(chain.duration[i] + chain.filler_duration[i] for i in mine) for mine in self.mine)
         self.slot = self.work / max(sum(1 + (chain.filler[i] >= 0) for i in mine) for mine in self.mine)
         self.earliest = np.cumsum([0.0, *(chain.duration[i] + chain.lag[i + 1] for i in range(len(chain.steps) - 1))])
-        self.shares = np.cumsum(_shares(pipeline), axis=0) * self.slot
+        self.shares = np.cumsum(shares(pipeline), axis=0) * self.slot
         self.room = self._room()
         self.floor = self._floor() * (1 + 1e-9)
-        self.tried: dict[_Choice, float] = {}
+        self.laid_out = self._laid_out_orders()
+        self.tried: dict[_Candidate, float] = {}
+
+    def _laid_out_orders(self) -> LaidOutOrders | None:
+        problem = self.pipeline.problem
+        if self.pipeline.shape != "v" or not self.pipeline.is_split or len(problem.devices) == 1:
+            return None
+        known = [partial(orders, problem) for orders in (zb_v.orders, v_blocks.half_orders, v_blocks.min_orders)]
+        return LaidOutOrders(self.chain, self.micro_batches, self.room, known)
 
     def _room(self) -> list[int]:
         """What the devices have, but no more than twice as many micro-batches as devices take: more buys nothing."""
@@ -117,34 +130,78 @@ class _Search:
             floor = max(floor, self.earliest[min(mine)] + self.micro_batches * work + after)
         return floor
 
-    def run(self, choice: _Choice, micro_batches: int) -> Pass | None:
+    def run(self, choice: _Candidate, micro_batches: int) -> Pass | None:
         """A pass of ``choice``."""
+        if isinstance(choice, LaidOut):
+            assert self.laid_out is not None
+            return self.laid_out.run(choice, micro_batches, self.room)
         params = np.array([*choice.slack, choice.gap])
         earliest = np.arange(len(self.chain.steps)) * self.slot if choice.even else self.earliest
         offsets = tuple(float(x) for x in earliest + self.shares @ params)
         block = BuildingBlock(offsets, choice.stretch * self.work, choice.lead * choice.stretch * self.work,
                               choice.patience)
-        return self.chain.run(block, micro_batches, self.room)
+        made = self.chain.run(block, micro_batches, self.room)
+        if made is None or choice.rule is None:
+            return made
+        return in_order(self.chain, without_micro_batches(self.chain, made.rows), micro_batches, choice.rule, self.room)
 
-    def ranked(self) -> list[_Choice]:
+    def ranked(self) -> list[_Candidate]:
         """What fits, the best first, after as many trials as the work allows."""
-        fitting = self._fitting()
-        count = min(len(fitting), max(1, int(_SPREAD * self.left / (self.trial * len(self.pipeline.problem.blocks)))))
+        self._lay_out()
+        fitting = self._fitting() if min(self.tried.values(), default=NEVER) > self.floor else []
+        self.left = self._allowance()
+        count = min(len(fitting), max(1, int(_SPREAD * self.left / self.operations)))
         for k in range(count):
             lead, patience, even = _MANNERS[k % len(_MANNERS)]
             choice = replace(fitting[int(len(fitting) * (k / count) ** 2)], lead=lead, patience=patience, even=even)
             if self._score(choice) <= self.floor:
                 break
-        self._climb()
-        ranked = sorted((choice for choice, score in self.tried.items() if score < _NEVER),
+        self._climb(Choice)
+        self._place_weights_anew()
+        ranked = sorted((choice for choice, score in self.tried.items() if score < NEVER),
                         key=lambda choice: self.tried[choice])
         if self.trial == self.micro_batches:
             return ranked
         full = min(self.micro_batches, ENOUGH)
-        finalists = {choice: made.makespan for choice in ranked[:3] if (made := self.run(choice, full)) is not None}
-        return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked[3:]]
+        finalists = {choice: made.makespan for choice in self._distinct(ranked, _FINALISTS)
+                     if (made := self.run(choice, full)) is not None}
+        return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked]
 
-    def spare_memory(self, ranked: list[_Choice]) -> None:
+    def _distinct(self, ranked: Sequence[_Candidate], count: int) -> list[_Candidate]:
+        """The first of each score, ``count`` at most: what scores the same is mostly the same schedule."""
+        first: dict[float, _Candidate] = {}
+        for choice in ranked:
+            first.setdefault(self.tried[choice], choice)
+        return list(first.values())[:count]
+
+    def _allowance(self) -> int:
+        """Operations that the passes may run."""
+        return min(WORK, PASSES * self.operations)
+
+    def _lay_out(self) -> None:
+        """Try published orders and stable patterns, those that hold most first, with one rule; then the neighbours of
+        the best."""
+        if self.laid_out is None:
+            return
+        self.left = int(_LAID_OUT * self._allowance())
+        count = min(self.laid_out.count, max(1, int(_SPREAD * self.left / ((1 + _LAYING) * self.operations))))
+        published = len(self.laid_out.published)
+        for k in range(count):
+            spread = published + int((self.laid_out.count - published) * ((k - published) / count) ** 2)
+            if self._score(LaidOut(k if k < published else spread)) <= self.floor:
+                return
+        self._climb(LaidOut)
+
+    def _place_weights_anew(self) -> None:
+        """Try the best blocks with other rules for their weight gradients."""
+        if not self.pipeline.is_split or min(self.tried.values(), default=NEVER) <= self.floor:
+            return
+        blocks = [choice for choice, score in self.tried.items() if score < NEVER and isinstance(choice, Choice)]
+        for choice in self._distinct(sorted(blocks, key=lambda choice: self.tried[choice]), _ANEW):
+            for rule in (Rule.IN_TIME, Rule.ANY_GAP, Rule.FAIR):
+                self._score(replace(choice, rule=rule))
+
+    def spare_memory(self, ranked: list[_Candidate]) -> None:
         """Of memory without a limit take no more than the best needs for its makespan."""
         unlimited = [limit is None for limit in self.chain.room]
         if not ranked or not any(unlimited):
@@ -159,13 +216,15 @@ class _Search:
                 self.room = before
                 return
 
-    def _climb(self) -> None:
-        """Try the neighbours of the best, then those of the first that is better, and so on while work is left."""
-        looked_at: set[_Choice] = set()
-        while others := [choice for choice, score in self.tried.items() if score < _NEVER and choice not in looked_at]:
+    def _climb(self, kind: type[_Candidate]) -> None:
+        """Try the neighbours of the best of ``kind``, then those of the first that is better, and so on while work is
+        left."""
+        looked_at: set[_Candidate] = set()
+        while others := [choice for choice, score in self.tried.items()
+                         if score < NEVER and isinstance(choice, kind) and choice not in looked_at]:
             best = min(others, key=lambda choice: self.tried[choice])
-            goal = min(self.tried.values())
-            for neighbour in _neighbours(best):
+            goal = min(score for choice, score in self.tried.items() if isinstance(choice, kind))
+            for neighbour in self._neighbours(best):
                 if self.left <= 0 or goal <= self.floor:
                     return
                 if self._score(neighbour) < goal:
@@ -173,29 +232,37 @@ class _Search:
             else:
                 looked_at.add(best)
 
-    def _score(self, choice: _Choice) -> float:
+    def _neighbours(self, choice: _Candidate) -> Iterator[_Candidate]:
+        if isinstance(choice, LaidOut):
+            assert self.laid_out is not None
+            return choice.neighbours(self.laid_out.count)
+        return choice.neighbours()
+
+    def _score(self, choice: _Candidate) -> float:
         """The makespan of all micro-batches, by a pass of a few and the pace of its second half."""
         if choice in self.tried:
             return self.tried[choice]
+        if self.laid_out is not None and isinstance(choice, LaidOut) and not self.laid_out.is_laid(choice, self.trial):
+            self.left -= _LAYING * self.operations
         made = self.run(choice, self.trial)
-        self.left -= self.trial * len(self.pipeline.problem.blocks)
-        score = _NEVER
+        self.left -= self.operations
+        score = NEVER
         if made is not None:
             score = made.makespan + (self.micro_batches - self.trial) * max(self.work, made.pace)
         self.tried[choice] = score
         return score
 
-    def _fitting(self) -> list[_Choice]:
+    def _fitting(self) -> list[Choice]:
         """The choices whose repeated block fits, shorter intervals first; of one interval, those that hold most."""
-        bends = len(set(_ways(self.pipeline))) > 1
+        bends = len(set(ways(self.pipeline))) > 1
         grid = [(slack, gap) for slack in product(_SLACKS, repeat=4) for gap in _GAPS
                 if bends or (slack[1], slack[3]) == (0.0, 0.0)]
         offsets = self.earliest + np.array([[*slack, gap] for slack, gap in grid]) @ self.shares.T
-        found: list[_Choice] = []
+        found: list[Choice] = []
         for stretch in _STRETCHES:
             held = self._held(offsets, stretch * self.work)
             fitting = [k for k in np.argsort(-held, kind="stable") if held[k] >= 0]
-            found += [_Choice(grid[k][0], grid[k][1], stretch) for k in fitting]
+            found += [Choice(grid[k][0], grid[k][1], stretch) for k in fitting]
             if len(found) >= len(grid):
                 break
         return found
@@ -216,45 +283,3 @@ class _Search:
             total += peak / max(room, 1)
             total[peak > room] = -np.inf
         return total
-
-
-def _ways(pipeline: Pipeline) -> list[int]:
-    """Per stage, the number of the way along the devices on which it lies, a new one where a device comes again."""
-    ways, way, met = [], 0, set[int]()
-    for stage in pipeline.stages:
-        if stage.device in met:
-            way, met = way + 1, set()
-        met.add(stage.device)
-        ways.append(way)
-    return ways
-
-
-def _shares(pipeline: Pipeline) -> npt.NDArray[np.float64]:
-    """Per step, which of a choice's slacks and gap lies before it."""
-    ways = _ways(pipeline)
-    count = len(ways)
-    shares = np.zeros((2 * count, 5))
-    for s in range(1, count):
-        if ways[s] == ways[s - 1]:
-            shares[s, ways[s] % 2] = 1
-            shares[2 * count - s, 2 + ways[s] % 2] = 1  # from the gradient of stage s to that of stage s - 1
-    shares[count, 4] = 1
-    return shares
-
-
-def _neighbours(choice: _Choice) -> Iterator[_Choice]:
-    """Choices a step away."""
-    for step in (0.5, -0.5, 1.0, -1.0):
-        if choice.gap + step >= 0:
-            yield replace(choice, gap=choice.gap + step)
-        for k in range(4):
-            if choice.slack[k] + step >= 0:
-                yield replace(choice, slack=(*choice.slack[:k], choice.slack[k] + step, *choice.slack[k + 1:]))  # type: ignore[arg-type]
-    for factor in (0.97, 1.03, 0.9, 1.1):
-        if choice.stretch * factor >= 0.9:
-            yield replace(choice, stretch=choice.stretch * factor)
-    for lead in (1.0, _NEVER, 0.0):
-        yield replace(choice, lead=lead)
-    for patience in (0.0, 1.0, 0.5):
-        yield replace(choice, patience=patience)
-    yield replace(choice, even=not choice.even)

@@ -1,4 +1,5 @@
-"""Lower bounds on the makespan of N micro-batches and on the time per micro-batch of any steady state, in ticks.
+"""Lower bounds on the makespan and the span of N micro-batches and on the time per micro-batch of any steady state, in
+ticks.
 
 All of them hold for every schedule that the judge accepts, periodic or not; a block's micro-batches running in order
 is one of its rules. Each argument stands with its code:
@@ -9,7 +10,8 @@ is one of its rules. Each argument stands with its code:
 * :mod:`weft.solver.relations.graph`: blocks that hold all devices, cut out of time;
 * :mod:`weft.solver.bounds.load`: each device's work alone, of times as they are written;
 * :mod:`weft.solver.bounds.memory`: memory x time that one micro-batch needs, of what the devices have;
-* :mod:`weft.solver.bounds.makespan` and :mod:`weft.solver.bounds.steady` put them together.
+* :mod:`weft.solver.bounds.makespan` and :mod:`weft.solver.bounds.steady` put them together;
+* :mod:`weft.solver.bounds.span`: how soon a step can follow another, by each machine's own clock.
 """
 
 from weft.solver.bounds.makespan import least_time, makespan_bound

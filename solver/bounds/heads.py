@@ -22,8 +22,10 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.relations.graph import Graph
 from weft.solver.relations.implied_order import Order
 
-__all__ = ["Heads", "Times", "heads", "laid_out", "one_machine", "tails"]
+__all__ = ["NEVER", "Heads", "Times", "heads", "laid_out", "one_machine", "tails"]
 
+#: The head of what may run at any time before the clock begins.
+NEVER = -(1 << 60)
 #: Nodes x micro-batches, in ticks.
 Times = npt.NDArray[np.int64]
 
@@ -39,12 +41,13 @@ def heads(graph: Graph, order: Order, micro_batches: int, crowded: int) -> Times
 class Heads:
     """Heads of all operations, raised micro-batch after micro-batch.
 
-    They start at 0. Whoever knows more of an operation may raise its ``head`` before what depends on it is raised.
+    They start at 0, or where ``least`` says. Whoever knows more of an operation may raise its ``head`` before what
+    depends on it is raised.
     """
 
-    def __init__(self, graph: Graph, order: Order, micro_batches: int) -> None:
+    def __init__(self, graph: Graph, order: Order, micro_batches: int, least: Times | None = None) -> None:
         n = len(graph.durations)
-        self.head: Times = np.zeros((n, micro_batches), dtype=np.int64)
+        self.head: Times = np.zeros((n, micro_batches), dtype=np.int64) if least is None else least
         self._durations = np.array(graph.durations, dtype=np.int64)
         self._waits: list[list[tuple[int, int, int]]] = [[(i, 1, graph.durations[i])] for i in range(n)]
         for wait in graph.waits:
@@ -68,7 +71,7 @@ class Heads:
         for j in self._ranked:
             checkpoint()
             start = max((int(head[i, m - distance]) + rest for i, distance, rest in self._waits[j] if distance <= m),
-                        default=0)
+                        default=int(head[j, m]))
             for known in () if alone else self._before[j]:
                 start = max(start, self._all_run([(i, m - distance + 1) for i, distance in known]))
             head[j, m] = max(start, int(head[j, m]))
@@ -77,7 +80,7 @@ class Heads:
         """When a machine can have run the first ``count`` operations of each node, for all ``(node, count)``."""
         counts = [(i, count) for i, count in counts if count > 0]
         if len(counts) < 2:  # one node's own heads are that far apart already
-            return 0
+            return NEVER
         starts = np.concatenate([self.head[i, :count] for i, count in counts])
         lengths = np.concatenate([np.broadcast_to(self._durations[i], count) for i, count in counts])
         ranked = np.argsort(starts)[::-1]

@@ -16,7 +16,7 @@ from fractions import Fraction
 from weft.solver.problem import Number, Problem
 from weft.solver.ticks import TickProblem, in_whole_numbers
 
-__all__ = ["exact_load", "exact_load_bound", "load_bound", "work_bound"]
+__all__ = ["exact_load", "exact_load_bound", "load_bound", "work_alone", "work_bound"]
 
 #: Floats are added up here: what is claimed is that much less.
 _ROUNDING = 1e-9
@@ -27,6 +27,13 @@ def load_bound(problem: Problem, micro_batches: int) -> float:
     lags = [dependency.lag for _, _, dependency in problem.dependencies()]
     found = _bound(problem, micro_batches, [float(block.duration) for block in problem.blocks], lags)
     return float(found) * (1 - _ROUNDING)
+
+
+def work_alone(problem: Problem, micro_batches: int) -> float:
+    """The work of the busiest device for ``micro_batches`` micro-batches: a lower bound on their span, and for one on
+    the time per micro-batch of a steady state; in the problem's time unit."""
+    load = max(sum(float(problem.blocks[i].duration) for i in on) for on in problem.blocks_on)
+    return micro_batches * load * (1 - _ROUNDING)
 
 
 def exact_load_bound(problem: Problem, micro_batches: int) -> Fraction:

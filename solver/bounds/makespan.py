@@ -22,7 +22,7 @@ from weft.solver.relations.graph import Graph, barriers, graph_of, without_barri
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
 
-__all__ = ["least_time", "makespan_bound"]
+__all__ = ["busy", "least_time", "makespan_bound"]
 
 #: Up to so many operations are laid out one by one.
 _LAID_OUT = 4000
@@ -61,7 +61,7 @@ def _bound(instance: TickProblem, micro_batches: int, order: Order) -> int:
     if shown == micro_batches:
         bounds.append(laid_out(graph, head, tail))
     else:
-        bounds += [_busy(graph, machine, micro_batches, head, tail) for machine in graph.machines if machine]
+        bounds += [busy(graph, machine, micro_batches, head, tail) for machine in graph.machines if machine]
         bounds.append(_round_and_round(graph, order, micro_batches, head, tail))
     lags = chains_of_one(instance)
     for device in instance.distinct_devices:
@@ -72,8 +72,9 @@ def _bound(instance: TickProblem, micro_batches: int, order: Order) -> int:
     return max(bounds)
 
 
-def _busy(graph: Graph, machine: tuple[int, ...], micro_batches: int, head: Times, tail: Times) -> int:
-    """The work of a machine, with the time it has to idle at the beginning and at the end."""
+def busy(graph: Graph, machine: tuple[int, ...], micro_batches: int, head: Times, tail: Times) -> int:
+    """The work of a machine, with the time it has to idle at the beginning and at the end: ``head`` and ``tail`` are
+    those of the first and of the last micro-batches."""
     def idle(times: Times) -> int:  # rising
         until = int(times[:, -1].min())  # what comes later has no smaller head
         ranked = sorted((int(at), graph.durations[i]) for i, row in zip(machine, times, strict=True) for at in row)

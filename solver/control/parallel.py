@@ -17,12 +17,9 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from multiprocessing.connection import Connection
 from typing import ParamSpec, TypeVar
 
-from weft.solver.control.stopping import STOP
+from weft.solver.control.stopping import SIGNALS, STOP
 
-__all__ = ["SIGNALS", "cores", "mapped", "processes"]
-
-#: The signals that ask for a stop, as far as this system has them.
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+__all__ = ["cores", "mapped", "processes"]
 
 _P = ParamSpec("_P")
 _S = TypeVar("_S")

@@ -9,10 +9,14 @@ Ctrl-C is Python's own ``KeyboardInterrupt``.
 
 from __future__ import annotations
 
+import signal
 import threading
 from types import TracebackType
 
-__all__ = ["STOP", "Stop", "breakable", "shielded"]
+__all__ = ["SIGNALS", "STOP", "Stop", "breakable", "shielded"]
+
+#: The signals that ask for a stop, as far as this system has them.
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 class Stop:

@@ -70,13 +70,15 @@ def run(
 @dataclass(frozen=True)
 class Attempt:
     """A model and how to solve it, as :func:`run` takes it; ``disjunctive`` propagates precedences among the blocks of
-    a device more strongly."""
+    a device more strongly. Without ``precedences`` these are left to the literals that order blocks, which pays where
+    starts have no known end: else two blocks can push each other on a tick at a time."""
 
     model: cp_model.CpModel
     deterministic: float = float("inf")
     presolve: bool = False
     relaxation: bool = True
     disjunctive: bool = False
+    precedences: bool = True
 
 
 def race(attempts: Sequence[Attempt], budget: Budget,
@@ -105,6 +107,8 @@ class _Solve:
         if attempt.disjunctive:
             parameters.use_strong_propagation_in_disjunctive = True
             parameters.use_dynamic_precedence_in_disjunctive = True
+        if not attempt.precedences:
+            parameters.use_precedences_in_disjunctive_constraint = False
         parameters.catch_sigint_signal = False
         limit = min(attempt.deterministic, budget.deterministic_left)
         if limit < float("inf"):

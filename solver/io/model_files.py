@@ -1,6 +1,7 @@
 """What is known of a problem's model, in its file: the optional entry ``model`` of ``weft.problem/1``.
 
-``{"stages": [{"forward", "layers", "parameters", "parameter_bytes", "output_bytes", "deferred"}], "ties":
+``{"stages": [{"forward", "layers", "parameters", "parameter_bytes", "output_bytes", "deferred", "micro_batch"}],
+"ties":
 [{"parameter", "stages"}], "tolerance"}``. A stage goes by the name of its forward block; of its other entries each may
 be absent, as may ``ties`` and ``tolerance``.
 """
@@ -15,7 +16,7 @@ from weft.solver.model_facts import ModelFacts, StageFacts, TieFacts
 
 __all__ = ["facts_from_json", "facts_to_json"]
 
-_AMOUNTS = ("parameters", "parameter_bytes", "output_bytes", "deferred")
+_AMOUNTS = ("parameters", "parameter_bytes", "output_bytes", "deferred", "micro_batch")
 
 
 def facts_to_json(facts: ModelFacts) -> dict[str, Any]:

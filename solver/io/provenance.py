@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from weft.solver.io.entries import FormatError, number, show
+from weft.solver.objectives import OBJECTIVES
 
 __all__ = ["check_provenance"]
 
@@ -50,6 +51,10 @@ def check_provenance(value: Any, devices: int, where: str) -> dict[str, Any]:
         raise FormatError(f"{where}: layers_of_stage has a stage without layers, each must have one at least")
     if "repetend_period" in value and "repetend_period_bound" not in value:
         raise FormatError(f"{where}: the field 'repetend_period_bound' is missing beside repetend_period")
+    needed = {"span": ("span", "span_bound"), "latency": ("latency", "latency_bound")}
+    for key in needed.get(value.get("objective", ""), ()):
+        if key not in value:
+            raise FormatError(f"{where}: the field {key!r} is missing beside the objective {value['objective']!r}")
     try:
         json.dumps(value, allow_nan=False)
     except (ValueError, RecursionError):
@@ -168,6 +173,11 @@ def _alternative(value: Any, where: str) -> None:
         raise FormatError(f"{where}: the verdict {verdict!r} needs a {needed}")
 
 
+def _objective(value: Any, where: str) -> None:
+    if value not in OBJECTIVES:
+        raise FormatError(f"{where} is {show(value)}, it must be one of {', '.join(OBJECTIVES)}")
+
+
 def _classes(value: Any, where: str) -> None:
     _mapping(_at_least_0)(value, where)
     if not sum(value.values()) > 0:
@@ -200,7 +210,9 @@ _PLAIN: Mapping[str, _Shape] = {
     "notes": _listing(_text), "seconds": _at_least_0, "deterministic_seconds": _at_least_0, "seed": _whole,
     "workers": _count, "interrupted": _flag, "repetend_proven": _flag, "history": _history,
     **dict.fromkeys(("steady_bound", "repetend_period", "repetend_period_bound", "bound_over_placements",
-                     "bound_over_any_placement", "latency", "latency_bound", "latency_period"), _at_least_0),
+                     "bound_over_any_placement", "latency", "latency_bound", "latency_period", "span", "span_bound"),
+                    _at_least_0),
+    "objective": _objective,
     "techniques": _mapping(_object(calls=_calls, proofs=_calls, improvements=_calls, seconds=_at_least_0)),
     "placements": _count, "replicas": _count, "alternatives": _listing(_alternative),
     "bytes_per_parameter": _classes, "layers_of_stage": _listing(_listing(_text)),

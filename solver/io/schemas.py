@@ -75,7 +75,7 @@ def _model() -> dict[str, Any]:
     """What is known of the stages' modules (:mod:`weft.solver.io.model_files`)."""
     count, texts = _whole(0), _list({"type": "string"})
     stage = _object({"forward": _NAME, "layers": texts, "parameters": count, "parameter_bytes": count,
-                     "output_bytes": count, "deferred": count}, "forward")
+                     "output_bytes": count, "deferred": count, "micro_batch": count}, "forward")
     tie = _object({"parameter": {"type": "string"}, "stages": _list(_NAME)})
     return _object({"stages": _list(stage), "ties": _list(tie),
                     "tolerance": {"type": "number", "minimum": 0, "exclusiveMaximum": 1}}, "stages")

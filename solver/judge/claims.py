@@ -2,8 +2,8 @@
 
 ``makespan``, ``peak_memory`` and ``status`` follow from the operations and the bounds; bounds, period and repetend are
 for :mod:`weft.solver.judge.statements`. Of the ``solver`` object what can be derived is (how long a micro-batch
-takes from its first start to its last end), and what stands there twice must agree; the rest says how the schedule came
-about, which nothing in the file can show: it is listed, with the reason.
+takes from its first start to its last end, how soon the next step can begin), and what stands there twice must agree;
+the rest says how the schedule came about, which nothing in the file can show: it is listed, with the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from weft.solver.judge.spans import least_span, span_of
 from weft.solver.judge.statements import Verdict
 from weft.solver.judge.validate import peaks, statements
 from weft.solver.problem import Number
@@ -36,6 +37,8 @@ _OPEN: Mapping[str, str] = {
     "covered": "the other placements are not in the file",
     "latency_bound": "nothing here proves that no latency is shorter",
     "latency_period": "it is what was asked for",
+    "objective": "it is what was asked for",
+    "span_bound": "nothing here proves that no span is shorter",
 }
 _HOW = "it says how the schedule came about"
 
@@ -90,8 +93,10 @@ class _Solver:
         self.false: set[str] = set()
 
     def judge(self) -> None:
+        of = self.stated.get("objective", "makespan")
+        value = {"makespan": self.makespan, "rate": self.schedule.period}.get(of, self.stated.get(of))
         for key in ("bound_over_placements", "bound_over_any_placement"):
-            self._at_most(key, "the makespan", self.makespan)
+            self._at_most(key, f"the {of}", value)
         for key in ("steady_bound", "repetend_period_bound", "latency_bound"):
             than = {"steady_bound": "period", "repetend_period_bound": "repetend_period"}.get(key, "latency")
             self._at_most(key, than, self.schedule.period if than == "period" else self.stated.get(than))
@@ -99,6 +104,7 @@ class _Solver:
         self._loads()
         self._proven()
         self._latency()
+        self._span()
         self._memory()
         self._placements()
         for key in self.stated:
@@ -153,6 +159,21 @@ class _Solver:
             self._refuse("latency", f"{self._time(stated)}, but the longest micro-batch takes {self._time(longest)}")
         else:
             self.verified.add("latency")
+
+    def _span(self) -> None:
+        """How soon the next step can begin, and a bound on it (:mod:`weft.solver.judge.spans`)."""
+        stated, bound = self.stated.get("span"), self.stated.get("span_bound")
+        if stated is None and bound is None:
+            return
+        span, where = span_of(self.schedule)
+        if stated is not None and not _equal(stated, span, slack=_TOLERANCE * self.makespan):
+            self._refuse("span", f"{self._time(stated)}, but {where} takes {self._time(span)} from its first start to "
+                                 "its last end")
+        elif stated is not None:
+            self.verified.add("span")
+        self._at_most("span_bound", "the span", span)
+        if bound is not None and "span_bound" not in self.false and _equal(bound, least_span(self.schedule)):
+            self.verified.add("span_bound")
 
     def _memory(self) -> None:
         """What a device always holds and what it has for blocks are what the GPU has."""

@@ -11,8 +11,9 @@ a problem looks like, ``reductions/`` makes it smaller with the same answer.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
     from weft.solver.period.bracket import Bracket
@@ -29,6 +30,4 @@ _FILES = {"Bracket": "bracket", "PARAMETERS": "params", "Periodic": "periodic", 
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _FILES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
+    return loaded(__name__, _FILES, name)

@@ -9,11 +9,11 @@ what searches are made of; ``chain`` finds stages in a row, ``dag`` graphs of st
 recomputing and offloading are decided with the cuts.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from weft.solver.placement.placement import Placement, Stage
 from weft.solver.placement.problem import Degree, DeviceKind, Node, PlacementError, PlacementProblem, Tensor
+from weft.solver.public_names import loaded
 
 if TYPE_CHECKING:
     from weft.solver.placement.chain.place import place
@@ -27,6 +27,4 @@ _SEARCHES = {"place": "chain.place", "place_graph": "dag.place_graph"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SEARCHES:
-        return getattr(import_module(f"{__name__}.{_SEARCHES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return loaded(__name__, _SEARCHES, name)

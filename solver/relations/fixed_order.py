@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -10,16 +10,18 @@ from weft.solver.control.clock import checked, checkpoint
 from weft.solver.ticks import Arc, TickProblem
 from weft.solver.timing import DeadlockError, Orders
 
-__all__ = ["FixedOrder", "Op"]
+__all__ = ["FixedOrder", "Node", "Op"]
 
 #: (block, micro-batch)
 Op: TypeAlias = tuple[int, int]
 #: An operation, or a transfer on a link: (~arc number, producer's micro-batch).
-_Node: TypeAlias = tuple[int, int]
+Node: TypeAlias = tuple[int, int]
 
 
 class FixedOrder:
     """Earliest ``start`` and ``tail`` (longest path from an operation's start to the end) under ``orders``.
+
+    ``in_order`` are all operations and transfers, each behind what it waits for; :meth:`follow` says what waits for it.
 
     Raises :class:`~weft.solver.timing.DeadlockError` if the orders contradict the dependencies.
     """
@@ -42,7 +44,7 @@ class FixedOrder:
     def _follow(self) -> None:
         """Successors of every operation and transfer: node -> [(node, distance between starts)]."""
         durations = self.instance.durations
-        self._next: dict[_Node, list[tuple[_Node, int]]] = {}
+        self._next: dict[Node, list[tuple[Node, int]]] = {}
         for row in self.orders:
             for op in row:
                 self._next.setdefault(op, [])
@@ -73,7 +75,7 @@ class FixedOrder:
                 waits[node] += 1
         at = dict.fromkeys(self._next, 0)
         ready = [node for node, count in waits.items() if not count]
-        order: list[_Node] = []
+        order: list[Node] = []
         while ready:
             if not len(order) & 4095:
                 checkpoint()
@@ -86,15 +88,28 @@ class FixedOrder:
                     ready.append(successor)
         if len(order) < len(self._next):
             raise DeadlockError("the device orders wait for each other in a circle")
-        tail: dict[_Node, int] = {}
+        self.in_order = order
+        tail: dict[Node, int] = {}
         for node in checked(reversed(order), 4096):
-            own = self.instance.durations[node[0]] if node[0] >= 0 else self.instance.arcs[~node[0]].lag
-            tail[node] = max([own, *(distance + tail[successor] for successor, distance in self._next[node])])
+            tail[node] = max([self.length(node),
+                              *(distance + tail[successor] for successor, distance in self._next[node])])
         self.start: dict[Op, int] = {node: at[node] for node in order if node[0] >= 0}
         self.tail: dict[Op, int] = {node: tail[node] for node in order if node[0] >= 0}
         self._begin = {(~node[0], node[1]): at[node] for node in order if node[0] < 0}
         self._transfer_tail = {(~node[0], node[1]): tail[node] for node in order if node[0] < 0}
         self.makespan = max(start + self.instance.durations[op[0]] for op, start in self.start.items())
+
+    def follow(self, node: Node) -> Sequence[tuple[Node, int]]:
+        """What waits for an operation or transfer, with the distance between their starts."""
+        return self._next[node]
+
+    def length(self, node: Node) -> int:
+        """Of an operation or transfer."""
+        return self.instance.durations[node[0]] if node[0] >= 0 else self.instance.arcs[~node[0]].lag
+
+    def queue(self, link: int) -> Sequence[Node]:
+        """The transfers of a link, in order."""
+        return [(~number, m) for number, m in self._queues[link]]
 
     def longest_between(self, earlier: Collection[Op], later: Collection[Op]) -> int:
         """The longest path that goes from an earlier operation straight to a later one (or ends there)."""

@@ -8,11 +8,12 @@ whole period between them, so they are solved on a short schedule and the period
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.periodic import Periodic, repeat, rows_by_period
-from weft.solver.step.order_model import Stretch, reorder
+from weft.solver.step.order_model import Improvement, Stretch, reorder
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
@@ -53,10 +54,12 @@ def complete(
     *,
     edge: int = 0,
     deterministic: float = float("inf"),
+    order: Callable[..., Improvement] = reorder,
 ) -> Completion | None:
     """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them.
 
-    ``instance`` is the problem's own, also where ``found`` has several copies of it.
+    ``instance`` is the problem's own, also where ``found`` has several copies of it. ``order`` is what orders an edge
+    anew, for whatever is searched for.
     """
     whole = micro_batches // found.micro_batches_per_period
     short = min(whole, found.depth + 2 * edge + 4)
@@ -67,7 +70,7 @@ def complete(
     warm, cool = _stretches(found, count, edge)
     for stretch in (warm, cool):
         if any(b > a for a, b in stretch):
-            better = reorder(instance, count, orders, stretch, budget, deterministic=deterministic)
+            better = order(instance, count, orders, stretch, budget, deterministic=deterministic)
             orders = better.orders or orders
     return Completion(found, edge, count, orders)
 

@@ -10,8 +10,9 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.period.periodic import Periodic, repeat
 from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
+from weft.solver.step.goals import GOALS, Goal
 from weft.solver.step.proven import Proven
-from weft.solver.timing import Orders, time_orders
+from weft.solver.timing import Orders
 
 __all__ = ["Incumbent"]
 
@@ -23,13 +24,14 @@ _AFTERWARDS, _MOST_AFTERWARDS = 1.5, 0.4
 class Incumbent:
     """The best schedule so far: ``best`` (``None`` before the first) and its device orders, ``orders``.
 
-    ``on_better`` is called whenever there is a better one. ``pace``: the seconds that timing and judging a schedule
-    take, where that is long.
+    What is better is said by ``goal``. ``on_better`` is called whenever there is a better one. ``pace``: the seconds
+    that timing and judging a schedule take, where that is long.
     """
 
     def __init__(self, proven: Proven, budget: Budget, on_better: Callable[[], None],
-                 start: Schedule | None = None) -> None:
+                 start: Schedule | None = None, goal: Goal = GOALS["makespan"]) -> None:
         self.proven = proven
+        self.goal = goal
         self.instance = proven.instance
         self.micro_batches = proven.micro_batches
         self.budget = budget
@@ -41,8 +43,11 @@ class Incumbent:
 
     @property
     def optimal(self) -> bool:
-        """Whether the best meets the bound. (``best`` itself carries the bound of the moment when it was found.)"""
-        return self.best is not None and self.best.makespan <= self.proven.makespan * (1 + RELATIVE_TOLERANCE)
+        """Whether the best meets the bound. (``best`` itself carries the bound of the moment when it was found.) One of
+        the best rate must meet that on the makespan as well: only then is nothing left to look for."""
+        best, proven = self.best, self.proven
+        return (best is not None and best.value <= proven.of(self.goal.name) * (1 + RELATIVE_TOLERANCE)
+                and (self.goal.name != "rate" or best.makespan <= proven.makespan * (1 + RELATIVE_TOLERANCE)))
 
     @property
     def name(self) -> str | None:
@@ -81,20 +86,19 @@ class Incumbent:
             return self._offer(orders, name, repetend, found)
 
     def _offer(self, orders: Orders, name: str, repetend: Repetend | None, found: Periodic | None) -> bool:
-        problem = self.instance.problem
-        operations = time_orders(problem, self.micro_batches, orders)
+        problem, goal = self.instance.problem, self.goal
+        operations = goal.timed(self.instance, self.micro_batches, orders)
         makespan = max(map(itemgetter(3), operations))
-        if self.best is not None:
-            shorter = makespan < self.best.makespan * (1 - RELATIVE_TOLERANCE)
-            as_short = makespan <= self.best.makespan * (1 + RELATIVE_TOLERANCE)
-            if not (shorter or (as_short and found is not None and self.best.period is None)):
-                return False
+        period = None if found is None else self.instance.time(found.rate)
+        value = goal.value(problem, self.micro_batches, operations, period)
+        if self.best is not None and not self._is_better(value, makespan, found is not None):
+            return False
         schedule = Schedule(
             problem, self.micro_batches, operations,
             makespan_bound=min(makespan, self.proven.makespan),
-            period=None if found is None else self.instance.time(found.rate),
+            period=period,
             repetend=repetend,
-            solver={"name": name},
+            solver={"name": name, **goal.stated(value, min(value, self.proven.of(goal.name)))},
         )
         try:
             validate(schedule)
@@ -105,6 +109,16 @@ class Incumbent:
         self.best, self.orders = schedule, orders
         self.on_better()
         return True
+
+    def _is_better(self, value: float, makespan: float, is_steady: bool) -> bool:
+        """Whether to keep it over the best: by value, then by makespan, then for its steady state."""
+        assert self.best is not None
+        for mine, best in ((value, self.best.value), (makespan, self.best.makespan)):
+            if mine < best * (1 - RELATIVE_TOLERANCE):
+                return True
+            if mine > best * (1 + RELATIVE_TOLERANCE):
+                return False
+        return is_steady and self.best.period is None
 
     def keep_time_afterwards(self, seconds: float) -> None:
         """Keep time free for what follows the search, as timing and judging one schedule takes ``seconds``."""

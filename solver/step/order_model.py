@@ -17,8 +17,9 @@ search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
@@ -26,12 +27,12 @@ from ortools.sat.python import cp_model
 from weft.solver.control.clock import checked
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
-from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["Improvement", "Stretch", "reorder"]
+__all__ = ["Improvement", "OrderModel", "Stretch", "reorder"]
 
 #: Per device, the first free position of its row and the first later one.
 Stretch: TypeAlias = Sequence[tuple[int, int]]
@@ -39,12 +40,12 @@ Stretch: TypeAlias = Sequence[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Improvement:
-    """``orders``: better device orders, where found, with their ``makespan`` in ticks. ``bound``: the proven least
-    makespan that reordering this stretch can reach."""
+    """``orders``: better device orders, where found, with their ``makespan`` in ticks (or their span, where that is the
+    objective). ``bound``: the proven least that reordering this stretch can reach."""
 
     orders: Orders | None
-    makespan: int
-    bound: int
+    makespan: int | Fraction
+    bound: int | Fraction
 
 
 def reorder(
@@ -67,7 +68,7 @@ def reorder(
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
     if not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
         return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
-    model = _FiniteModel(instance, micro_batches, orders, stretch, bound, implied)
+    model = OrderModel(instance, micro_batches, orders, stretch, bound, implied)
     current = model.fixed.makespan
     if current <= bound or not model.free:
         return Improvement(None, current, min(bound, current))
@@ -83,7 +84,9 @@ def reorder(
     return Improvement(model.read(outcome.solver), makespan, proven)
 
 
-class _FiniteModel:
+class OrderModel:
+    """The model of one stretch. ``free``: the operations that have a start in it. ``latest``: by when all is over."""
+
     def __init__(self, instance: TickProblem, micro_batches: int, orders: Orders, stretch: Stretch, bound: int,
                  implied: Order | None) -> None:
         self.instance = instance
@@ -91,21 +94,33 @@ class _FiniteModel:
         self.orders = orders
         self.stretch = stretch
         self.fixed = FixedOrder(instance, micro_batches, orders)
-        self.earlier = {op for row, (a, _) in zip(orders, stretch, strict=True) for op in row[:a]}
-        self.later = {op for row, (_, b) in zip(orders, stretch, strict=True) for op in row[b:]}
-        free = {op for row, (a, b) in zip(orders, stretch, strict=True) for op in row[a:b]}
-        self.free = sorted(free, key=lambda op: (self.fixed.start[op], op))
+        self.latest = self.fixed.makespan
+        self._divide()
         self.number = {op: n for n, op in enumerate(self.free)}
         self.model = cp_model.CpModel()
-        direct = self.fixed.longest_between(self.earlier, self.later)
-        self.makespan = self.model.new_int_var(max(bound, direct), self.fixed.makespan, "makespan")
-        self.model.minimize(self.makespan)
+        self._aim(bound)
         self._precede()
         self._make_starts()
         self._order: dict[tuple[int, int], cp_model.IntVar] = {}
         self._order_devices()
         self._carry_transfers()
         self._limit_memory()
+
+    def _divide(self) -> None:
+        """What is earlier, free and later."""
+        self.earlier = {op for row, (a, _) in zip(self.orders, self.stretch, strict=True) for op in row[:a]}
+        self.later = {op for row, (_, b) in zip(self.orders, self.stretch, strict=True) for op in row[b:]}
+        free = {op for row, (a, b) in zip(self.orders, self.stretch, strict=True) for op in row[a:b]}
+        self.free = self._ranked(free)
+
+    def _ranked(self, ops: Iterable[Op]) -> list[Op]:
+        return sorted(ops, key=lambda op: (self.fixed.start[op], op))
+
+    def _aim(self, bound: int) -> None:
+        """The objective, which is at least ``bound``."""
+        direct = self.fixed.longest_between(self.earlier, self.later)
+        self.makespan = self.model.new_int_var(max(bound, direct), self.fixed.makespan, "makespan")
+        self.model.minimize(self.makespan)
 
     def read(self, solver: cp_model.CpSolver) -> Orders:
         starts = [solver.value(start) for start in self.start]
@@ -126,6 +141,7 @@ class _FiniteModel:
                 if consumer in self.number:
                     self.edges.append((self.number[op], self.number[consumer], duration + arc.lag))
         self._precede_by_memory()
+        self._precede_by_order()
         self.after = [0] * n  # bit j of after[i]: i precedes j
         # Numbers follow start times, so edges go from smaller to larger numbers.
         for i, j, _ in checked(sorted(self.edges, reverse=True), 256):
@@ -150,16 +166,27 @@ class _FiniteModel:
                 if block == i and (j, m + distance) in self.number:
                     self.edges.append((self.number[block, m], self.number[j, m + distance], self.instance.durations[i]))
 
+    def _precede_by_order(self) -> None:
+        """What else is known of what runs before what: nothing, where all free operations are to be ordered."""
+
     def _make_starts(self) -> None:
         self.start: list[cp_model.IntVar] = []
         for n, op in enumerate(self.free):
             name = f"start {self.instance.problem.blocks[op[0]].name} {op[1]}"
-            start = self.model.new_int_var(self.head[n], self.fixed.makespan - self.tail[n], name)
-            self.model.add_hint(start, self.fixed.start[op])
-            self.model.add(self.makespan >= start + self.to_later[n])
+            start = self.model.new_int_var(self.head[n], self.latest - self.tail[n], name)
+            self.model.add_hint(start, self.hint(op))
+            self._limit_start(n, start)
             self.start.append(start)
         for i, j, distance in self.edges:
             self.model.add(self.start[j] >= self.start[i] + distance)
+
+    def hint(self, op: Op) -> int:
+        """A start of ``op`` in the known schedule."""
+        return self.fixed.start[op]
+
+    def _limit_start(self, n: int, start: cp_model.IntVar) -> None:
+        """What the objective has to do with the start of free operation ``n``."""
+        self.model.add(self.makespan >= start + self.to_later[n])
 
     def _is_before(self, i: int, j: int) -> cp_model.IntVar | bool:
         if self.after[i] >> j & 1:
@@ -186,28 +213,33 @@ class _FiniteModel:
                     self.model.new_fixed_size_interval_var(self.start[i], durations[i], f"run {i}") for i in row)
 
     def _carry_transfers(self) -> None:
-        carried: dict[int, list[tuple[int, int, cp_model.IntVar]]] = {}  # per link: producer, lag, begin
+        #: Per link: producer, lag, begin.
+        self.carried: dict[int, list[tuple[int, int, cp_model.IntVar]]] = {}
         for n, op in enumerate(self.free):
             for number, arc in self.fixed.linked_arcs_from[op[0]]:
                 transfer = self.fixed.transfer(number, op[1])
                 if arc.link is None or transfer is None:
                     continue
                 consumer = (arc.target, op[1] + arc.distance)
-                begin = self.model.new_int_var(0, self.fixed.makespan, f"transfer {number} {op[1]}")
+                begin = self.model.new_int_var(0, self.latest, f"transfer {number} {op[1]}")
                 self.model.add(begin >= self.start[n] + self.instance.durations[op[0]])
                 self.model.add(begin >= self.fixed.link_free(arc.link, self.earlier))
                 if consumer in self.number:
                     self.model.add(self.start[self.number[consumer]] >= begin + arc.lag)
                 else:
                     self.model.add(self.makespan >= begin + arc.lag + self.fixed.tail[consumer])
-                self.model.add(self.makespan >= begin + arc.lag + self.fixed.link_tail(arc.link, self.later))
-                for other, lag, earlier in carried.setdefault(arc.link, []):
+                self._limit_transfer(arc.link, begin, arc.lag)
+                for other, lag, earlier in self.carried.setdefault(arc.link, []):
                     if other == n:
                         self.model.add(begin >= earlier + lag)
                         continue
                     self._follow_on_link(other, earlier, lag, n, begin)
                     self._follow_on_link(n, begin, arc.lag, other, earlier)
-                carried[arc.link].append((n, arc.lag, begin))
+                self.carried[arc.link].append((n, arc.lag, begin))
+
+    def _limit_transfer(self, link: int, begin: cp_model.IntVar, lag: int) -> None:
+        """What the objective has to do with a transfer of a free operation."""
+        self.model.add(self.makespan >= begin + lag + self.fixed.link_tail(link, self.later))
 
     def _follow_on_link(self, i: int, first: cp_model.IntVar, lag: int, j: int, second: cp_model.IntVar) -> None:
         """If i runs before j, its transfer comes first."""

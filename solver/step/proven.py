@@ -1,4 +1,4 @@
-"""What is proven of a step so far: lower bounds on its makespan and on the rate of any steady state."""
+"""What is proven of a step so far: lower bounds on its makespan, its span and the rate of any steady state."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cached_property
 
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.load import exact_load, exact_load_bound, work_bound
+from weft.solver.bounds.span import span_bound, work_of_busiest
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import Order, implied_order
 from weft.solver.ticks import TickProblem
@@ -17,8 +18,9 @@ __all__ = ["Proven"]
 class Proven:
     """Lower bounds on a step of ``micro_batches`` micro-batches; they only rise.
 
-    ``bound`` is on the makespan, ``steady_bound`` on the time per micro-batch of any steady state, ``rate_bounds`` on
-    that of steady states with so many micro-batches per period; all in ticks.
+    ``bound`` is on the makespan, ``span_bound`` on the span (looked for where that is the objective), ``steady_bound``
+    on the time per micro-batch of any steady state, ``rate_bounds`` on that of steady states with so many micro-batches
+    per period; all in ticks.
     """
 
     def __init__(self, instance: TickProblem, micro_batches: int) -> None:
@@ -28,12 +30,25 @@ class Proven:
         self._exact = float(exact_load_bound(instance.problem, micro_batches)) if instance.loss else 0.0
         self.bound = Fraction(work_bound(instance, micro_batches))
         self.steady_bound = Fraction(instance.heaviest_load)
+        self.span_bound = Fraction(work_of_busiest(instance, micro_batches))
         self.rate_bounds: dict[int, Fraction] = {}
 
     @property
     def makespan(self) -> float:
         """The bound on the makespan, in the problem's time unit."""
         return max(self._exact, self.instance.bound(self.bound, self.micro_batches))
+
+    @property
+    def span(self) -> float:
+        """The bound on the span, in the problem's time unit."""
+        return max(self.micro_batches * self._exact_load if self._in_turn else 0.0,
+                   self.instance.bound(self.span_bound, self.micro_batches))
+
+    def of(self, objective: str) -> float:
+        """The bound on what a step is searched for, in the problem's time unit."""
+        if objective == "span":
+            return self.span
+        return self.rate(self.steady_bound) if objective == "rate" else self.makespan
 
     def rate(self, bound: Fraction) -> float:
         """``bound``, in ticks, on the time per micro-batch of a steady state, in the problem's time unit."""
@@ -48,13 +63,24 @@ class Proven:
         """What must precede what in every schedule."""
         return implied_order(self.instance, graph_of(self.instance), self.micro_batches)
 
-    def raise_by_all(self) -> None:
-        """Raise the bounds by all arguments that need no search."""
+    @cached_property
+    def _in_turn(self) -> bool:
+        """Whether every micro-batch has all transfers: none reaches over to another one."""
+        return not any(arc.distance for arc in self.instance.arcs)
+
+    def raise_by_all(self, objective: str = "makespan") -> None:
+        """Raise the bounds by all arguments that need no search, those on the span where that is the objective."""
         self.bound = max(self.bound, makespan_bound(self.instance, self.micro_batches, self.implied))
         self.steady_bound = steady_bound(self.instance, self.implied)
+        if objective == "span":
+            self.raise_to(span_bound(self.instance, self.micro_batches, self.implied), objective)
 
-    def raise_to(self, bound: int | Fraction) -> bool:
-        """Take over a bound on the makespan, in ticks; whether it is a better one."""
-        better = bound > self.bound
-        self.bound = max(self.bound, Fraction(bound))
+    def raise_to(self, bound: int | Fraction, objective: str = "makespan") -> bool:
+        """Take over a bound on the makespan, or on the span, in ticks; whether it is a better one."""
+        if objective == "span":
+            better = bound > self.span_bound
+            self.span_bound = max(self.span_bound, Fraction(bound))
+        else:
+            better = bound > self.bound
+            self.bound = max(self.bound, Fraction(bound))
         return better

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 
 from weft.solver.control.history import History
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.counts import Counts
 from weft.solver.schedule import Schedule
+from weft.solver.step.goals import Goal
 from weft.solver.step.proven import Proven
 
 __all__ = ["Progress", "Report"]
@@ -50,18 +52,22 @@ class Report:
         """Remember a fault that the search survives."""
         self.stopped.append(f"{phase}: {type(fault).__name__}: {fault}")
 
-    def summed_up(self, best: Schedule, proven: Proven, periods: Bracket | None) -> Schedule:
+    def summed_up(self, best: Schedule, proven: Proven, periods: Bracket | None, goal: Goal) -> Schedule:
         """``best`` with all that has been proven, and in its ``solver`` entry how the search went."""
         bound = min(best.makespan, proven.makespan)
-        self.history.record(self.budget.elapsed, best.makespan, bound)
+        value_bound = min(best.value, proven.of(goal.name))
+        if isfinite(best.value):
+            self.history.record(self.budget.elapsed, best.value, value_bound)
         period_bound = None
         if periods is not None and best.period is not None:
             copies = 1 if best.repetend is None else best.repetend.micro_batches
             period_bound = min(best.period, proven.rate(proven.rate_bounds[copies]))
         return Schedule(best.problem, best.micro_batches, best.operations, bound, best.period, period_bound,
-                        best.repetend, solver={**best.solver, **self._run(), "steady_bound": proven.rate(
-                            proven.steady_bound), "history": self.history.to_json(), **_of_period(proven, periods), **(
-                            {} if periods is None else {"techniques": self.techniques.to_json()})})
+                        best.repetend, solver={
+                            **best.solver, **self._run(), "steady_bound": proven.rate(proven.steady_bound),
+                            **goal.stated(best.value, value_bound), "history": self.history.to_json(),
+                            **_of_period(proven, periods),
+                            **({} if periods is None else {"techniques": self.techniques.to_json()})})
 
     def _run(self) -> dict[str, object]:
         """How the search was run, and what became of it."""

@@ -9,6 +9,7 @@ order: :mod:`weft.solver.step.phases`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TypedDict, Unpack
 
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
@@ -19,36 +20,42 @@ from weft.solver.step.phases import PHASES, kept
 from weft.solver.step.report import Progress
 from weft.solver.step.state import MAX_OPERATIONS, State, is_large
 
-__all__ = ["MAX_OPERATIONS", "Infeasible", "NoneFound", "Progress", "Search", "is_large", "solve"]
+__all__ = ["MAX_OPERATIONS", "Infeasible", "Limits", "NoneFound", "Progress", "Search", "is_large", "solve"]
 
 
 def solve(
     problem: Problem,
     micro_batches: int,
     *,
-    time_limit: float = 60.0,
-    effort: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
+    objective: str = "makespan",
     start: Schedule | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    **limits: Unpack[Limits],
 ) -> Schedule:
     """The best schedule found for ``micro_batches`` micro-batches of ``problem``, with a proven lower bound.
 
-    ``time_limit`` is wall time in seconds. ``effort`` limits CP-SAT's deterministic time (about seconds) instead of
-    leaving it to the clock: with it, a ``seed`` and one worker a run repeats exactly, as long as the time limit is not
-    reached. Ctrl-C ends the search as the time limit does (and says ``interrupted`` in the result's ``solver``).
-    ``start`` is a known valid schedule of the same problem to improve on. ``on_progress`` hears of every improvement.
+    ``objective`` says what is best: the least ``"makespan"``, the least ``"span"`` (how soon the next step can begin)
+    or the least ``"rate"`` (time per micro-batch of the steady state): :mod:`weft.solver.step.goals`. The schedule's
+    ``value`` and ``value_bound`` are of that.
+
+    Of the ``limits`` ``time_limit`` is wall time in seconds (60). ``effort`` limits CP-SAT's deterministic time (about
+    seconds) instead of leaving it to the clock: with it, a ``seed`` and one worker a run repeats exactly, as long as
+    the time limit is not reached. Ctrl-C ends the search as the time limit does (and says ``interrupted`` in the
+    result's ``solver``). ``start`` is a known valid schedule of the same problem to improve on. ``on_progress`` hears
+    of every improvement.
 
     Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that no schedule fits the devices'
     memory, its subclass ``NoneFound`` if that is open and none was found within the limit, and ``ValueError`` for
-    numbers out of range.
+    numbers out of range and an objective that means nothing for this problem.
     """
-    budget = Budget(seconds=time_limit, deterministic=effort, seed=seed, workers=workers)
+    for name in limits.keys() - Limits.__annotations__.keys():
+        raise TypeError(f"solve() got an unexpected keyword argument {name!r}")
+    budget = Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
+                    seed=limits.get("seed", 0), workers=limits.get("workers", 1))
     search: Search | None = None
     try:
         with budget.limited(), breakable():
-            search = Search(problem, micro_batches, budget, on_progress, start)
+            search = Search(problem, micro_batches, budget, on_progress, start, objective)
             for _ in search.steps():
                 pass
     except KeyboardInterrupt:
@@ -56,7 +63,17 @@ def solve(
         if search is None or search.best is None:
             raise
     assert search is not None  # what it starts with has no checkpoints
+    search.require_value()
     return search.result()
+
+
+class Limits(TypedDict, total=False):
+    """What ends a search, and what its random choices depend on; see :func:`solve`."""
+
+    time_limit: float
+    effort: float | None
+    seed: int
+    workers: int
 
 
 class Search(State):
@@ -64,10 +81,6 @@ class Search(State):
 
     Arguments and errors are those of :func:`solve`.
     """
-
-    def __init__(self, problem: Problem, micro_batches: int, budget: Budget,
-                 on_progress: Callable[[Progress], None] = lambda _: None, start: Schedule | None = None) -> None:
-        super().__init__(problem, micro_batches, budget, on_progress, start)
 
     def steps(self) -> Iterator[None]:
         """The search; whoever iterates may stop after any step. Ends when the best is proven or ideas run out."""
@@ -84,3 +97,23 @@ class Search(State):
     def makespan_bound(self) -> float:
         """The proven lower bound on the makespan so far, in the problem's time unit."""
         return self.proven.makespan
+
+    @property
+    def value(self) -> float:
+        """What the best schedule so far comes to in the objective, in the problem's time unit; infinite where there is
+        none."""
+        return float("inf") if self.best is None else self.best.value
+
+    @property
+    def value_bound(self) -> float:
+        """The proven lower bound on that so far."""
+        return self.proven.of(self.objective)
+
+    def require_value(self) -> None:
+        """Raise ``ValueError`` where there is a schedule and the objective means nothing for it: it is too short for a
+        steady state."""
+        if self.best is None or self.best.value < float("inf"):
+            return
+        needed = "more" if self.periods is None else f"at least {self.periods.best.depth + 1}"
+        raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for {self.micro_batches} "
+                         f"micro-batches: no whole period fits between warm-up and cool-down; give {needed}")

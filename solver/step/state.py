@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fractions import Fraction
+from math import ceil
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.period.bracket import Bracket
 from weft.solver.problem import Problem
 from weft.solver.relations.implied_order import Order
+from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.schedule import Schedule
+from weft.solver.step.goals import goal_of
 from weft.solver.step.incumbent import Incumbent
 from weft.solver.step.proven import Proven
 from weft.solver.step.report import Progress, Report
@@ -38,11 +42,13 @@ class State:
     """What a search of ``micro_batches`` micro-batches knows, and what it may spend.
 
     ``periods``: what is known of periods of one micro-batch, once they are looked for. ``phase``: what is under way.
-    Raises ``ValueError`` for a number of micro-batches out of range.
+    Raises ``ValueError`` for a number of micro-batches out of range, and for an objective that means nothing here.
     """
 
     def __init__(self, problem: Problem, micro_batches: int, budget: Budget,
-                 on_progress: Callable[[Progress], None], start: Schedule | None) -> None:
+                 on_progress: Callable[[Progress], None] = lambda _: None, start: Schedule | None = None,
+                 objective: str = "makespan") -> None:
+        goal = goal_of(objective)
         if micro_batches < 1:
             raise ValueError(f"micro_batches is {micro_batches}, it must be at least 1")
         if micro_batches * len(problem.blocks) > MAX_OPERATIONS:
@@ -52,14 +58,31 @@ class State:
         self.micro_batches = micro_batches
         self.budget = budget
         self.instance = TickProblem.of(problem)
+        if objective == "rate" and not self.repeats:
+            raise ValueError(f"{problem.name}: the objective 'rate' means nothing here: a micro-batch does not give "
+                             "back what it takes, or gives before it takes, so there is no steady state")
         self.report = Report(budget, on_progress)
         self.proven = Proven(self.instance, micro_batches)
+        self.objective = objective
         self.phase = "bound"
         if not self.is_large:
             self.raise_bounds()
         self.phase = "baselines"
-        self.incumbent = Incumbent(self.proven, budget, self.tell, start)
         self.periods: Bracket | None = None
+        given = start is not None and (objective != "makespan" or start.objective != "makespan")
+        self.incumbent = Incumbent(self.proven, budget, self.tell, None if given else start, goal)
+        if start is not None and given:  # it was timed for something else
+            self.incumbent.offer([[operation[:2] for operation in row] for row in start.device_orders], "weft")
+
+    @property
+    def repeats(self) -> bool:
+        """Whether there can be a steady state: micro-batches give back what they take, and take it first."""
+        return self.instance.balanced and takes_before_giving(self.instance)
+
+    @property
+    def least(self) -> int | Fraction:
+        """The proven bound on the objective of a stretch that is ordered anew, in ticks."""
+        return self.proven.span_bound if self.objective == "span" else ceil(self.proven.bound)
 
     @property
     def implied(self) -> Order:
@@ -105,11 +128,11 @@ class State:
     def raise_bounds(self) -> None:
         """Raise the bounds by all arguments, or as many as there is time for."""
         with self.budget.limited(_BOUND_SHARE), self.surviving():
-            self.proven.raise_by_all()
+            self.proven.raise_by_all(self.objective)
 
-    def raise_bound(self, bound: int) -> None:
-        """Take over a bound on the makespan, in ticks, and tell the listener of a better one."""
-        if self.proven.raise_to(bound):
+    def raise_bound(self, bound: int | Fraction) -> None:
+        """Take over a bound on the objective, in ticks, and tell the listener of a better one."""
+        if self.proven.raise_to(bound, self.objective):
             self.tell()
 
     def tell(self) -> None:
@@ -121,7 +144,7 @@ class State:
         :class:`~weft.solver.feasibility.infeasible.NoneFound` where there is none."""
         if self.incumbent.best is None:
             raise self.none_found()
-        return self.report.summed_up(self.incumbent.best, self.proven, self.periods)
+        return self.report.summed_up(self.incumbent.best, self.proven, self.periods, self.incumbent.goal)
 
     def none_found(self) -> NoneFound:
         """What is said where there is no schedule, and no proof that there is none."""

@@ -11,6 +11,8 @@ from weft.solver.judge.validate import validate
 from weft.solver.period.periodic import Periodic, in_order
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
+from weft.solver.step.goals import timed_for
+from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
@@ -18,14 +20,16 @@ __all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
 
 #: What a schedule's ``solver`` says of so many micro-batches only, or of blocks that wait for their time.
 _OF_ONE_NUMBER = frozenset({"alternatives", "bound_over_any_placement", "bound_over_placements", "covered", "history",
-                            "latency", "latency_bound", "latency_period", "placements"})
+                            "latency", "latency_bound", "latency_period", "objective", "placements", "span",
+                            "span_bound"})
 
 
 def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     """``schedule`` for another number of micro-batches, re-timed, with its bound, and checked by the judge.
 
-    Blocks start as early as their order allows; what ``weft latency`` stated of a schedule whose blocks wait for their
-    time (:func:`at_its_times`) is taken out, as it no longer holds.
+    Blocks start as early as their order allows, or as the least span needs where that is the objective; what
+    ``weft latency`` stated of a schedule whose blocks wait for their time (:func:`at_its_times`) is taken out, as it no
+    longer holds.
 
     Raises ``ValueError`` if the schedule has no repetend, or fewer micro-batches are asked for than leave one period.
     """
@@ -60,6 +64,11 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
         repetend=replace(repetend, count=repetend.count + periods),
         solver={key: value for key, value in schedule.solver.items() if key not in _OF_ONE_NUMBER},
     )
+    if schedule.objective in ("span", "rate"):
+        result = timed_for(result, schedule.objective)
+        proven = Proven(instance, micro_batches)
+        proven.raise_by_all(schedule.objective)
+        result = result.with_value_bound(min(result.value, proven.of(schedule.objective)))
     validate(result)
     return result
 

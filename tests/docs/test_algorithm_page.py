@@ -14,6 +14,7 @@ from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, laid_out, tails
 from weft.solver.bounds.load import load_bound
 from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
+from weft.solver.bounds.span import span_bound, work_of_busiest
 from weft.solver.cpsat.budget import Budget, Slice
 from weft.solver.cpsat.solve import run
 from weft.solver.latency.search import least_latency
@@ -33,8 +34,13 @@ from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Task
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.chain.place import place
+from weft.solver.placement.dag.front import FrontPoint
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.groups import groups_of
+from weft.solver.placement.joint.candidates import candidate_of
+from weft.solver.placement.joint.cuts import cut_of
+from weft.solver.placement.joint.sized import affine
+from weft.solver.placement.joint.step_bound import stage_bounds
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
 from weft.solver.placement.stage_windows import windows_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -171,6 +177,20 @@ def test_bounds_on_the_step(problem: Problem, load: int, memory: int, laid: int,
     assert schedule.makespan == schedule.makespan_bound == best
 
 
+@pytest.mark.parametrize(("problem", "work", "repeated", "clocks", "span", "makespan"), [
+    (CHAIN, 24, 32, 35, 37, 37), (SMALL_V, 72, 72, 78, 84, 84),
+    (pipeline(v(4), forward=0.5, split=(0.5, 0.5), memory=8), 24, 24, 24, 24, 25.5)])
+def test_spans(problem: Problem, work: float, repeated: float, clocks: float, span: float, makespan: float) -> None:
+    instance = TickProblem.of(problem)
+    order = implied_order(instance, graph_of(instance), 8)
+    assert [instance.time(bound) for bound in (work_of_busiest(instance, 8), 8 * steady_bound(instance, order),
+                                               span_bound(instance, 8, order))] == [work, repeated, clocks]
+    found = solve(problem, 8, objective="span", effort=ENOUGH)
+    assert (found.value, found.value_bound) == (span, span)
+    least = solve(problem, 8, effort=ENOUGH)
+    assert (least.makespan, least.makespan_bound) == (makespan, makespan)
+
+
 def test_the_implied_order_of_the_chain() -> None:
     instance = TickProblem.of(CHAIN)
     order = implied_order(instance, graph_of(instance), 8)
@@ -201,3 +221,12 @@ def test_placements() -> None:
     assert place(branches, effort=5.0).objective == 4
     graph = place_graph(branches, effort=5.0)
     assert (graph.objective, graph.bound, graph.depth, graph.depth_bound) == (2, 2, 4, 4)
+
+
+def test_a_step_with_sizes_of_micro_batches() -> None:
+    sized = affine(row_of_operators([3, 3, 3], devices=3), 1, (1, 2), 0.0, 8)
+    cut = cut_of(sized, FrontPoint(3.0, 3, ((0, (0,)), (0, (1,)), (0, (2,))), (1, 1, 1)))
+    for size, step in ((1, 30), (2, 36)):
+        bounds = stage_bounds(cut, ((size,),) * 3)
+        assert max(by_size[size] for by_size in bounds) == pytest.approx(step)
+        assert candidate_of(cut, (size,) * 3, 0.0).makespan == pytest.approx(step)

@@ -19,7 +19,7 @@ from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Reduce, StageWork, Work
 from weft.runtime.ranks.session import Session
-from weft.runtime.ranks.watch import Activity
+from weft.runtime.ranks.watch import Unwatched
 from weft.runtime.transports.buffer_tensors import allocate, view
 from weft.runtime.transports.interface import Transport
 from weft.runtime.transports.one_sided import OneSided
@@ -29,19 +29,6 @@ __all__ = ["Lane", "Tracer", "expected", "run_in_threads"]
 
 PATIENCE = 30.0  # seconds after which threads that wait for each other are told to stop
 Value = TypeVar("Value")
-
-
-class _NoWatch:
-    text = ""
-
-    def at(self, activity: Activity) -> None:
-        self.text = activity.text
-
-    def doing(self, text: str, waits_for: Iterable[int] = ()) -> None:
-        self.text = text
-
-    def begin(self) -> None:
-        pass
 
 
 @dataclass
@@ -127,7 +114,7 @@ def run_in_threads(plan: Plan, worker: Callable[[int], Worker], steps: int = 1,
 
     def run(rank: int) -> None:
         try:
-            watch: Any = _NoWatch()
+            watch: Any = Unwatched()
             session = _Session(rank, world.size, torch.device("cpu"), watch, 0.0, ranks=world)
             mine = worker(rank)
 

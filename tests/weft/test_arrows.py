@@ -4,11 +4,11 @@ figures and text."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from experiments.house.imports import imported
 from tests.support.paths import ROOT
 
 #: Room -> the rooms of the front door that it may use, beside itself.
@@ -21,13 +21,9 @@ BELOW = {
 }
 
 
-def imported(file: Path) -> Iterator[str]:
-    """The modules that ``file`` imports anywhere, and the names from them."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def used_by(file: Path) -> set[str]:
+    """The modules that ``file`` imports anywhere, also for types alone, and the names from them."""
+    return set(imported(ast.parse(file.read_text(encoding="utf-8")), types_too=True))
 
 
 @pytest.mark.parametrize("room", BELOW)
@@ -35,15 +31,15 @@ def test_arrows_point_down_only(room: str) -> None:
     files = sorted((ROOT / "weft" / room).rglob("*.py"))
     assert files
     for file in files:
-        used = {name.split(".")[1] for name in imported(file) if name.startswith("weft.")}
+        used = {name.split(".")[1] for name in used_by(file) if name.startswith("weft.")}
         assert used & BELOW.keys() <= BELOW[room] | {room}, file
-        assert "weft" not in set(imported(file)), f"{file} imports weft itself, which stands above all rooms"
+        assert "weft" not in used_by(file), f"{file} imports weft itself, which stands above all rooms"
 
 
 @pytest.mark.parametrize("below", ["solver", "models", "runtime"])
 def test_nothing_below_uses_the_front_door(below: str) -> None:
     for file in sorted((ROOT / "weft" / below).rglob("*.py")):
-        used = {name.split(".")[1] for name in imported(file) if name.startswith("weft.")}
+        used = {name.split(".")[1] for name in used_by(file) if name.startswith("weft.")}
         assert not used & BELOW.keys(), file
 
 

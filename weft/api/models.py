@@ -77,7 +77,7 @@ def profile_stages(stages: str | Training, *, repeats: int = 7, device: str | No
 
 
 #: What :func:`schema` knows.
-SCHEMAS = ("spec", "problem", "schedule", "placement", "memory_plans")
+SCHEMAS = ("spec", "problem", "schedule", "placement", "memory_plans", "placed_step")
 
 
 def schema(of: str = "spec") -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ def schema(of: str = "spec") -> Mapping[str, Any]:
         from weft.models.spec.spec import spec_schema
 
         return spec_schema()
-    if of in ("placement", "memory_plans"):
+    if of in ("placement", "memory_plans", "placed_step"):
         from weft.app.place.schemas import PLACEMENT_SCHEMAS
 
         return PLACEMENT_SCHEMAS[f"weft.{of}/1"]

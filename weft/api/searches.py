@@ -21,39 +21,50 @@ if TYPE_CHECKING:
     from weft.models.graph.operators import OperatorGraph
     from weft.models.spec.spec import Spec
     from weft.solver.placement.bracket import Step
+    from weft.solver.placement.joint.answer import PlacedStep
     from weft.solver.placement.placement import Placement
     from weft.solver.placement.problem import PlacementProblem
     from weft.solver.problem import Number
     from weft.solver.schedule import Schedule
     from weft.solver.step.search import Progress
 
-__all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "solve", "sweep"]
+__all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "place_step", "solve", "sweep"]
 
 
 def solve(
     source: Source,
     *,
     micro_batches: int | None = None,
+    throughput: Number | str | None = None,
+    period: Number | str | None = None,
     options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     **search: Unpack[SearchKeywords],
 ) -> Schedule:
     """The best schedule found for ``source`` within ``time_limit`` seconds, with a proven lower bound on its makespan.
 
+    With another ``objective`` than ``"makespan"`` it is the best for that: ``"span"``, how soon the next step can begin
+    (no device is longer busy with one step), ``"rate"``, the time per micro-batch of its steady state, or
+    ``"latency"``, the least time of one micro-batch with a ``throughput`` of at least so many micro-batches per time
+    (``"12.5/s"``) or a ``period`` of at most so long (``"80 ms"``): :func:`latency` at that floor. ``value`` and
+    ``value_bound`` of the schedule are of the objective.
+
     For a model spec all its placements (shapes, full and split backward) are searched and the best is returned; for a
     block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides).
 
     ``options`` limit the search (:class:`SearchOptions`: ``time_limit``, 60 s by default, ``effort``, ``seed``,
-    ``workers``); each can also be given as a keyword, which goes before: ``solve("gpt.yaml", time_limit=30)``.
-    ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a run exactly. ``on_progress`` is called
-    with every better schedule and bound. Ctrl-C returns the best so far.
+    ``workers``, ``objective``); each can also be given as a keyword, which goes before:
+    ``solve("gpt.yaml", time_limit=30)``. ``effort`` limits CP-SAT's deterministic time, so that a ``seed`` repeats a
+    run exactly. ``on_progress`` is called with every better schedule and bound. Ctrl-C returns the best so far.
 
     Raises :class:`weft.solver.step.search.Infeasible` where no schedule fits, and ``ValueError`` (``SpecError``,
-    ``FormatError``) for a source that means nothing.
+    ``FormatError``) for a source that means nothing, or an objective that means nothing for it.
     """
-    from weft.app.solve import solve_source
+    from weft.app.objectives import solve_for
+    from weft.solver.objectives import OBJECTIVES
 
-    return solve_source(source, micro_batches, SearchOptions.given(options, search), on_progress)
+    return solve_for(source, micro_batches, SearchOptions.given(options, search, objectives=OBJECTIVES), on_progress,
+                     throughput=throughput, period=period)
 
 
 def compare(
@@ -67,12 +78,14 @@ def compare(
     """Every known schedule that ``source`` allows beside weft's own, at equal memory and on the same durations.
 
     Each known schedule gets, of the placements it can run on, the one where it fits and is fastest. Arguments and
-    errors are those of :func:`solve`. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
+    errors are those of :func:`solve`; the ``objective`` is the makespan or the span, which known schedules are then
+    timed for, each under its own order. ``str()`` of the result is the table, ``.rows`` its numbers, ``.schedules`` the
     schedules by name.
     """
     from weft.app.compare import compare_source
 
-    return compare_source(source, micro_batches, SearchOptions.given(options, search), on_progress)
+    return compare_source(source, micro_batches,
+                          SearchOptions.given(options, search, objectives=("makespan", "span")), on_progress)
 
 
 class SweepKeywords(TypedDict, total=False):
@@ -244,6 +257,52 @@ def place_memory(spec: PathLike | Spec, *, time_limit: float = 20.0) -> MemoryPl
     from weft.app.place.memory_plans import memory_plans
 
     return memory_plans(spec, time_limit)
+
+
+class StepKeywords(SearchKeywords, total=False):
+    """What is asked of :func:`place_step` beside sizes and devices, and how it is searched."""
+
+    overhead: float | None
+    mini_batch: int | None
+    one_size: bool
+    replicate: bool
+    whole_layers: bool
+
+
+def place_step(
+    graph: PathLike | PlacementProblem | OperatorGraph | Spec,
+    *,
+    micro_batch_sizes: Mapping[int, PathLike | None] | Sequence[int] = (),
+    devices: Mapping[str, tuple[int, float | None]] | None = None,
+    options: SearchOptions | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    **wishes: Unpack[StepKeywords],
+) -> PlacedStep:
+    """A graph of stages, the size of every stage's micro-batches and the order of one step, searched together.
+
+    ``graph``, ``devices``, ``replicate`` and ``whole_layers`` are those of :func:`place`. ``micro_batch_sizes``:
+    samples that a micro-batch of a stage may have, each dividing the next larger one and the mini-batch (default: what
+    ``graph`` has). Costs of a model family are modelled at each size. Those of an operator graph, of a graph with times
+    and of a spec with a profile file are of one size: the spec's ``micro_batch_size``, or the first that is given. Then
+    every other size is given with a file of its own (``{2: None, 4: "graph4.json"}``), or ``overhead`` says what of
+    every operator's time, in the graph's unit, is the same at every size: the rest grows with the samples.
+    ``mini_batch``: samples of a step, where ``graph`` is no spec. ``one_size``: all stages have the same size, as the
+    executor runs them.
+
+    Several graphs are considered, all trade-offs of load and depth that their loads do not rule out, with every choice
+    of sizes; the search of a step then orders what no bound rules out. The result's ``schedule`` is the best, its
+    ``bound`` holds over these graphs, ``any_bound`` over all. Raises what :func:`place` does.
+    """
+    from weft.app.place.place import PlaceQuestion
+    from weft.app.place.step import Sizes, place_step_source
+
+    search, rest = _parted(wishes, SearchKeywords.__annotations__)
+    costs, question = _parted(rest, ("overhead", "mini_batch", "one_size"))
+    files = ({size: file for size, file in micro_batch_sizes.items() if file is not None}
+             if isinstance(micro_batch_sizes, Mapping) else {})
+    return place_step_source(graph, Sizes(tuple(micro_batch_sizes), files, **costs),
+                             PlaceQuestion(devices, stage_graph=True, **question),
+                             SearchOptions.given(options, cast(SearchKeywords, search)), on_progress)
 
 
 def demo(

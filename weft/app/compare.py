@@ -12,12 +12,13 @@ from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.options import SearchOptions
-from weft.app.solve import solve_case, solve_source
+from weft.app.solve import for_objective, solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Schedule
+from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
@@ -33,7 +34,9 @@ _KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
 #: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
 _LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
 #: Rows that are searches under the same memory and durations themselves, not one fixed order.
-SEARCHES = {"v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
+SEARCHES = {"zb-auto": "the automatic zero-bubble scheduler on these durations",
+            "zb-v-auto": "the automatic scheduler of zero-bubble Vs on these durations",
+            "v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class Row:
     """One schedule's figures. Times are in the problem's unit, memory in its unit; bubbles are shares, 0 to 1.
 
     ``peak`` is the highest memory use of each device, static memory included where it is known. ``fits`` says whether
-    every device has that much. ``bound`` and ``gap`` are those of weft's own row only.
+    every device has that much. ``bound`` and ``gap`` are those of weft's own row only. ``span`` is given where that is
+    compared, and ``bound`` and ``gap`` are then of it.
     """
 
     name: str
@@ -56,6 +60,16 @@ class Row:
     bound: float | None = None
     gap: float | None = None
     bound_over_placements: float | None = None
+    span: float | None = None
+
+    @property
+    def value(self) -> float:
+        """How often steps can follow each other: every span where that is compared, else every makespan."""
+        return self.makespan if self.span is None else self.span
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures as plain data; the span where it is compared."""
+        return {key: value for key, value in asdict(self).items() if key != "span" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class Comparison:
     def best_fixed(self) -> str | None:
         """The name of the fastest schedule that fits (or of all, if none does), searches left out."""
         published = [row for row in self.rows if row.name != "weft" and row.name not in SEARCHES]
-        return min(published, key=lambda row: (not row.fits, row.makespan)).name if published else None
+        return min(published, key=lambda row: (not row.fits, row.value)).name if published else None
 
     def to_json(self) -> dict[str, Any]:
         """The numbers as plain data."""
@@ -87,10 +101,10 @@ class Comparison:
         adam = self.with_adam
         return {"name": self.case.name, "micro_batches": self.case.micro_batches, "time_unit": problem.time_unit,
                 "memory_unit": problem.memory_unit, "placements": self.case.coverage.to_json(),
-                "rows": [asdict(row) for row in self.rows],
+                "rows": [row.to_json() for row in self.rows],
                 "left_out": dict(self.left_out),
                 **({} if adam is None else {"with_adam": {"infeasible": adam} if isinstance(adam, str) else
-                                            asdict(_row("weft", adam))})}
+                                            _row("weft", adam).to_json()})}
 
     def __str__(self) -> str:
         return table_text(self.table())
@@ -106,11 +120,13 @@ class Comparison:
         for header in ("schedule", "placement"):
             table.add_column(header)
         step = "ms per step" if time_unit == "ms" else f"makespan, {time_unit}"
-        for header in (step, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"):
+        spans = ["span"] if any(row.span is not None for row in self.rows) else []
+        for header in (step, *spans, "bubble: steady", "step", "span", f"peak {memory_unit} per GPU", "fits"):
             table.add_column(header, justify="right")
         for row in self.rows:
             table.add_row(
                 row.title, row.placement, time_text(row.makespan, problem.time_unit)[0],
+                *(time_text(row.value, problem.time_unit)[0] for _ in spans),
                 "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
                 f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
                 " ".join(memory_text(amount, problem.memory_unit)[0] for amount in row.peak),
@@ -122,12 +138,13 @@ class Comparison:
         own, over = next(row for row in self.rows if row.name == "weft"), self.case.coverage.text()
         unit = self.weft.problem.time_unit
         bound = " ".join(time_text(own.bound or 0.0, unit))
-        lines = [f"weft: lower bound {bound}, " + ("proven optimal" if own.gap == 0 else f"gap at most {own.gap:.2%}")
+        of = "lower bound" if own.span is None else "lower bound on the span"
+        lines = [f"weft: {of} {bound}, " + ("proven optimal" if own.gap == 0 else f"gap at most {own.gap:.2%}")
                  + (" for this placement" if over else "")]
         if own.bound_over_placements is not None:
-            proof = ("proven optimal" if own.makespan <= own.bound_over_placements * (1 + 1e-9) else
+            proof = ("proven optimal" if own.value <= own.bound_over_placements * (1 + 1e-9) else
                      "lower bound " + " ".join(time_text(own.bound_over_placements, unit)))
-            beyond = self.weft.solver.get("bound_over_any_placement", 0.0) >= own.makespan * (1 - 1e-9)
+            beyond = self.weft.solver.get("bound_over_any_placement", 0.0) >= own.value * (1 - 1e-9)
             lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else others(over)))
         elif over:
             lines.append(f"that is over {over}; {others(over)}")
@@ -140,12 +157,12 @@ class Comparison:
         rivals = [] if published is None else [(f"the best fixed schedule that fits ({published.title})", published)]
         rivals += [(SEARCHES[row.name], row) for row in self.rows if row.name in SEARCHES and row.fits]
         for what, rival in rivals:
-            change = own.makespan / rival.makespan - 1
+            change = own.value / rival.value - 1
             lines.append(f"against {what}: " + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
         if isinstance(self.with_adam, str):
             lines.append(f"with Adam in place of AdamA nothing fits: {self.with_adam}")
         elif self.with_adam is not None:
-            change, step = own.makespan / self.with_adam.makespan - 1, time_text(self.with_adam.makespan, unit)
+            change, step = own.value / self.with_adam.value - 1, time_text(self.with_adam.value, unit)
             lines.append(f"against weft with Adam in place of AdamA ({' '.join(step)}): "
                          + ("a tie" if abs(change) < 5e-5 else f"{change:+.1%} time per step"))
         alike: dict[str, list[str]] = {}
@@ -164,14 +181,14 @@ def compare_source(
     """See :func:`weft.compare`."""
     source = read_source(source)
     with options.preparing():
-        case = case_of(source, micro_batches)
+        case = for_objective(case_of(source, micro_batches), options.objective)
     twofold = not isinstance(source, Problem) and source.training is not None and source.training.optimizer == "adama"
     if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
         # weft has a first schedule within seconds, the known ones together have not.
         own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
-        known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE)
+        known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE, options.objective)
     else:
-        known, left_out, case = _known_on_all_cuts(case, options.budget(), on_progress)
+        known, left_out, case = _known_on_all_cuts(case, options, on_progress)
         own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), on_progress)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
@@ -188,26 +205,29 @@ def compare_source(
 
 
 def known_schedules(case: Case, budget: Budget | None = None,
-                    share: float = _KNOWN_SHARE) -> tuple[dict[str, Schedule], dict[str, str]]:
-    """Every known schedule on the best of the placements listed, by name; and, for those that can run on none, why.
+                    share: float = _KNOWN_SHARE,
+                    objective: str = "makespan") -> tuple[dict[str, Schedule], dict[str, str]]:
+    """Every known schedule on the best of the placements listed, by name, timed for ``objective``; and, for those that
+    can run on none, why.
 
     Those that ``share`` of what is left of ``budget`` is too short for are left out.
     """
     known: dict[str, Known] = {}
     left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
     with nullcontext() if budget is None else budget.limited(share):
-        _make_known(case, known, left_out)
+        _make_known(case, known, left_out, objective)
     return {name: entry.labelled for name, entry in known.items()}, left_out
 
 
-def _known_on_all_cuts(case: Case, budget: Budget, on_progress: Callable[[Progress], None],
+def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable[[Progress], None],
                        ) -> tuple[dict[str, Schedule], dict[str, str], Case]:
     """Every known schedule on the cut that serves it best; why others are left out; and ``case`` with the placement of
     the best one among its own, so that no known schedule on any cut that was tried is better than weft's."""
+    budget = options.budget()
     known: dict[str, Known] = {}
     left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
     with budget.limited(_KNOWN_SHARE):
-        _make_known(case, known, left_out)
+        _make_known(case, known, left_out, options.objective)
     first = _best(known.values())
     if first is not None and case.spaces:
         on_progress(Progress(first.labelled, budget.elapsed, "known schedules"))
@@ -224,14 +244,16 @@ def _best(known: Iterable[Known]) -> Known | None:
     return min((entry for entry in known if entry.fits), key=lambda entry: entry.rank, default=None)
 
 
-def _make_known(case: Case, known: dict[str, Known], left_out: dict[str, str]) -> None:
+def _make_known(case: Case, known: dict[str, Known], left_out: dict[str, str],
+                objective: str) -> None:
     """Put every known schedule into ``known``, taking it out of ``left_out``, or there why it can run nowhere."""
     for name in BASELINES:
         found: list[Known] = []
         reason = ""
         for placement in case.placements:
             try:
-                schedule = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+                made = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+                schedule = made if objective == "makespan" else timed_for(made, objective)
             except NotApplicable as error:
                 reason = reason or str(error)
             else:
@@ -257,9 +279,10 @@ def _row(name: str, schedule: Schedule) -> Row:
         bubble_span=bubble.span,
         peak=tuple(base + peak for base, peak in zip(static, schedule.peak_memory, strict=True)),
         fits=_fits(schedule),
-        bound=schedule.makespan_bound if own else None,
-        gap=schedule.gap if own else None,
+        bound=schedule.value_bound if own else None,
+        gap=schedule.value_gap if own else None,
         bound_over_placements=schedule.solver.get("bound_over_placements") if own else None,
+        span=schedule.value if schedule.objective == "span" else None,
     )
 
 

@@ -14,7 +14,7 @@ from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
-from weft.solver.bounds.load import load_bound
+from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
@@ -24,7 +24,7 @@ from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 if TYPE_CHECKING:
     from weft.app.lib.sources import Source
 
-__all__ = ["solve_case", "solve_source"]
+__all__ = ["for_objective", "solve_case", "solve_source"]
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
@@ -48,6 +48,12 @@ def solve_source(
     return solve_case(case, options, on_progress)
 
 
+def for_objective(case: Case, objective: str) -> Case:
+    """``case`` with what is searched for ``objective``: the bounds on all cuts are of makespans, so for another one it
+    is the placements listed."""
+    return case if objective == "makespan" or not case.spaces else replace(case, spaces=())
+
+
 def solve_case(
     case: Case,
     options: SearchOptions,
@@ -57,10 +63,12 @@ def solve_case(
 
     The placements get slices of time one after another, those with the smallest lower bounds first (in the first
     round, hard ones last), and slices double each round. A placement whose lower bound is not below the best makespan
-    found anywhere is passed over.
+    found anywhere is passed over. Where the case has all cuts of its layers, those that may be best are searched beside
+    them.
     """
+    case = for_objective(case, options.objective)
     budget = options.budget()
-    tournament = _Tournament(case, budget, on_progress)
+    tournament = _Tournament(case, budget, on_progress, options.objective)
     try:
         with budget.limited(), breakable():
             tournament.run()
@@ -73,7 +81,11 @@ def solve_case(
 
 @dataclass(eq=False)
 class _Entry:
-    """A placement in the tournament: the bound by its devices' work and, once that does not rule it out, its search."""
+    """A placement in the tournament: the bound by its devices' work and, once that does not rule it out, its search.
+
+    ``bound`` and ``makespan`` are of what is searched for: the makespan, or another objective. A rate counts for all
+    replicas together.
+    """
 
     placement: Placement
     least: float
@@ -84,12 +96,12 @@ class _Entry:
     @property
     def bound(self) -> float:
         """The proven lower bound on its makespan so far."""
-        return self.least if self.search is None else max(self.least, self.search.makespan_bound)
+        return self.least if self.search is None else max(self.least, _of_all(self.search.value_bound, self))
 
     @property
     def makespan(self) -> float:
         """Of its best schedule so far."""
-        return _makespan(self.search)
+        return math.inf if self.search is None else _of_all(self.search.value, self)
 
     @property
     def ruled_out(self) -> bool:
@@ -104,11 +116,13 @@ class _Entry:
 class _Tournament:
     """The placements' searches, each in slices of one budget."""
 
-    def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, case: Case, budget: Budget, on_progress: Callable[[Progress], None],
+                 objective: str = "makespan") -> None:
         self.case = case
+        self.objective = objective
         self.budget = budget
         self.on_progress = on_progress
-        self.entries = [_Entry(placement, load_bound(placement.problem, self._count(placement)))
+        self.entries = [_Entry(placement, _least(placement, self._count(placement), objective))
                         for placement in case.placements]
         self.cuts = CutSearch(case.spaces, case.micro_batches, budget)
         self.running: dict[_Entry, Iterator[None]] = {}
@@ -125,6 +139,12 @@ class _Tournament:
     def _leader(self) -> _Entry | None:
         return min((entry for entry in self.entries if entry.makespan < math.inf), key=lambda entry: entry.makespan,
                    default=None)
+
+    @property
+    def _best(self) -> float:
+        """What the best schedule so far comes to."""
+        leader = self._leader
+        return math.inf if leader is None else leader.makespan
 
     def _count(self, placement: Placement) -> int:
         return self.case.micro_batches // placement.replicas
@@ -144,36 +164,36 @@ class _Tournament:
 
     def _begin(self, entry: _Entry) -> None:
         """Known schedules first: none may be better than the answer."""
-        if entry.least >= _makespan(self.winner):
+        if entry.least >= self._best:
             return
         start = None if entry.proposal is None else entry.proposal.start
         try:
             entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
-                                  start)
+                                  start, objective=self.objective)
         except Exception as fault:
             self._note(entry, fault)
             return
         if self.winner is None and entry.search.is_large:
             forewarn(entry.search.operations, self.budget.elapsed, self.budget.seconds)
         steps = entry.search.steps()
-        if entry.bound < _makespan(self.winner) and self._run_slice(entry, steps, 0.0):
+        if entry.bound < self._best and self._run_slice(entry, steps, 0.0):
             self.running[entry] = steps
 
     def _look_at_cuts(self) -> None:
         if self.winner is None or not self.cuts.spaces or self.budget.spent:
             return
-        self.cuts.open(_makespan(self.winner), _FEW)
+        self.cuts.open(self._best, _FEW)
         for entry in self.entries:
             entry.proposal = self.cuts.proposal_of(entry.placement)
-        for proposal in tried(self.cuts, _makespan(self.winner)):
+        for proposal in tried(self.cuts, self._best):
             self._add(proposal)
-        self.cuts.narrow(_makespan(self.winner))
-        self.cuts.open(_makespan(self.winner))
+        self.cuts.narrow(self._best)
+        self.cuts.open(self._best)
 
     def _add(self, proposal: Proposal) -> None:
         """Search another cut, which is nobody else's then."""
         proposal = self.cuts.taken(proposal)
-        entry = _Entry(proposal.placement, load_bound(proposal.placement.problem, self.case.micro_batches),
+        entry = _Entry(proposal.placement, _least(proposal.placement, self.case.micro_batches, self.objective),
                        proposal=proposal)
         self.entries.append(entry)
         self._begin(entry)
@@ -187,7 +207,7 @@ class _Tournament:
             if self.budget.spent:
                 return
             leader = self._leader
-            beaten = leader not in (None, entry) and entry.bound >= _makespan(self.winner)
+            beaten = leader not in (None, entry) and entry.bound >= self._best
             if leader is entry and len(self.running) > 1 and entry.search is not None and entry.search.done:
                 continue  # proven on its placement: the others are next
             before = entry.makespan
@@ -198,7 +218,7 @@ class _Tournament:
         self._lowest(length)
 
     def _drop_beaten(self) -> None:
-        for entry in [entry for entry in self.running if entry.bound >= _makespan(self.winner)]:
+        for entry in [entry for entry in self.running if entry.bound >= self._best]:
             if entry is not self._leader:
                 del self.running[entry]
 
@@ -207,16 +227,16 @@ class _Tournament:
         if entry.proposal is None or entry.search is None or entry.search.best is None:
             return
         with self.budget.limited():
-            better = self.cuts.better(entry.proposal, entry.search.best)
-            if better is not None:
-                self._add(better)
+            for other in self.cuts.others(entry.proposal, entry.search.best):
+                if other.makespan < entry.makespan:
+                    self._add(other)
 
     def _lowest(self, length: float) -> None:
         """A look at the cuts with the least bounds: what no bound rules out is searched for a moment."""
-        self.cuts.narrow(_makespan(self.winner))
+        self.cuts.narrow(self._best)
         time = self.budget.slice(_LOWEST * length * (1 if self.running else 8))
         with self.budget.limited():
-            proposal = self.cuts.lowest(_makespan(self.winner), time)
+            proposal = self.cuts.lowest(self._best, time)
             if proposal is not None:
                 self._add(proposal)
 
@@ -246,11 +266,11 @@ class _Tournament:
         leader = self._leader
         if leader is None or leader.search is None:
             return
-        self.history.record(self.budget.elapsed, leader.makespan, self._bound())
+        self.history.record(self.budget.elapsed, self._best, self._bound())
         if progress.best.problem is not leader.search.problem:
             return
         # What is shown is a bound on every placement: it does not fall when another placement takes the lead.
-        best = replace(progress.best, makespan_bound=min(self._bound(), progress.best.makespan))
+        best = progress.best.with_value_bound(min(self._bound(), progress.best.value))
         self.on_progress(replace(progress, best=leader.placement.label(best)))
 
     def _bound(self) -> float:
@@ -261,6 +281,9 @@ class _Tournament:
         if leader is None or leader.search is None:
             if self.faults:
                 raise self.faults[0][1]
+            for entry in self.entries:
+                if entry.search is not None:
+                    entry.search.require_value()
             first = min(self.entries, key=lambda entry: entry.ruled_out, default=None)
             raise (first and first.refusal) or NoneFound(
                 f"{self.case.name}: no schedule that fits the devices' memory was found within the limit, and it is "
@@ -273,15 +296,30 @@ class _Tournament:
         if len(self.entries) == 1 and not self.case.spaces:
             return leader.placement.label(best).with_solver(**({"covered": covered} if covered else {}))
         self.history.record(self.budget.elapsed, best.makespan, self._bound())
-        rows = [Searched(entry.placement.title, entry.bound, entry.makespan if entry.makespan < math.inf else None,
+        rows = [Searched(entry.placement.title, entry.bound, _makespan(entry.search),
                          entry is leader, str(entry.refusal or ""), cut_of_details(entry.placement.details))
                 for entry in self.entries]
         return leader.placement.label(best).with_solver(
-            placements=len(self.entries), covered=covered, bound_over_placements=min(self._bound(), best.makespan),
-            **choice(rows, self.case.refused, best.makespan,
-                     None if self.case.least_period is None else self.case.least_period * self.case.micro_batches),
+            placements=len(self.entries), covered=covered, bound_over_placements=min(self._bound(), leader.makespan),
+            **choice(rows, self.case.refused, leader.makespan,
+                     None if self.case.least_period is None else self.case.least_period * (
+                         1 if self.objective == "rate" else self.case.micro_batches)),
             history=self.history.to_json())
 
 
-def _makespan(search: Search | None) -> float:
-    return float("inf") if search is None or search.best is None else search.best.makespan
+def _makespan(search: Search | None) -> float | None:
+    return None if search is None or search.best is None else search.best.makespan
+
+
+def _least(placement: Placement, micro_batches: int, objective: str) -> float:
+    """What no schedule of ``placement`` is below, by its devices' work."""
+    if objective == "makespan":
+        return load_bound(placement.problem, micro_batches)
+    return work_alone(placement.problem, micro_batches if objective == "span" else 1) / (
+        placement.replicas if objective == "rate" else 1)
+
+
+def _of_all(value: float, entry: _Entry) -> float:
+    """``value`` of one replica as that of all: a rate is shared by them."""
+    shared = entry.search is not None and entry.search.objective == "rate"
+    return value / entry.placement.replicas if shared else value

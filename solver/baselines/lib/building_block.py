@@ -26,6 +26,8 @@ from weft.solver.pipeline import Pipeline
 
 __all__ = ["BuildingBlock", "StepChain", "Pass"]
 
+_NEVER = float("inf")
+
 
 @dataclass(frozen=True, slots=True)
 class BuildingBlock:
@@ -44,8 +46,8 @@ class BuildingBlock:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What a pass through time makes: per-device orders, their makespan (links taken as free at all times) and their
-    pace, the time between micro-batches in the second half."""
+    """What a pass through time makes: per-device orders, their makespan (each operation as early as the orders allow,
+    links free at all times) and their pace, the time between micro-batches in the second half."""
 
     rows: list[Row]
     makespan: float
@@ -139,12 +141,18 @@ class _Run:
 
     def __init__(self, chain: StepChain, block: BuildingBlock, micro_batches: int, room: Sequence[int | None]) -> None:
         self.chain, self.block, self.n = chain, block, micro_batches
-        devices = len(chain.room)
-        self.room = [float("inf") if amount is None else amount for amount in room]
-        self.mine = [[i for i in range(len(chain.steps)) if chain.device[i] == d] for d in range(devices)]
-        self.following = [0] * len(chain.steps)  # each step's next micro-batch
+        devices, steps = len(chain.room), len(chain.steps)
+        self.room = [_NEVER if amount is None else amount for amount in room]
+        self.mine = [[i for i in range(steps) if chain.device[i] == d] for d in range(devices)]
+        # Of each step's next micro-batch: its number, its key (never: there is none) and its arrival (never: not yet).
+        self.following = [0] * steps
+        self.key = list(block.offsets)
+        self.next_arrival = [0.0, *[_NEVER] * (steps - 1)]
         self.arrival: list[list[float]] = [[] for _ in chain.steps]  # of those that are on their way, by micro-batch
         self.arrival[0] = [0.0] * micro_batches
+        # The same where no device waits for what then does not run: the times of the finished orders.
+        self.earliest: list[list[float]] = [[0.0] * micro_batches, *([] for _ in chain.steps[1:])]
+        self.early_free = [0.0] * devices
         self.level = [0] * devices
         self.waiting: list[list[tuple[int, int]]] = [[] for _ in range(devices)]  # weight gradients: step, micro-batch
         self.first_waiting = [0] * devices
@@ -152,43 +160,44 @@ class _Run:
         self.free = [0.0] * devices
         self.rows: list[Row] = [[] for _ in range(devices)]
         self.events = [(0.0, d) for d in range(devices)]
-        self.makespan = 0.0
 
     def run(self) -> Pass | None:
-        while self.events:
-            checkpoint()
-            now, d = heapq.heappop(self.events)
-            while self.events and self.events[0] == (now, d):
-                heapq.heappop(self.events)
-            if self.free[d] <= now:
+        events, free = self.events, self.free
+        number = 0
+        while events:
+            number += 1
+            if not number & 63:
+                checkpoint()
+            now, d = event = heapq.heappop(events)
+            while events and events[0] == event:
+                heapq.heappop(events)
+            if free[d] <= now:
                 self._decide(d, now)
         if any(m < self.n for m in self.following) or any(
                 first < len(queue) for first, queue in zip(self.first_waiting, self.waiting, strict=True)):
             return None
-        middle = self.arrival[len(self.arrival) // 2]
+        middle = self.earliest[len(self.earliest) // 2]
         half = self.n // 2
         pace = (middle[-1] - middle[half]) / (self.n - 1 - half) if self.n - 1 > half else 0.0
-        return Pass(self.rows, self.makespan, pace)
+        return Pass(self.rows, max(self.early_free), pace)
 
     def _decide(self, d: int, now: float) -> None:
         """Start on device ``d``, which is free, what is best now, if anything."""
-        chain, block, following = self.chain, self.block, self.following
-        least, soonest = float("inf"), float("inf")
+        chain, keys, arrivals = self.chain, self.key, self.next_arrival
+        least = soonest = _NEVER
         ready: list[tuple[float, int]] = []
         for i in self.mine[d]:
-            m = following[i]
-            if m == self.n:
-                continue
-            key = block.offsets[i] + m * block.interval
-            least = min(least, key)
-            if m < len(self.arrival[i]):
-                if self.arrival[i][m] <= now:
-                    ready.append((key, i))
-                else:
-                    soonest = min(soonest, self.arrival[i][m])
-        ready.sort()
+            key, arrival = keys[i], arrivals[i]
+            if key < least:
+                least = key
+            if arrival <= now:
+                ready.append((key, i))
+            elif arrival < soonest:
+                soonest = arrival
+        if len(ready) > 1:
+            ready.sort()
         for key, i in ready:
-            if key > least + block.lead:
+            if key > least + self.block.lead:
                 break
             if self.level[d] + chain.take[i] <= self.room[d] and (key == least or self._may_overtake(d, i, key)):
                 self._start(d, i, now)
@@ -197,33 +206,38 @@ class _Run:
             return
         i, m = self.waiting[d][self.first_waiting[d]]
         length = chain.filler_duration[i]
-        if not ready and soonest - now < block.patience * length:
+        if not ready and soonest - now < self.block.patience * length:
             return  # what is about to arrive would be delayed
         if self.level[d] + chain.filler_take[i] <= self.room[d]:
             self.first_waiting[d] += 1
             self.level[d] += chain.filler_change[i]
             self.waiting_change[d] -= chain.filler_change[i]
-            self._occupy(d, chain.filler[i], m, now + length)
+            self.early_free[d] += length
+            self.rows[d].append((chain.filler[i], m))
+            self.free[d] = end = now + length
+            heapq.heappush(self.events, (end, d))
 
     def _start(self, d: int, i: int, now: float) -> None:
-        chain, m = self.chain, self.following[i]
-        self.following[i] += 1
+        chain, m, arrived = self.chain, self.following[i], self.arrival[i]
+        following = self.following[i] = m + 1
+        self.key[i] = self.block.offsets[i] + following * self.block.interval if following < self.n else _NEVER
+        self.next_arrival[i] = arrived[following] if following < len(arrived) else _NEVER
         self.level[d] += chain.change[i]
-        end = now + chain.duration[i]
         if chain.filler[i] >= 0:
             self.waiting[d].append((i, m))
             self.waiting_change[d] += chain.filler_change[i]
-        self._occupy(d, chain.steps[i], m, end)
-        if i + 1 < len(chain.steps):
-            arrival = end + chain.lag[i + 1]
-            self.arrival[i + 1].append(arrival)
-            heapq.heappush(self.events, (arrival, chain.device[i + 1]))
-
-    def _occupy(self, d: int, block: int, m: int, end: float) -> None:
-        self.rows[d].append((block, m))
-        self.free[d] = end
-        self.makespan = max(self.makespan, end)
+        begin = self.earliest[i][m]
+        early = self.early_free[d] = (begin if begin > self.early_free[d] else self.early_free[d]) + chain.duration[i]
+        self.rows[d].append((chain.steps[i], m))
+        self.free[d] = end = now + chain.duration[i]
         heapq.heappush(self.events, (end, d))
+        if i + 1 < len(chain.steps):
+            lag, after = chain.lag[i + 1], i + 1
+            self.arrival[after].append(end + lag)
+            if self.following[after] == m:
+                self.next_arrival[after] = end + lag
+            self.earliest[after].append(early + lag)
+            heapq.heappush(self.events, (end + lag, chain.device[after]))
 
     def _may_overtake(self, d: int, i: int, key: float) -> bool:
         """Whether what step ``i`` overtakes still fits after it, each weight gradient right behind its gradient."""
@@ -235,8 +249,7 @@ class _Run:
             return True
         overtaken: list[tuple[float, int]] = []
         for j in self.mine[d]:
-            m = self.following[j]
-            other = block.offsets[j] + m * block.interval
+            m, other = self.following[j], self.key[j]
             while m < self.n and other < key and j != i:
                 overtaken.append((other, j))
                 other += block.interval

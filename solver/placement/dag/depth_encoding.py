@@ -65,9 +65,10 @@ def least_depth(groups: Groups, budget: Budget, limit: float, known: int | None 
     return Found(read_stages(graph.threshold, outcome) if outcome.found else None, bound, False)
 
 
-def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | None, least: float) -> Found:
+def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | None, least: float, *,
+                              deepest: int | None = None) -> Found:
     """Stages within the memory that their depth asks for, whose largest load is less than that of ``start`` and as
-    small as possible. ``least``: a lower bound that is known."""
+    small as possible. ``least``: a lower bound that is known. ``deepest``: deeper graphs are not wanted."""
     cutoff = start.value if start is not None else math.inf
     ticks = Ticks.of(groups, cutoff)
     top = ticks.all_work(groups) if start is None else load_in_ticks(groups, start, ticks) - 1
@@ -80,6 +81,8 @@ def least_bottleneck_by_depth(groups: Groups, budget: Budget, start: Division | 
         bound_loads(graph.threshold, bottleneck)
     except TooLate:
         return Found(None, least, False)
+    if deepest is not None:
+        model.add(graph.depth <= deepest)
     model.minimize(bottleneck)
     outcome = run(model, budget)
     if outcome.infeasible:

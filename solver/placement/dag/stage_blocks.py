@@ -4,8 +4,12 @@ Every stage has devices of its own, a forward and, in training, a backward. A bl
 them at once, each with its part of the micro-batch. Their all-reduce comes once a step, after a device's last backward:
 :func:`step_of` adds it there, and a block problem, which repeats all it has, spreads it over the backwards
 (:func:`work_of` with ``spread``). Stages may run micro-batches of different sizes: the
-problem's micro-batch is then the largest of them, and a stage with a smaller one has several blocks in it, which wait
-for those blocks of other stages that hold their samples. What a stage sends and receives counts in its blocks, as it
+problem's micro-batch is then the largest of them, a *round*, and a stage with a smaller one has several blocks in it,
+which wait for those blocks of other stages that hold their samples. A stage's blocks of one kind run in the order of
+their samples, within a round and from one to the next. That loses no schedule: let any schedule's k-th forward of a
+stage be that of its k-th samples, and likewise backwards. When the k-th block of a stage starts, k blocks have had
+their samples from every other stage that they wait for, so of that one there have run as many as the first k samples
+need. What is held depends on how many have run alone. What a stage sends and receives counts in its blocks, as it
 does in a placement's loads; so no step is shorter than the largest load times the number of micro-batches.
 """
 
@@ -23,7 +27,7 @@ from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["StageWork", "one_f_one_b", "stage_problem", "step_of", "work_of"]
+__all__ = ["StageWork", "alternating_orders", "one_f_one_b", "stage_problem", "step_of", "work_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,9 @@ def stage_problem(name: str, works: Sequence[StageWork], after: Sequence[Sequenc
             for i in range(unit // work.micro_batch):
                 waits = [Dependency(name_) for other in waited[stage]
                          for name_ in _overlapping(kind, other, works[other], i, work, unit)]
+                if work.micro_batch < unit:  # one round's last is before the next one's first
+                    earlier = i - 1 if i else unit // work.micro_batch - 1
+                    waits.append(Dependency(_name(kind, stage, earlier, work, unit), distance=0 if i else 1))
                 if kind == BlockKind.BACKWARD:
                     waits.append(Dependency(_name(BlockKind.FORWARD, stage, i, work, unit)))
                 seconds, change = ((work.forward, work.kept if trains else 0.0) if kind == BlockKind.FORWARD
@@ -119,26 +126,33 @@ def one_f_one_b(problem: Problem, works: Sequence[StageWork], after: Sequence[Se
 
     ``micro_batches``: of the problem. Raises :class:`~weft.solver.InvalidSchedule` where it does not fit.
     """
-    unit = max(work.micro_batch for work in works)
     held = in_flight_samples(after, [Alternation(work.micro_batch) for work in works])
-    orders = []
+    schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, alternating_orders(
+        problem, works, held, micro_batches)), makespan_bound=0.0, solver={"name": "1f1b on stages"})
+    validate(schedule)
+    return schedule
+
+
+def alternating_orders(problem: Problem, works: Sequence[StageWork], held: Sequence[int],
+                       micro_batches: int) -> list[list[tuple[int, int]]]:
+    """Per device: forwards of as many samples as its stage has ``held``, then a backward and a forward alternately;
+    where no stage has a backward, its forwards."""
+    unit, trains = max(work.micro_batch for work in works), any(work.backward for work in works)
+    orders: list[list[tuple[int, int]]] = []
     for stage, work in enumerate(works):
         parts = unit // work.micro_batch
         count = parts * micro_batches
         forwards = [(problem.index[_name(BlockKind.FORWARD, stage, i % parts, work, unit)], i // parts)
                     for i in range(count)]
         backwards = [(problem.index[_name(BlockKind.BACKWARD, stage, i % parts, work, unit)], i // parts)
-                     for i in range(count)]
-        ahead = min(count, held[stage] // work.micro_batch)
+                     for i in range(count)] if trains else []
+        ahead = min(count, held[stage] // work.micro_batch) if trains else count
         order = forwards[:ahead]
         for i, backward in enumerate(backwards):
             order.append(backward)
             order += forwards[ahead + i:ahead + i + 1]
         orders += [order] * work.devices
-    schedule = Schedule(problem, micro_batches, time_orders(problem, micro_batches, orders), makespan_bound=0.0,
-                        solver={"name": "1f1b on stages"})
-    validate(schedule)
-    return schedule
+    return orders
 
 
 def _name(kind: BlockKind, stage: int, i: int, work: StageWork, unit: int) -> str:

@@ -49,7 +49,7 @@ def complete_around(found: Periodic, state: State) -> Iterator[None]:
             completion = None
             with budget.limited():
                 completion = complete(state.instance, candidate, state.micro_batches, budget, edge=edge,
-                                      deterministic=budget.share(_SHARE, _EDGE))
+                                      deterministic=budget.share(_SHARE, _EDGE), order=state.incumbent.goal.reorder)
             if completion is None:
                 break
             state.incumbent.offer_repetend(completion.unrolled(state.micro_batches), candidate, edge)

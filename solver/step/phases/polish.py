@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 from typing import ClassVar
 
 from weft.solver.relations.fixed_order import FixedOrder
-from weft.solver.step.order_model import reorder
 from weft.solver.step.state import State
 
 __all__ = ["Polish"]
@@ -28,7 +26,7 @@ class Polish:
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations."""
-        return state.operations <= _MOST_OPERATIONS
+        return state.incumbent.goal.polishes and state.operations <= _MOST_OPERATIONS
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every stretch."""
@@ -54,8 +52,9 @@ def _reorder_stretch(state: State, first: int, last: int) -> bool:
     stretch = [(sum(fixed.start[op] < begin for op in row),
                 len(row) if end is None else sum(fixed.start[op] < end for op in row)) for row in orders]
     whole = begin == 0 and end is None
-    result = reorder(state.instance, state.micro_batches, orders, stretch, state.budget, bound=ceil(state.proven.bound),
-                     deterministic=_EACH * (last - first) if not whole else _WHOLE, implied=state.implied)
+    result = state.incumbent.goal.reorder(
+        state.instance, state.micro_batches, orders, stretch, state.budget, bound=state.least,
+        deterministic=_EACH * (last - first) if not whole else _WHOLE, implied=state.implied)
     if whole:
         state.raise_bound(result.bound)
     return result.orders is not None and state.incumbent.offer(result.orders, "weft")

@@ -9,7 +9,6 @@ from weft.solver.baselines import NotApplicable
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period
-from weft.solver.relations.min_dist import takes_before_giving
 from weft.solver.step.state import State
 
 __all__ = ["SteadyState"]
@@ -36,7 +35,7 @@ class SteadyState:
         Without balance there is none; and where a block gives back what another micro-batch takes, a repeated schedule
         may not fit while there is no micro-batch before.
         """
-        if not state.instance.balanced or not takes_before_giving(state.instance):
+        if not state.repeats:
             return
         try:
             start = one_at_a_time(state.instance)

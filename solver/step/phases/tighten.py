@@ -21,8 +21,8 @@ class Tighten:
     vital: ClassVar[bool] = False
 
     def due(self, state: State) -> bool:
-        """Always."""
-        return True
+        """Where the makespan is what is searched for."""
+        return state.objective == "makespan"
 
     def steps(self, state: State) -> Iterator[None]:
         """One step for every window or less."""

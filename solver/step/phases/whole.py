@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 from typing import ClassVar
 
-from weft.solver.step.order_model import reorder
 from weft.solver.step.state import State
 
 __all__ = ["Whole"]
@@ -28,16 +26,17 @@ class Whole:
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations."""
-        return self.more_than < state.operations <= self.up_to and not state.done
+        polishes = state.incumbent.goal.polishes
+        return polishes and self.more_than < state.operations <= self.up_to and not state.done
 
     def steps(self, state: State) -> Iterator[None]:
         """One solve."""
         incumbent = state.incumbent
         effort = self.at_most if self.share is None else state.budget.share(self.share, self.at_most)
-        result = reorder(state.instance, state.micro_batches, incumbent.orders,
-                         [(0, len(row)) for row in incumbent.orders], state.budget, bound=ceil(state.proven.bound),
-                         deterministic=effort, implied=state.implied)
-        state.proven.raise_to(result.bound)
+        result = incumbent.goal.reorder(
+            state.instance, state.micro_batches, incumbent.orders, [(0, len(row)) for row in incumbent.orders],
+            state.budget, bound=state.least, deterministic=effort, implied=state.implied)
+        state.proven.raise_to(result.bound, state.objective)
         if result.orders is not None:
             incumbent.offer(result.orders, "weft")
         else:

@@ -32,9 +32,9 @@ class Fault(Exception):
 #: What each phase calls, by the place where the search knows it.
 CALLED = [f"weft.solver.step.{place}" for place in (
     "proven.makespan_bound", "proven.implied_order", "proven.steady_bound", "incumbent.repeat",
-    "phases.steady_state.takes_before_giving", "phases.steady_state.one_at_a_time", "phases.steady_state.find_period",
-    "phases.completion.shorten_latency", "phases.completion.complete", "phases.whole.reorder", "phases.polish.reorder",
-    "phases.polish.FixedOrder", "phases.longer_periods.in_copies", "phases.longer_periods.repeat_copies",
+    "state.takes_before_giving", "phases.steady_state.one_at_a_time", "phases.steady_state.find_period",
+    "phases.completion.shorten_latency", "phases.completion.complete", "goals.reorder", "phases.polish.FixedOrder",
+    "phases.longer_periods.in_copies", "phases.longer_periods.repeat_copies",
     "phases.longer_periods.find_period", "phases.tighten.rolling_bounds")]
 
 STARTS_KNOWN = "weft.solver.step.phases.first_schedule.STARTS"
@@ -102,8 +102,8 @@ def test_a_known_schedule_that_fails_leaves_the_others(monkeypatch: pytest.Monke
 
 def test_a_schedule_that_the_judge_refuses_is_not_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     """Timing, or the judge, fails on what a phase offers: the best before it stays."""
-    for name in ("time_orders", "validate"):
-        monkeypatch.setattr(f"weft.solver.step.incumbent.{name}", failing)
+    for name in ("goals.time_orders", "incumbent.validate"):
+        monkeypatch.setattr(f"weft.solver.step.{name}", failing)
         schedule = solve(problem(), COUNT, effort=EFFORT, start=baseline("greedy", problem(), COUNT))
         monkeypatch.undo()
         validate(schedule)

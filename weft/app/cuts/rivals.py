@@ -45,7 +45,7 @@ class Known:
     @property
     def rank(self) -> tuple[bool, float]:
         """Smaller for what is better."""
-        return not self.fits, self.schedule.makespan
+        return not self.fits, self.schedule.value
 
 
 def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: Sequence[str]) -> dict[str, Known]:
@@ -89,8 +89,7 @@ def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) 
             orders = [[(operation.block, operation.micro_batch) for operation in row]
                       for row in made.schedule.device_orders]
             carried = cuts.carried(space, following, made.placement.problem, orders)
-            same = carried is None or carried.borders == following
-            following = None if same or carried is None else carried.borders
+            following = carried[0].borders if carried and carried[0].borders != following else None
     return best
 
 

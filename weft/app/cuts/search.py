@@ -35,7 +35,7 @@ _PER_STAGE, _PER_BOUND, _PER_CARRIED = 2.5e-7, 1.5e-6, 2e-8
 #: The same for an operation that a known schedule orders: those that are searches, and the others.
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
 #: Known schedules that are searches over the problem's own durations and memory: their orders depend on the cut.
-SEARCHES = ("v-block", "greedy")
+SEARCHES = ("zb-auto", "zb-v-auto", "v-block", "greedy")
 #: Cuts whose bounds are raised in one go.
 _RAISED = 4000
 
@@ -141,22 +141,23 @@ class CutSearch:
         proposal.space.take(proposal.borders)
         return proposal
 
-    def better(self, proposal: Proposal, found: Schedule) -> Proposal | None:
-        """Another cut on which the order of ``found``, which is of ``proposal``, does better; None without any."""
-        space = proposal.space
-        if space.cuts is None or not len(space.cuts):
-            return None
+    def others(self, proposal: Proposal, found: Schedule, count: int = 1) -> list[Proposal]:
+        """The ``count`` other cuts on which the order of ``found``, which is of ``proposal``, does best."""
+        if proposal.space.cuts is None or not len(proposal.space.cuts):
+            return []
         orders = [[(operation.block, operation.micro_batch) for operation in row] for row in found.device_orders]
-        carried = self.carried(space, proposal.borders, proposal.placement.problem, orders)
-        return None if carried is None or carried.makespan >= _ns(found.makespan) else self.proposed(space, carried)
+        return self.carried(proposal.space, proposal.borders, proposal.placement.problem, orders, count)
 
-    def carried(self, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders) -> Carried | None:
+    def carried(self, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders,
+                count: int = 1) -> list[Proposal]:
         """See :meth:`weft.models.cuts.space.CutSpace.carried`; ``problem`` is that of ``borders``."""
         assert space.cuts is not None
         self.charge(_PER_CARRIED * min(self.operations(space) * len(space.cuts), MOST_CARRIED))
-        return space.carried(borders, Pipeline.of(problem), orders)
+        found = [self._proposed(space, carried)
+                 for carried in space.carried(borders, Pipeline.of(problem), orders, count)]
+        return [proposal for proposal in found if proposal is not None]
 
-    def proposed(self, space: CutSpace, carried: Carried) -> Proposal | None:
+    def _proposed(self, space: CutSpace, carried: Carried) -> Proposal | None:
         """``carried`` as a placement with a judged schedule; None if the judge refuses it."""
         placement = candidate_placement(space.candidate(carried.borders))
         operations = time_orders(placement.problem, self.micro_batches, carried.orders)

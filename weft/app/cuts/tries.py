@@ -1,8 +1,9 @@
 """A first look at the cuts: known schedules on some of them, carried to all, and the best of these polished.
 
 Cuts are tried in the order of their bounds, each space in its turn. A known schedule of a cut is carried to the cut
-that it serves best. The best schedule at hand is polished (short stretches of it ordered anew), and carried and
-polished again as long as that helps. A polish takes about as long as a few tries and gains more: the two take turns.
+that it serves best. The best schedule at hand is polished (short stretches of it ordered anew), and carried to the cuts
+that it serves best then, which may be the next to be polished: so cut and order change in turns. A polish takes about
+as long as a few tries and gains more: the two take turns, too.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from weft.solver.step.search import Search
 __all__ = ["tried"]
 
 #: What all tries may take of what is left.
-_SHARE = 0.5
+_SHARE = 0.6
 #: Cuts of a space that are tried at most, and tries for each polish.
 _CUTS, _TRIES = 64, 2
 #: The known schedule that serves a cut best where memory is short; the others' orders hardly depend on the cut.
 _SEARCH = "v-block"
 #: Deterministic seconds that are charged for a stretch that is polished.
 _PER_STRETCH = 0.015
+#: To so many other cuts what was polished is carried, where it is not so many times as long there.
+_OTHERS, _WORSE = 2, 1.02
+#: A schedule so many times as long as the best is not polished.
+_HOPEFUL = 1.12
 #: A polish ends after so many stretches, or so many in a row that gained nothing.
 _STRETCHES, _IDLE = 60, 14
 #: So many cuts of one space, and of all, are given back.
@@ -58,6 +63,7 @@ class _Tries:
     raw: list[Proposal] = field(default_factory=list)
     polished: list[Proposal] = field(default_factory=list)
     seen: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
+    polishes: int = 0
 
     def run(self) -> None:
         """Each space in its turn, and a polish after every few tries."""
@@ -92,27 +98,37 @@ class _Tries:
         except NotApplicable:
             return
         self.cuts.charge_orders(space, name)
-        carried = self.cuts.carried(space, borders, problem, orders)
-        proposal = None if carried is None else self.cuts.proposed(space, carried)
-        if proposal is not None:
+        for proposal in self.cuts.carried(space, borders, problem, orders):
             self._keep(proposal)
 
     def _keep(self, proposal: Proposal) -> None:
-        """Of one cut the best schedule only."""
+        """Of one cut the best schedule only, and none where one was polished before."""
+        if (id(proposal.space), proposal.borders) in self.seen:
+            return
         same = next((known for known in self.raw
                      if known.space is proposal.space and known.borders == proposal.borders), None)
         if same is None or proposal.makespan < same.makespan:
             self.raw = [known for known in self.raw if known is not same] + [proposal]
 
     def _polish_best(self) -> None:
-        best = min(self.raw, key=lambda proposal: proposal.makespan)
+        """The best of all, or else the best of each layout in its turn, so that no plateau takes all time."""
+        self.polishes += 1
+        least = min(known.makespan for known in (*self.raw, *self.polished))
+        waiting = [space for space in self.cuts.spaces
+                   if any(known.space is space and known.makespan < _HOPEFUL * least for known in self.raw)]
+        if not waiting:
+            self.raw.clear()
+            return
+        only = waiting[self.polishes // 2 % len(waiting)] if self.polishes % 2 else None
+        best = min((known for known in self.raw if only in (None, known.space)), key=lambda known: known.makespan)
         self.raw.remove(best)
-        following: Proposal | None = best
-        while following is not None and not self.time.spent:
-            better = self._polish(following)
-            self.polished.append(better)
-            assert better.start is not None
-            following = self.cuts.better(better, better.start)
+        self.seen.add((id(best.space), best.borders))
+        better = self._polish(best)
+        self.polished.append(better)
+        assert better.start is not None
+        for other in self.cuts.others(better, better.start, _OTHERS):
+            if other.makespan < _WORSE * better.makespan:
+                self._keep(other)
 
     def _polish(self, proposal: Proposal) -> Proposal:
         """``proposal`` with short stretches of its schedule ordered anew."""

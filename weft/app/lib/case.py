@@ -68,7 +68,7 @@ class Case:
     """What is to be solved: placements to choose from, and how many micro-batches run.
 
     ``refused``: shapes that are no placement of this model, and why. ``least_period``: seconds a micro-batch that no
-    placement on groups of these GPUs can go below, considered here or not.
+    placement on groups that share no GPU can go below, considered here or not, with these micro-batches.
     """
 
     name: str
@@ -148,6 +148,10 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     placements = [] if found is None else [shape_placement(candidate, found[0])
                                          for candidate in undominated(found[1])]
     chains = found is None or bool({*SHAPES, "wave"} & set(spec.placement.shapes))
+    if chains and placements and found is not None and len(found[0].layers) < spec.cluster.gpus:
+        chains = False
+        refused.insert(0, ("chain", f"{len(found[0].layers)} layers are too few for one stage on each of "
+                                    f"{spec.cluster.gpus} GPUs"))
     if chains:
         try:
             placements = [*map(candidate_placement, undominated(spec_candidates(spec))), *placements]
@@ -161,7 +165,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
             refused.insert(0, ("chain", str(error)))
     if not placements:
         raise Infeasible(f"{spec.name}: " + "; ".join(f"{shape}: {reason}" for shape, reason in refused))
-    least = None if found is None else found[0].least_period
+    least = None if found is None else found[0].least_makespan(count) / count
     if least is not None and chains and spec.placement.memory == "decide":
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))

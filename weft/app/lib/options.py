@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -53,26 +53,31 @@ class SearchKeywords(TypedDict, total=False):
     effort: float | None
     seed: int
     workers: int
+    objective: str
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
     """``time_limit``: seconds on the clock. ``effort``: CP-SAT's deterministic time (about seconds) for all its runs
     together, so that a ``seed`` with one worker repeats a run exactly; ``None``: only the clock counts. ``workers``:
-    CP-SAT's threads. ``started``: since when the time limit counts, by :func:`time.monotonic`; every public function
-    sets it anew.
+    CP-SAT's threads. ``objective``: what a schedule is searched for, one of ``makespan``, ``span``, ``rate`` and
+    ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). ``started``: since when the time limit counts, by
+    :func:`time.monotonic`; every public function sets it anew.
     """
 
     time_limit: float = 60.0
     effort: float | None = None
     seed: int = 0
     workers: int = 1
+    objective: str = "makespan"
     started: float = field(default_factory=began, compare=False)
 
     @classmethod
-    def given(cls, options: SearchOptions | None, keywords: SearchKeywords, time_limit: float = 60.0) -> SearchOptions:
+    def given(cls, options: SearchOptions | None, keywords: SearchKeywords, time_limit: float = 60.0,
+              objectives: Sequence[str] = ("makespan",)) -> SearchOptions:
         """What a public function was given: ``options``, or the defaults with this ``time_limit``, and ``keywords`` in
-        place of their fields. The time limit counts from now on, or since the command began.
+        place of their fields. The time limit counts from now on, or since the command began. ``objectives`` are those
+        that it can search for.
 
         Raises ``TypeError`` for a keyword that is no option, and ``ValueError`` for a value that means nothing.
         """
@@ -84,6 +89,9 @@ class SearchOptions:
             raise ValueError(f"options is {options!r}, it must be a weft.SearchOptions")
         found = replace(cls(time_limit) if options is None else options, started=began(), **keywords)
         found.require_meaning()
+        if found.objective not in objectives:
+            raise ValueError(f"objective is {found.objective!r}, it must be " + (
+                objectives[0] if len(objectives) == 1 else f"one of {', '.join(objectives)}") + " here")
         return found
 
     def require_meaning(self) -> None:

@@ -130,7 +130,7 @@ def covered_lines(schedule: Schedule) -> list[str]:
         return []
     if bound is None:
         return [f"covered   {covered}; {others(covered)}"]
-    proof = ("proven optimal" if schedule.makespan <= bound * (1 + RELATIVE_TOLERANCE) else
+    proof = ("proven optimal" if schedule.value <= bound * (1 + RELATIVE_TOLERANCE) else
              f"lower bound {' '.join(time_text(bound, schedule.problem.time_unit))}")
     return [f"covered   {proof} over {covered}; {others(covered)}"]
 
@@ -144,8 +144,9 @@ def choice_lines(schedule: Schedule) -> list[str]:
     lines = [*_stages(schedule), *plan_lines(schedule), *_memory(schedule)]
     bound = schedule.solver.get("bound_over_any_placement")
     if isinstance(bound, float) and bound > 0:
-        lines.append(f"no placement on groups of these GPUs, whatever its shape and order, is shorter than "
-                     f"{' '.join(time_text(bound, unit))} (gap {schedule.makespan / bound - 1:.2%})")
+        lines.append("no placement of layers on groups that share no GPU, or on all GPUs, whatever its cuts, chunks "
+                     f"and order, is shorter than {' '.join(time_text(bound, unit))} (gap "
+                     f"{schedule.value / bound - 1:.2%})")
     others = [entry for entry in entries if entry["verdict"] != "chosen"]
     told = {entry["placement"] for entry in entries if entry["verdict"] == "chosen"}
     for entry in others[:_MOST_LINES]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weft.app.lib.options import SearchOptions
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from weft.models.spec.sections import Spec
     from weft.solver.problem import Problem
 
-__all__ = ["PlaceQuestion", "Wish", "blocks_of", "parse_devices", "place_source", "placement_text", "with_devices"]
+__all__ = ["PlaceQuestion", "Wish", "blocks_of", "parse_devices", "place_source", "placement_problem_of",
+           "placement_text", "stage_facts", "with_devices"]
 
 _ONE_SIZE = ("{} has times of one size of micro-batch, and replicas of a stage share each micro-batch; give a spec of "
              "a model family")
@@ -58,7 +59,7 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
                  options: SearchOptions, on_step: Callable[[Step], None]) -> Placement:
     """See :func:`weft.place`."""
     question.require_meaning()
-    problem = _problem_of(source, question)
+    problem = placement_problem_of(source, question)
     settings = {**options.settings, "time_limit": options.left}  # reading has taken its part
     if question.stage_graph:
         from weft.solver.placement.dag.place_graph import place_graph
@@ -67,8 +68,8 @@ def place_source(source: str | os.PathLike[str] | PlacementProblem | OperatorGra
     return place(problem, latency=question.latency, on_step=on_step, **settings)
 
 
-def _problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec,
-                question: PlaceQuestion) -> PlacementProblem:
+def placement_problem_of(source: str | os.PathLike[str] | PlacementProblem | OperatorGraph | Spec,
+                         question: PlaceQuestion) -> PlacementProblem:
     """``source`` as a placement problem: files are told apart by their endings and fields."""
     devices, replicate = question.devices or {}, question.replicate
     if isinstance(source, PlacementProblem):
@@ -137,13 +138,21 @@ def blocks_of(placement: GraphPlacement, tolerance: float = 0.0) -> Problem:
     works = work_of(problem, placement.stages, spread=True)
     blocks = stage_problem(problem.name, works, placement.after, time_unit=problem.time_unit,
                            memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
-    held = [dict(item for node in stage.nodes for item in problem.nodes[node].parameters)
-            for stage in placement.stages]
-    facts = tuple(StageFacts(f"F{s}", tuple(problem.nodes[node].name for node in stage.nodes),
-                             sum(parameters.values()) if any(held) else None)
-                  for s, (stage, parameters) in enumerate(zip(placement.stages, held, strict=True)))
-    return dataclasses.replace(blocks, model=ModelFacts(
-        facts, ties_between({f"F{s}": parameters for s, parameters in enumerate(held)}), tolerance))
+    return dataclasses.replace(blocks, model=stage_facts(
+        problem, [stage.nodes for stage in placement.stages], [f"F{s}" for s in range(len(placement.stages))],
+        tolerance))
+
+
+def stage_facts(problem: PlacementProblem, stages: Sequence[Sequence[int]], forwards: Sequence[str], tolerance: float,
+                sizes: Sequence[int] | None = None) -> ModelFacts:
+    """What stages of these operators are made of: by their forward blocks, the first where there are several.
+    ``sizes``: samples of their micro-batches, where these are chosen."""
+    held = [dict(item for node in nodes for item in problem.nodes[node].parameters) for nodes in stages]
+    facts = tuple(StageFacts(forward, tuple(problem.nodes[node].name for node in nodes),
+                             sum(parameters.values()) if any(held) else None,
+                             micro_batch=None if sizes is None else sizes[s])
+                  for s, (nodes, forward, parameters) in enumerate(zip(stages, forwards, held, strict=True)))
+    return ModelFacts(facts, ties_between(dict(zip(forwards, held, strict=True))), tolerance)
 
 
 def parse_devices(text: str) -> dict[str, Wish]:

@@ -1,4 +1,5 @@
-"""JSON Schemas of what `weft place` writes: ``weft.placement/1`` and ``weft.memory_plans/1``."""
+"""JSON Schemas of what `weft place` writes: ``weft.placement/1``, ``weft.memory_plans/1`` and
+``weft.placed_step/1``."""
 
 from __future__ import annotations
 
@@ -42,6 +43,22 @@ _MEMORY_PLANS = _schema("weft.memory_plans/1", {"plans": {"type": "array", "minI
         "offloaded": _object({"operators": _NAMES, "bytes": _COUNT, "seconds": _NUMBER}),
         "memory": {"type": "object", "additionalProperties": _COUNT}, "seconds": _NUMBER})}})}})
 
+_SIZE = {"type": "integer", "minimum": 1}
+
+_PLACED_STEP = _schema("weft.placed_step/1", {
+    "time_unit": {"type": "string"}, "memory_unit": {"type": "string"}, "mini_batch": _SIZE,
+    "micro_batch_sizes": {"type": "array", "minItems": 1, "items": _SIZE},
+    "makespan": _NUMBER, "makespan_bound": _NUMBER, "bound_over_any_placement": _NUMBER,
+    "status": {"enum": ["optimal", "feasible"]}, "covered": {"type": "string"},
+    "one_size_1f1b": {"type": ["number", "null"], "minimum": 0},
+    "considered": {"type": "array", "minItems": 1, "items": _object({
+        "stages": _COUNT, "depth": _COUNT, "bound": _NUMBER, "makespan": {"type": ["number", "null"], "minimum": 0},
+        "choices": _COUNT})},
+    "stages": {"type": "array", "minItems": 1, "items": _object({
+        "device": {"type": "string"}, "devices": _SIZE, "micro_batch": _SIZE, "load": _NUMBER, "memory": _NUMBER,
+        "resident": _NUMBER, "depth": _COUNT, "after": {"type": "array", "items": _COUNT}, "nodes": _NAMES})},
+    "solver": {"type": "object"}})
+
 PLACEMENT_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
-    "weft.placement/1": _PLACEMENT, "weft.memory_plans/1": _MEMORY_PLANS,
+    "weft.placement/1": _PLACEMENT, "weft.memory_plans/1": _MEMORY_PLANS, "weft.placed_step/1": _PLACED_STEP,
 }

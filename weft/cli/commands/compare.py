@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from weft import api
-from weft.cli.lib.arguments import add_search, add_spec
+from weft.cli.lib.arguments import add_objective, add_search, add_spec
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import search, show
 
@@ -14,6 +14,7 @@ __all__ = ["COMMAND"]
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     add_spec(command)
+    add_objective(command, ("makespan", "span"))
     add_search(command, time_limit=60.0)
 
 
@@ -32,6 +33,8 @@ COMMAND = Command(
         "each known schedule gets the placement on which it fits and is fastest.",
         "Bubble is said three ways: steady (idle share of one period), step (of the whole makespan), span "
         "(between each device's first start and last end).",
+        "With --objective span steps may overlap: known schedules are timed for how soon the next step can begin, each "
+        "under its own order, and weft searches for that.",
     ),
     example="weft compare gpt.yaml --time-limit 30",
     arguments=_arguments,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from weft import api
-from weft.cli.lib.arguments import add_search, add_spec, count, search_options
+from weft.cli.lib.arguments import add_floor, add_search, add_spec, count, search_options
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import kept, require_output, show, told
 
@@ -14,9 +14,7 @@ __all__ = ["COMMAND"]
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     add_spec(command)
-    floor = command.add_mutually_exclusive_group()
-    floor.add_argument("--throughput", metavar="RATE", help="at least so many micro-batches per time, as 12.5/s")
-    floor.add_argument("--period", metavar="TIME", help="one micro-batch at least every so often, as 80ms")
+    add_floor(command)
     command.add_argument("--points", type=count, default=8, metavar="N",
                          help="points of the trade-off, its two ends among them (default: 8)")
     command.add_argument("-o", "--output", metavar="FILE", action="append",

@@ -7,9 +7,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from weft import api
-from weft.cli.lib.arguments import add_search, search_options, share
+from weft.cli.lib.arguments import add_search, count, search_options, share
 from weft.cli.lib.command import GOOD, Command
-from weft.cli.lib.output import JSON, kept, require_output, show, told
+from weft.cli.lib.output import JSON, kept, require_output, save, show, told
 
 if TYPE_CHECKING:
     from weft.solver.problem import Problem
@@ -34,6 +34,20 @@ def _arguments(command: argparse.ArgumentParser) -> None:
                          "(default: 0)")
     command.add_argument("--replicate", action="store_true",
                          help="with --stage-graph, of a spec: a stage may be on several devices")
+    command.add_argument("--micro-batch-sizes", type=_sizes, metavar="N[=FILE],...",
+                         help="with --stage-graph: samples that a micro-batch of a stage may have, each stage its own; "
+                         "graph, sizes and order of a step are searched together. FILE: a graph, or a spec's costs, at "
+                         "that size")
+    command.add_argument("--one-size", action="store_true",
+                         help="with --micro-batch-sizes: all stages have the same size, as `weft replay` runs them")
+    command.add_argument("--overhead", type=share, metavar="TIME",
+                         help="with --micro-batch-sizes, where costs are of one size: what of every operator's time is "
+                         "the same at every size, in GRAPH's unit (s for specs and operator graphs)")
+    command.add_argument("--mini-batch", type=count, metavar="N",
+                         help="with --micro-batch-sizes or --schedule: samples of a step (a spec says it itself)")
+    command.add_argument("--schedule", metavar="FILE",
+                         help="with --stage-graph: search several graphs of stages with their orders, and write the "
+                         "best schedule of a step there (.json)")
     command.add_argument("--problem", metavar="FILE",
                          help="with --stage-graph or --memory: write the stages there as a block problem (.json)")
     command.add_argument("--operators", action="store_true",
@@ -53,6 +67,11 @@ def _run(options: argparse.Namespace) -> int:
 
     if options.memory:
         return _run_memory(options)
+    if options.micro_batch_sizes or options.schedule:
+        return _run_step(options)
+    if options.overhead is not None or options.mini_batch is not None or options.one_size:
+        raise PlacementError("--overhead, --mini-batch and --one-size are for the search of a step; add "
+                             "--micro-batch-sizes or --schedule")
     if options.problem and not options.stage_graph:
         raise PlacementError("--problem writes the blocks of a graph of stages or of a memory plan; add "
                              "--stage-graph or --memory")
@@ -83,11 +102,40 @@ def _likeness(path: str) -> float:
     return 0.0 if isinstance(load_spec(path).model, GraphModel) else LIKENESS
 
 
+def _run_step(options: argparse.Namespace) -> int:
+    from weft.app.place.step import step_schedule, step_text
+    from weft.cli.lib.progress import ProgressLine
+    from weft.solver.placement.problem import PlacementError
+
+    if not options.stage_graph:
+        raise PlacementError("--micro-batch-sizes and --schedule are for a graph of stages; add --stage-graph")
+    for name, why in (("latency", "the step is made short"), ("slack", "all trade-offs of load and depth are tried"),
+                      ("recompute", "costs are of one alternative")):
+        if getattr(options, name):
+            raise PlacementError(f"--{name} is for a placement without an order, here {why}; leave it out")
+    _require_outputs(options)
+    require_output(options.schedule, "a schedule", JSON, [options.graph, options.output, options.problem])
+    with ProgressLine(quiet=options.quiet) as progress:
+        found = api.place_step(options.graph, micro_batch_sizes=options.micro_batch_sizes or {},
+                               overhead=options.overhead, mini_batch=options.mini_batch, one_size=options.one_size,
+                               devices=options.devices, replicate=options.replicate, whole_layers=not options.operators,
+                               options=search_options(options), on_progress=told(progress))
+    schedule = step_schedule(found, 0.0 if options.graph.endswith(".json") else _likeness(options.graph))
+    answer = found.to_json()
+    _write(options, answer, schedule.problem)
+    if options.schedule:
+        save(schedule, options.schedule)
+    print(json.dumps(answer) if options.json else step_text(found))
+    _tell_written(options)
+    return GOOD
+
+
 def _run_memory(options: argparse.Namespace) -> int:
     from weft.app.place.memory_plans import with_static
     from weft.solver.placement.problem import PlacementError
 
-    for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators"):
+    for name in ("devices", "recompute", "latency", "stage_graph", "slack", "replicate", "operators",
+                 "micro_batch_sizes", "schedule", "mini_batch", "overhead", "one_size"):
         if getattr(options, name):
             raise PlacementError(f"--memory decides a chain of a spec's operators on its own cluster; leave out "
                                  f"--{name.replace('_', '-')}")
@@ -120,7 +168,7 @@ def _require_outputs(options: argparse.Namespace) -> None:
 
 
 def _tell_written(options: argparse.Namespace) -> None:
-    for path in (options.output, options.problem):
+    for path in (options.output, options.problem, options.schedule):
         if path and not options.json:
             print(f"written to {path}")
 
@@ -130,6 +178,15 @@ def _devices(text: str) -> dict[str, tuple[int, float | None]]:
 
     try:
         return parse_devices(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _sizes(text: str) -> dict[int, str | None]:
+    from weft.app.place.step import parse_sizes
+
+    try:
+        return parse_sizes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -146,6 +203,11 @@ COMMAND = Command(
         "of the placements with the least largest load the shallowest is found. With --replicate, for a spec of a "
         "model family, a stage may be on 2, 4, 8 ... devices, which share every micro-batch and add up their gradients "
         "once a step. --problem writes the stages as a block problem, which `weft solve` schedules.",
+        "With --stage-graph and --schedule the order is searched with the placement: several graphs, all trade-offs of "
+        "load and depth that their loads do not rule out, best bound first. With --micro-batch-sizes each stage may "
+        "run micro-batches of its own size. Of a model family costs at all sizes are modelled; an operator graph and a "
+        "spec's graph or profile file have those of one size (the spec's micro_batch_size, or the first in the list), "
+        "and the others need a file each, or --overhead. The answer says over which graphs it is proven.",
         "With --memory the model of a spec is cut into a chain at any operator, and each operator is kept, recomputed "
         "or, where the cluster names its host_bandwidth, offloaded, so that the slowest stage is fastest under 1F1B. "
         "Printed are cuts, what is decided, time and memory by class, and the bound. `placement: {memory: decide}` in "
@@ -156,7 +218,8 @@ COMMAND = Command(
         "an operator and the memory that is missing are named; where nothing was found and nothing is proven, the "
         "answer says so (exit status 1 both).",
     ),
-    example="weft place bert.json --devices accelerator=4:16GiB,cpu=0 -o stages.json",
+    example="weft place bert.json --devices accelerator=4:16GiB,cpu=0 -o stages.json\n"
+            "weft place towers.yaml --stage-graph --micro-batch-sizes 1,2,4 --schedule step.json",
     arguments=_arguments,
     run=_run,
 )

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from weft import api
-from weft.cli.lib.arguments import add_search, add_spec
+from weft.cli.lib.arguments import add_floor, add_objective, add_search, add_spec
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import JSON, require_output, save, search
 from weft.cli.lib.summary import summary
@@ -17,12 +17,15 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     add_spec(command)
     command.add_argument("-o", "--output", metavar="FILE", help="write the schedule there (format weft.schedule/1)")
+    add_objective(command)
+    add_floor(command)
     add_search(command, time_limit=60.0)
 
 
 def _run(options: argparse.Namespace) -> int:
     require_output(options.output, "a schedule", JSON, [options.spec])
-    schedule = search(api.solve, options.spec, options, micro_batches=options.micro_batches)
+    schedule = search(api.solve, options.spec, options, micro_batches=options.micro_batches,
+                      throughput=options.throughput, period=options.period)
     if options.output is not None:
         save(schedule, options.output)
     if options.json:
@@ -49,8 +52,14 @@ COMMAND = Command(
         "there is an answer within a second; then the steady state (the repetend), warm-up and cool-down "
         "around it, and while time is left the schedule as a whole. Every answer has passed an independent "
         "check and carries a lower bound. Ctrl-C, SIGTERM and SIGHUP end the search and keep the best answer so far.",
+        "--objective says what is best. makespan: the time of one step. span: the longest that a GPU is busy with one "
+        "step, from its own first block to its own last, as every GPU may begin the next step when it has ended this "
+        "one. rate: the time per micro-batch of the steady state. latency: the time of one micro-batch, at the "
+        "--throughput or the --period that it needs as its floor (weft latency shows the whole trade-off).",
     ),
-    example="weft solve gpt.yaml -o schedule.json --time-limit 30\nweft solve problem.json --micro-batches 16 --json",
+    example=("weft solve gpt.yaml -o schedule.json --time-limit 30\n"
+             "weft solve problem.json --micro-batches 16 --objective span\n"
+             "weft solve gpt.yaml --objective latency --throughput 12.5/s --json"),
     arguments=_arguments,
     run=_run,
 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from weft.app.lib.options import SearchOptions
+from weft.solver.objectives import OBJECTIVES
 
 #: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
 #: micro-batches (no schedule may have more operations, :data:`weft.solver.step.search.MAX_OPERATIONS`), what else is
 #: counted.
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
-__all__ = ["add_allowed", "add_repeatable", "add_schedule", "add_search", "add_spec", "byte_size", "count", "counts",
-           "micro_batches", "natural", "positive", "search_options", "share", "texts", "workers"]
+__all__ = ["add_allowed", "add_floor", "add_objective", "add_repeatable", "add_schedule", "add_search", "add_spec",
+           "byte_size", "count", "counts", "micro_batches", "natural", "positive", "search_options", "share", "texts",
+           "workers"]
 
 
 def add_schedule(command: argparse.ArgumentParser) -> None:
@@ -45,9 +48,30 @@ def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
     command.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
+#: What each objective means, in the help of a command.
+_MEANING = {"makespan": "the least time of a step", "span": "the least time until the next step can begin",
+            "rate": "the least time per micro-batch of the steady state",
+            "latency": "the least time of one micro-batch, under a floor of throughput"}
+
+
+def add_objective(command: argparse.ArgumentParser, of: Sequence[str] = OBJECTIVES) -> None:
+    """What a schedule is searched for."""
+    command.add_argument("--objective", choices=of, default=of[0],
+                         help="what to search for: " + "; ".join(f"{name}, {_MEANING[name]}" for name in of)
+                              + f" (default: {of[0]})")
+
+
+def add_floor(command: argparse.ArgumentParser) -> None:
+    """A floor of throughput."""
+    floor = command.add_mutually_exclusive_group()
+    floor.add_argument("--throughput", metavar="RATE", help="at least so many micro-batches per time, as 12.5/s")
+    floor.add_argument("--period", metavar="TIME", help="one micro-batch at least every so often, as 80ms")
+
+
 def search_options(options: argparse.Namespace) -> SearchOptions:
-    """What :func:`add_search` has parsed."""
-    return SearchOptions(options.time_limit, options.effort, options.seed, options.workers)
+    """What :func:`add_search`, and :func:`add_objective` where it was asked, have parsed."""
+    return SearchOptions(options.time_limit, options.effort, options.seed, options.workers,
+                         getattr(options, "objective", OBJECTIVES[0]))
 
 
 def add_repeatable(command: argparse.ArgumentParser) -> None:

@@ -95,7 +95,7 @@ class ProgressLine:
         self.quiet = quiet
         self._last = ""
         self._shown = float("-inf")
-        self._makespan = float("inf")
+        self._value = float("inf")
         self._waiting = Waiting(self.stream, quiet=quiet)
 
     def __enter__(self) -> ProgressLine:
@@ -116,10 +116,10 @@ class ProgressLine:
         if self.quiet:
             return
         best, now = progress.best, time.monotonic()
-        better = best.makespan < self._makespan
+        better = best.value < self._value
         if not self.live and not better and now - self._shown < _INTERVAL:
             return
-        self._makespan, self._shown = min(self._makespan, best.makespan), now
+        self._value, self._shown = min(self._value, best.value), now
         text = describe(progress)
         if self.live:
             self.stream.write("\r" + text.ljust(len(self._last)))
@@ -133,10 +133,14 @@ def describe(progress: Progress) -> str:
     """``progress`` in one line: best, bound, gap, elapsed."""
     best = progress.best
     unit = best.problem.time_unit
-    gap = "optimal" if best.gap == 0 else "no bound yet" if best.gap == float("inf") else f"gap {best.gap:.2%}"
+    apart = best.value_gap
+    gap = "optimal" if apart == 0 else "no bound yet" if apart == float("inf") else f"gap {apart:.2%}"
+    value, bound = best.value, best.value_bound
+    if best.objective == "rate" and best.period is None:  # no steady state yet
+        value, bound, gap = best.makespan, best.makespan_bound, "a makespan, no rate yet"
     where = best.solver.get("placement")
-    return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(best.makespan, unit))}"
-            f"  bound {' '.join(time_text(best.makespan_bound, unit))}  {gap}"
+    return (f"{progress.elapsed:6.1f} s  best {' '.join(time_text(value, unit))}"
+            f"  bound {' '.join(time_text(bound, unit))}  {gap}"
             f"  [{f'{where}: ' if where else ''}{progress.phase}]")
 
 

@@ -18,8 +18,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from weft.cli.lib.command import INTERRUPTED
-from weft.solver.control.parallel import SIGNALS
-from weft.solver.control.stopping import STOP
+from weft.solver.control.stopping import SIGNALS, STOP
 
 __all__ = ["end_with", "listening"]
 

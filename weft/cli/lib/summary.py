@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from weft.solver.schedule import Schedule
 
 __all__ = ["summary"]
@@ -27,7 +29,9 @@ def summary(schedule: Schedule) -> str:
         + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
         f"makespan  {shown(schedule.makespan)}, lower bound {shown(schedule.makespan_bound)}: "
         + ("proven optimal" if schedule.gap == 0 else "no bound" if schedule.gap == float("inf")
-           else f"gap at most {schedule.gap:.2%}") + (" for this placement" if schedule.solver.get("covered") else ""),
+           else f"gap at most {schedule.gap:.2%}")
+        + (" for this placement" if schedule.solver.get("covered") and schedule.objective == "makespan" else ""),
+        *_objective_line(schedule, shown),
         *covered_lines(schedule),
     ]
     period = schedule.period or schedule.solver.get("repetend_period")
@@ -57,3 +61,15 @@ def summary(schedule: Schedule) -> str:
     notes = schedule.solver.get("notes")
     lines += [f"note      {note}" for note in notes] if isinstance(notes, list) else []
     return "\n".join(lines)
+
+
+def _objective_line(schedule: Schedule, shown: Callable[[float], str]) -> list[str]:
+    """What was searched for, where that is not the makespan."""
+    if schedule.objective == "makespan":
+        return []
+    meaning = {"span": "the next step can begin so much later", "rate": "per micro-batch of any steady state",
+               "latency": "of one micro-batch at this floor"}[schedule.objective]
+    gap = schedule.value_gap
+    proof = "proven optimal" if gap == 0 else "no bound" if gap == float("inf") else f"gap at most {gap:.2%}"
+    return [f"{schedule.objective:10}{shown(schedule.value)}, lower bound {shown(schedule.value_bound)}: {proof}; "
+            f"{meaning}"]

@@ -17,6 +17,7 @@ graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from weft.solver.cpsat.budget import Budget
@@ -40,10 +41,12 @@ class LeastStep:
 
 
 def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
-               ideals: Ideals | None = None, params: PlacementParams = PARAMS) -> LeastStep:
+               ideals: Ideals | None = None, load_of: Callable[[Sequence[int], int], float] | None = None,
+               params: PlacementParams = PARAMS) -> LeastStep:
     """The least step that graphs of stages allow, as far as it is below ``most``.
 
-    ``least``: a bound on the least largest load; ``ideals``, and
+    ``least``: a bound on the least largest load; ``load_of``: another bound on what a stage adds to a step, a
+      micro-batch (:class:`~weft.solver.placement.dag.levels.level_program.Program`); ``ideals``, and
       :class:`~weft.solver.placement.dag.levels.ideals.TooWide`, which is raised, as of
       :func:`~weft.solver.placement.dag.levels.level_search.levels`.
     """
@@ -51,12 +54,12 @@ def least_step(groups: Groups, budget: Budget, *, least: float, most: float,
     if len(there) != 1:
         raise TooWide("several kinds of device")
     count, ways = groups.problem.micro_batches or 1, ways_of(groups)
-    low, high = max(least, ways.longest / count), most / count * (1 + 1e-9)
+    low, high = max(least, 0.0 if load_of else ways.longest / count), most / count * (1 + 1e-9)
     if low >= high:
         return LeastStep(most, ())
     ideals = Ideals(groups, budget, limit=high, devices=groups.problem.devices, in_a_row=False,
                     max_cuts=params.max_cuts, alike=ideals)
-    program = Program(ideals, there[0], ways)
+    program = Program(ideals, there[0], ways, load_of=load_of)
     plain = Program(ideals, there[0])
     degree = {r: d for d, (r, _) in enumerate(plain.degrees)}
     found: list[Division] = []

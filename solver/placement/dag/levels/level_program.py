@@ -17,7 +17,7 @@ all proves that the limit cannot be kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -40,13 +40,15 @@ Packing: TypeAlias = tuple[tuple[tuple[int, ...], int], ...]
 
 class Program:
     """One dynamic program a limit, over the same ideals. With ``ways`` a load is what a stage adds to a step, idle time
-    included, a micro-batch (:mod:`weft.solver.placement.dag.levels.least_step`). ``heavy_times``: so many different
-    times of groups, the longest, count in what a rest needs."""
+    included, a micro-batch (:mod:`weft.solver.placement.dag.levels.least_step`); with ``load_of`` it is what that says
+    of a stage's groups and the index of its number of devices, never less than their work. ``heavy_times``: so many
+    different times of groups, the longest, count in what a rest needs."""
 
     def __init__(self, ideals: Ideals, kind: int, ways: Ways | None = None, *,
+                 load_of: Callable[[Sequence[int], int], float] | None = None,
                  heavy_times: int = PARAMS.heavy_times) -> None:
         groups = ideals.groups
-        self.ideals, self.groups, self.kind, self.ways = ideals, groups, kind, ways
+        self.ideals, self.groups, self.kind, self.ways, self.load_of = ideals, groups, kind, ways, load_of
         device = groups.problem.kinds[kind]
         self.factor, self.memory, self.count = device.transfer_factor, device.memory, device.count
         self.degrees = [(r, times[:, kind].tolist()) for r, times in groups.degrees if r <= device.count]
@@ -65,16 +67,16 @@ class Program:
 
     # -- one limit -----------------------------------------------------------------------------------------------
 
-    def run(self, limit: float, *, fewest: bool = False) -> Division | None:
+    def run(self, limit: float, *, fewest: bool = False, deepest: int | None = None) -> Division | None:
         """The shallowest stages within ``limit`` on the devices there are, with ``fewest`` on as few of them as that
-        depth takes; ``None``: there are none."""
+        depth takes; ``None``: there are none, or none of depth ``deepest`` or less."""
         ideals, known = self.ideals, _UnderLimit(self, limit)
         if known.need[ideals.whole] > self.count:
             return None
         known.best[ideals.whole] = 0
         frontier = {ideals.whole: 0}
         parents: list[dict[int, tuple[int, int, int]]] = []
-        for depth in range(1, self.count + 1):
+        for depth in range(1, (self.count if deepest is None else min(deepest, self.count)) + 1):
             known.begin_level(self.groups.problem.in_flight(depth))
             for ideal, used in sorted(frontier.items(), key=lambda entry: entry[1]):
                 self._take_levels(known, ideal, used)
@@ -220,6 +222,8 @@ class Program:
 
     def load(self, inside: Sequence[int], degree: int) -> float:
         """The load of a stage of these groups on that number of devices."""
+        if self.load_of is not None:
+            return self.load_of(inside, degree)
         among = set(inside)
         cut = sum(self.groups.nets[i].cost for i in {i for group in inside for i in self.groups.nets_of[group]}
                   if not among.issuperset(self.groups.nets[i].groups))

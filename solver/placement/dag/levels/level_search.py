@@ -26,7 +26,7 @@ from weft.solver.placement.orders.depth_first import depth_first_order
 from weft.solver.placement.orders.slice_replicated import slice_replicated
 from weft.solver.placement.params import PARAMS, PlacementParams
 
-__all__ = ["LevelGoal", "LevelSolved", "first_chain", "levels"]
+__all__ = ["LevelGoal", "LevelSolved", "first_chain", "level_front", "levels"]
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,39 @@ def levels(groups: Groups, budget: Budget, goal: LevelGoal, *, ideals: Ideals | 
                        program.steps, tuple(division for division in further if division is not None))
 
 
+def level_front(groups: Groups, budget: Budget, *, least: float, most: float, first: bool = False,
+                params: PlacementParams = PARAMS) -> tuple[list[tuple[list[Division], int]], float]:
+    """All trade-offs between largest load and depth below ``most``: graphs of stages with their depth, of the
+    least largest load of all that are no deeper, from the deepest on; and a bound on every largest load. With ``first``
+    the first of them alone. A trade-off may have several graphs, as they were found on the way.
+
+    Of each the load is proven by a last run just below it. ``least`` and errors as in :func:`levels`.
+    """
+    seen: list[Division] = []
+    found = levels(groups, budget, LevelGoal(least=least, most=most, max_cuts=params.max_cuts),
+                   on_found=lambda division, _: seen.append(division), params=params)
+    if found.stages is None:
+        return [], found.bound
+    points = [([found.stages, *(other for other in seen if other.value <= found.limit)], found.depth)]
+    if first or found.depth == 1:
+        return points, found.bound
+    kind = next(k for k, kind in enumerate(groups.problem.kinds) if kind.count)
+    top = _largest_limit(groups, kind, None, LevelGoal(least=least, most=most))
+    ideals = Ideals(groups, budget, limit=top, devices=groups.problem.kinds[kind].count, in_a_row=False,
+                    max_cuts=params.max_cuts)
+    program, low, depth = Program(ideals, kind, heavy_times=params.heavy_times), found.limit, found.depth
+    while depth > 1:
+        at_all = program.run(top, deepest=depth - 1)
+        if at_all is None or at_all.value >= most:
+            break
+        best, low = _bisected(program, at_all, low, params.bisection_gap, lambda *_: None, depth - 1)
+        shallowest = program.run(best.value * (1 + 1e-9), fewest=True, deepest=depth - 1)
+        depth = program.depth
+        points.append(([best] if shallowest is None else [shallowest, best], depth))
+        low = best.value
+    return points, found.bound
+
+
 def _largest_limit(groups: Groups, kind: int, start: Division | None, goal: LevelGoal) -> float:
     """A load that some stages keep to, or which is more than is wanted, or more than all stages can have."""
     device = groups.problem.kinds[kind]
@@ -121,14 +154,14 @@ def _first_below(program: Program, least: float, top: float, gap: float) -> tupl
 
 
 def _bisected(program: Program, found: Division, low: float, gap: float,
-              on_found: Callable[[Division, float], None]) -> tuple[Division, float]:
-    """The stages with the least largest load, and a bound that proves it."""
+              on_found: Callable[[Division, float], None], deepest: int | None = None) -> tuple[Division, float]:
+    """The stages with the least largest load (of those no deeper than ``deepest``), and a bound that proves it."""
     on_found(found, low)
     just_below = True  # often what was found is the best there is
     while found.value > low * (1 + 1e-9):
         just_below = just_below or found.value <= low * (1 + gap)
         limit = found.value * (1 - 1e-9) if just_below else (low + found.value) / 2
-        better, just_below = program.run(limit), False
+        better, just_below = program.run(limit, deepest=deepest), False
         low, found = (limit, found) if better is None else (low, better)
         on_found(found, low)
     return found, low

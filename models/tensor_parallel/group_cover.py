@@ -1,0 +1,253 @@
+"""Can groups of GPUs that share no GPU hold and compute all layers in time? Exact over which layers go where.
+
+Equal layers are one kind, so what a group computes is a number of layers of each kind: a *load*. A load is possible on
+``degree`` GPUs within a time where its work for all micro-batches ends by then and its weights fit beside what one
+micro-batch keeps. The least GPUs on which the first i groups can have so many layers of each kind is a dynamic program
+over i: layers have whole numbers, which is what an even division of work leaves out (80 layers on 32 groups of two
+GPUs are three on some group, not two and a half).
+
+Nothing is said of the order of layers, of cuts or of chunks: whatever they are, each group has some layers of each
+kind. So what has no cover has no schedule within the time, whether its groups run one chunk or eight, down and back up
+or round and round.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.models.tensor_parallel.layer_terms import LayerTerms
+from weft.solver.control.clock import checkpoint
+
+__all__ = ["GroupCover"]
+
+#: So many numbers of layers by kind are told apart at most; beyond it kinds that differ least become one, which has the
+#: least of each of their numbers. (81 x 2 x 2 are a model with an embedding and a head.)
+_MOST_STATES = 1000
+#: So many choices of layers on all GPUs are looked at one by one; more are taken together by their time.
+_MOST_CHOICES = 32
+_Numbers = NDArray[np.int64]
+_Loads = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """``count`` layers alike; rows of the terms."""
+
+    count: int
+    load: tuple[int, ...]
+    static: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def merged(self, other: _Kind) -> _Kind:
+        """Layers of both with the least of each number."""
+        return _Kind(self.count + other.count, *(tuple(map(min, a, b)) for a, b in (
+            (self.load, other.load), (self.static, other.static), (self.kept, other.kept))))
+
+    def loss(self, other: _Kind) -> float:
+        """How much less layers of both come to where they are taken for one kind; as a share, over all of them."""
+        both = self.merged(other)
+        return sum(kind.count * sum(1 - least / most for least, most in zip(
+            (*both.load, *both.static), (*kind.load, *kind.static), strict=True) if most) for kind in (self, other))
+
+
+@dataclass(frozen=True, eq=False)
+class GroupCover:
+    """Layers of ``terms`` on ``gpus`` GPUs of ``capacity`` bytes, for ``micro_batches`` micro-batches.
+
+    ``fills``: whether groups wait for their first micro-batch; else only the rate of a steady state is asked for.
+    """
+
+    terms: LayerTerms
+    gpus: int
+    capacity: int
+    micro_batches: int
+    fills: bool = True
+
+    def covers(self, most: int) -> Iterator[bool]:
+        """For every choice of layers on all GPUs with which groups can cover the rest within ``most`` nanoseconds, or
+        every few such choices: whether there are any such layers."""
+        for chosen in self._together(most):
+            checkpoint()
+            if self._covered(chosen, most):
+                yield bool(chosen.any(axis=1).any())
+
+    @property
+    def _kinds(self) -> tuple[_Kind, ...]:
+        return self._sorted[0]
+
+    @property
+    def _kind_of(self) -> tuple[int, ...]:
+        """The kind of each layer."""
+        return self._sorted[1]
+
+    @cached_property
+    def _sorted(self) -> tuple[tuple[_Kind, ...], tuple[int, ...]]:
+        terms = self.terms
+        kept = terms.kept if terms.is_row else np.zeros_like(terms.kept)
+        rows = [tuple(map(tuple, row)) for row in zip(terms.load.tolist(), terms.static.tolist(), kept.tolist(),
+                                                      strict=True)]
+        kinds = [_Kind(count, *row) for row, count in Counter(rows).items()]
+        kind_of = list(map(list(dict.fromkeys(rows)).index, rows))
+        while np.prod([kind.count + 1.0 for kind in kinds]) > _MOST_STATES and len(kinds) > 1:
+            checkpoint()
+            _, i, j = min((kinds[i].loss(kinds[j]), i, j) for j in range(len(kinds)) for i in range(j))
+            kinds[i] = kinds[i].merged(kinds.pop(j))
+            kind_of = [i if c == j else c - (c > j) for c in kind_of]
+        return tuple(kinds), tuple(kind_of)
+
+    def _together(self, most: int) -> Iterator[_Numbers]:
+        """Numbers of layers by kind that all GPUs compute, a row a choice: one by one where they are few, else those
+        together that take about as long. Left out are those for which there is no time even if groups could be given
+        any share of a layer."""
+        numbers = self._choices
+        busy = numbers @ self._everywhere[0]
+        rest = self._counts - numbers
+        spent = busy * self.gpus + rest @ self._least_work
+        left = (spent * self.micro_batches <= most * self.gpus) & ((rest == 0) | self._has_room).all(axis=1)
+        alone = ~numbers.any(axis=1)
+        yield from (numbers[here] for here in (alone & left,) if here.any())
+        chosen, times = numbers[left & ~alone], busy[left & ~alone]
+        if len(chosen) <= _MOST_CHOICES:
+            yield from chosen[:, None]
+        else:
+            levels = (times * _MOST_CHOICES) // (int(times.max()) + 1)
+            yield from (chosen[levels == level] for level in np.unique(levels))
+
+    @cached_property
+    def _counts(self) -> NDArray[np.int64]:
+        return np.array([kind.count for kind in self._kinds])
+
+    @cached_property
+    def _choices(self) -> _Numbers:
+        if self.gpus not in self.terms.degrees or self.gpus == 1:
+            return np.zeros((1, len(self._kinds)), dtype=np.int64)
+        numbers = itertools.product(*(range(kind.count + 1) for kind in self._kinds))
+        return np.array(list(numbers), dtype=np.int64)
+
+    @cached_property
+    def _everywhere(self) -> _Numbers:
+        """Load and bytes of a layer of each kind on all GPUs."""
+        return np.array([[kind.load[-1] for kind in self._kinds], [_held(kind)[-1] for kind in self._kinds]])
+
+    @cached_property
+    def _has_room(self) -> NDArray[np.bool_]:
+        """By kind, whether a layer fits at any degree."""
+        return np.array([min(_held(kind)) <= self.capacity for kind in self._kinds])
+
+    @cached_property
+    def _least_work(self) -> NDArray[np.int64]:
+        """By kind, the least of degree times load where a layer fits."""
+        return np.array([min((degree * load for degree, load, held in zip(
+            self.terms.degrees, kind.load, _held(kind), strict=True) if held <= self.capacity), default=0)
+            for kind in self._kinds])
+
+    def _covered(self, together: _Numbers, most: int) -> bool:
+        """Whether groups can have all layers but one of the rows of ``together``."""
+        busy, held = (int(amount.min()) for amount in self._everywhere @ together.T)
+        room = self.capacity - held
+        counts = tuple(self._counts.tolist())
+        if room < 0 or self.micro_batches * busy > most:
+            return False
+        least: NDArray[np.int64] = np.full([count + 1 for count in counts], self.gpus + 1, dtype=np.int64)
+        least[tuple(together.T)] = 0
+        for number in range(self.gpus + 1):
+            if least[counts] <= self.gpus:
+                return True
+            # What all GPUs compute, a group may do while it waits for its own first layer.
+            idle = 0 if busy else self._before[min(_bucket(number), len(self._before) - 1)]
+            time = (most - idle) // self.micro_batches - busy
+            following = least
+            for degree, load in self._loads(counts, time, room):
+                places = [np.maximum(np.arange(count + 1) - has, 0) for count, has in zip(counts, load, strict=True)]
+                following = np.minimum(following, least[np.ix_(*places)] + degree)
+            if (following == least).all():  # later groups have no more time
+                return False
+            least = following
+        return False
+
+    @cached_property
+    def _before(self) -> tuple[int, ...]:
+        """Nanoseconds in which the i-th group, by first layer, has nothing to do: the first micro-batch is with the
+        layers before it, of which there are i at least, and the last one goes back through them."""
+        terms = self.terms
+        if not terms.is_row or not self.fills:
+            return (0,)
+        idle = terms.forward.min(axis=1)
+        if not terms.is_split:
+            idle = idle + terms.back.min(axis=1)
+        return (0, *np.cumsum(idle).tolist())
+
+    def prices(self, most: int) -> NDArray[np.float64]:
+        """Shares of all GPUs that each layer takes at each degree, where none is computed by all GPUs: those of the
+        kind of most layers an equal part of their group, the largest that ``most`` allows; the others nothing. Over all
+        layers they come to at most 1."""
+        main = max(range(len(self._kinds)), key=lambda c: self._kinds[c].count)
+        only = tuple(kind.count if c == main else 0 for c, kind in enumerate(self._kinds))
+        loads = dict((degree, load[main]) for degree, load in self._loads(only, most // self.micro_batches,
+                                                                          self.capacity))
+        shares = [degree / loads[degree] / self.gpus if degree in loads else math.inf for degree in self.terms.degrees]
+        found = np.zeros((self.terms.layers, len(shares)))
+        found[:, [degree >= self.gpus for degree in self.terms.degrees]] = math.inf
+        for layer, c in enumerate(self._kind_of):
+            if c == main:
+                found[layer] = shares
+        return found
+
+    @cached_property
+    def _loads(self) -> _LoadsOf:
+        return _LoadsOf(self._kinds, self.terms.degrees, self.gpus)
+
+
+def _held(kind: _Kind) -> tuple[int, ...]:
+    """Bytes of a layer of ``kind`` on each GPU, by degree."""
+    return tuple(map(sum, zip(kind.static, kind.kept, strict=True)))
+
+
+def _bucket(number: int) -> int:
+    """``number`` rounded down to a power of two, so that few times are told apart."""
+    return 1 << number.bit_length() - 1 if number else 0
+
+
+class _LoadsOf:
+    """The largest loads of a group, each with its number of GPUs."""
+
+    def __init__(self, kinds: Sequence[_Kind], degrees: Sequence[int], gpus: int) -> None:
+        self.kinds, self.degrees, self.gpus = kinds, degrees, gpus
+        self.known = lru_cache(maxsize=256)(self._made)
+
+    def __call__(self, rest: tuple[int, ...], time: int, room: int) -> _Loads:
+        """Those of ``rest`` (layers by kind) that keep within ``time`` for a micro-batch and ``room`` bytes."""
+        return self.known(rest, time, room)
+
+    def _made(self, rest: tuple[int, ...], time: int, room: int) -> _Loads:
+        kinds, found = self.kinds, []
+        order = sorted(range(len(kinds)), key=lambda c: rest[c])  # the kind of most layers last: its number follows
+
+        def extend(column: int, place: int, load: list[int], time: int, room: int) -> Iterator[tuple[int, ...]]:
+            checkpoint()
+            c = order[place]
+            work, held = kinds[c].load[column], kinds[c].static[column] + kinds[c].kept[column]
+            most = min(rest[c], time // work if work else rest[c], room // held if held else rest[c])
+            last = place == len(order) - 1
+            for number in range(most, (most if last else 0) - 1, -1):
+                load[c] = number
+                if last:
+                    yield tuple(load)
+                else:
+                    yield from extend(column, place + 1, load, time - number * work, room - number * held)
+
+        for column, degree in enumerate(self.degrees):
+            if degree >= self.gpus or time < 0 or room < 0:  # all GPUs together are no group
+                continue
+            loads = set(extend(column, 0, [0] * len(rest), time, room))
+            found += [(degree, load) for load in loads if any(load) and not any(
+                other != load and all(a >= b for a, b in zip(other, load, strict=True)) for other in loads)]
+        return tuple(found)

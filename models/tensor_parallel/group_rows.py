@@ -1,0 +1,200 @@
+"""Rows of layers on groups of GPUs with several chunks a group, once round and round (loop) or down and up (V).
+
+Several chunks make the ramp of a step shorter: a group waits for a chunk of each group before it, not for all that they
+have. They cost memory (a loop) or save it (a V). For every division of the GPUs into groups that is given, and every
+number of chunks, the layers are cut by moves: from loads by the sizes of the groups on, a layer goes from one stage to
+another, and the stages between them shift by one, as long as less memory is missing or the largest load, or the next
+ones, become smaller. Layers of a model are mostly alike, so one such move changes two groups. A stage counts for as
+many micro-batches as the schedule that is known for its row holds, or for as many as must be in flight while the groups
+are busy. Of all rows those of the least estimated step are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from weft.models.candidates.stages import Backward
+from weft.models.tensor_parallel.chunks import Chunks
+from weft.models.tensor_parallel.space import Space
+from weft.models.tensor_parallel.stage_tables import StageTables
+from weft.solver.control.clock import checkpoint
+
+__all__ = ["GroupRow", "best_rows", "cut_row", "group_of_stage"]
+
+#: Chunks a group at most.
+MOST_CHUNKS = 8
+#: Of the rows of one kind (loops, Vs) so many are kept.
+_KEPT = 2
+#: Moves of a layer at most before a cut is taken as it is, for each stage.
+_MOVES = 4
+#: Where an even cut lacks more than this share of all memory, no moves are tried.
+_HOPELESS = 0.25
+_Ints = NDArray[np.int64]
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """Stage s is layers ``cuts[s]`` to ``cuts[s + 1] - 1``; ``degrees``: the GPUs of each group; ``load``: nanoseconds
+    of the busiest group for a micro-batch, ``step``: those of a step, by estimate."""
+
+    kind: Chunks
+    chunks: int
+    degrees: tuple[int, ...]
+    cuts: tuple[int, ...]
+    load: int
+    step: int
+
+
+def group_of_stage(kind: Chunks, groups: int, chunks: int) -> list[int]:
+    """The group of each stage: in turn, or (``v``) in turn there and back."""
+    down = list(range(groups))
+    return [group for chunk in range(chunks) for group in (down[::-1] if kind == "v" and chunk % 2 else down)]
+
+
+def best_rows(space: Space, kinds: Sequence[Chunks], backward: Backward, divisions: Sequence[tuple[int, ...]] = (),
+              most: float = np.inf) -> list[GroupRow]:
+    """For each of ``kinds`` the rows of the least estimated step, of all numbers of chunks, for groups of equal size
+    and ``divisions`` of the GPUs into others; none with a step of more than ``most`` nanoseconds."""
+    count = len(space.layers)
+    equal = [(degree,) * (space.gpus // degree) for degree in space.degrees if space.gpus % degree == 0]
+    tables = {degree: StageTables.of(space.costs[degree], space.bytes_per_parameter, backward)
+              for degree in space.degrees}
+    found: list[GroupRow] = []
+    for kind in kinds:
+        rows: list[GroupRow] = []
+        for degrees in dict.fromkeys([*equal, *divisions]):
+            groups = len(degrees)
+            shares = [tables[degree].load[0, count] * degree / space.gpus for degree in set(degrees)]
+            if 2 <= groups <= count // 2 and min(shares) * space.micro_batches <= most:
+                numbers = (2,) if kind == "v" else range(2, min(MOST_CHUNKS, count // groups) + 1)
+                for chunks in numbers:
+                    rows += _rows(space, tables, kind, chunks, degrees, backward)
+        found += sorted((row for row in set(rows) if row.step <= most), key=lambda row: (row.step, row.chunks))[:_KEPT]
+    return found
+
+
+def _rows(space: Space, tables: dict[int, StageTables], kind: Chunks, chunks: int, degrees: tuple[int, ...],
+          backward: Backward) -> Iterator[GroupRow]:
+    """The cut that fits with room for the known schedule, else with room for what must be in flight."""
+    groups = len(degrees)
+    where = group_of_stage(kind, groups, chunks)
+    for is_known, held in _in_flight(kind, groups, chunks, space.micro_batches, backward):
+        cut = cut_row([tables[degrees[group]] for group in where], where, held, space.capacity)
+        if cut is not None:
+            cuts, load = cut
+            # Weight gradients fill half of what a V leaves idle; what runs where no known schedule fits is open.
+            ramp = (groups - 1) * load / ((4 if kind == "v" and backward == "split" else chunks) if is_known else 1)
+            yield GroupRow(kind, chunks, degrees, cuts, load, int(space.micro_batches * load + ramp))
+            return
+
+
+def _in_flight(kind: Chunks, groups: int, chunks: int, micro_batches: int, backward: Backward) -> Iterator[
+        tuple[bool, list[int]]]:
+    """By stage, how many micro-batches are held: by the known schedule (``True``), and by any that keeps the groups
+    busy."""
+    stages = groups * chunks
+    if backward == "none":
+        yield True, [1] * stages
+        return
+    if kind == "v":
+        yield True, [min(micro_batches, stages - s) for s in range(stages)]
+    else:
+        ahead = [(chunks - 1) * groups + 2 * (groups - 1 - rank) + 1 for rank in range(groups)]
+        # Of the first forwards of a group, p go through each chunk in turn.
+        yield True, [min(micro_batches, sum(min(groups, max(0, ahead[s % groups] - turn * groups))
+                                            for turn in range(s // groups, 2 * chunks, chunks))) for s in range(stages)]
+    if kind == "v":  # the search over building blocks has schedules for less; loops of unequal stages fare badly there
+        yield False, [min(micro_batches, 1 + -(-(stages - s) // chunks)) for s in range(stages)]
+
+
+def cut_row(tables: Sequence[StageTables], where: Sequence[int], held: Sequence[int],
+            room: int) -> tuple[tuple[int, ...], int] | None:
+    """Layers in ``len(where)`` stages, stage s at the costs of ``tables[s]`` on group ``where[s]`` with ``held[s]``
+    micro-batches in flight: a cut with a small largest load of a group among those that need no more than ``room``
+    bytes, and that load in nanoseconds; ``None`` if none was found."""
+    row = _Row(tables, where, held, room)
+    if row.count < len(where):
+        return None
+    cuts = row.even()
+    best = row.scores(cuts[None])[0]
+    if best[0] > _HOPELESS * room * (max(where) + 1):
+        return None
+    for _ in range(_MOVES * len(where)):
+        checkpoint()
+        moved = row.moves(cuts)
+        if not len(moved):
+            break
+        scores = row.scores(moved)
+        place = np.lexsort(scores.T[::-1])[0]  # the last key is what counts first
+        if tuple(scores[place]) >= tuple(best):
+            break
+        cuts, best = moved[place], scores[place]
+    return (tuple(cuts.tolist()), round(float(best[1]))) if best[0] <= 0 else None
+
+
+class _Row:
+    """What cuts of a row measure."""
+
+    def __init__(self, tables: Sequence[StageTables], where: Sequence[int], held: Sequence[int], room: int) -> None:
+        self.where, self.room = where, room
+        self.held = np.array(held, dtype=np.float64)
+        kinds = list(dict.fromkeys(tables))
+        self.kind = np.array([kinds.index(table) for table in tables])
+        self.load, self.static, self.workspace, self.each = (np.stack([getattr(kind, name) for kind in kinds])
+                                                             for name in ("load", "static", "workspace", "each"))
+        self.count = self.load.shape[1] - 1
+        self.on = np.zeros((len(where), max(where) + 1))
+        self.on[np.arange(len(where)), where] = 1
+        self.by_group = np.argsort(where, kind="stable")
+        self.starts = np.searchsorted(np.array(where)[self.by_group], np.arange(max(where) + 1))
+        # By giver and taker, what a move of one layer adds to each end of a stage.
+        a, b, i = np.ogrid[:len(where), :len(where), :len(where) + 1]
+        self.shifts = ((b < i) & (i <= a)).astype(np.int64) - ((a < i) & (i <= b))
+
+    def measures(self, cuts: _Ints) -> tuple[_Floats, _Floats]:
+        """Loads, and bytes that are missing, by cut and group."""
+        at = (self.kind, cuts[:, :-1], cuts[:, 1:])
+        need = (self.static[at] + self.held * self.each[at]) @ self.on
+        workspace = np.maximum.reduceat(self.workspace[at][:, self.by_group], self.starts, axis=1)
+        return self.load[at] @ self.on, np.maximum(need + workspace - self.room, 0)
+
+    def scores(self, cuts: _Ints) -> _Floats:
+        """By cut: bytes that are missing, the largest load, and how uneven loads of groups and of stages are."""
+        loads, missing = self.measures(cuts)
+        stages = self.load[self.kind, cuts[:, :-1], cuts[:, 1:]]
+        return np.stack([missing.sum(axis=1), loads.max(axis=1), (loads**2).sum(axis=1), (stages**2).sum(axis=1)],
+                        axis=1)
+
+    def moves(self, cuts: _Ints) -> _Ints:
+        """The cuts after one layer has gone to another stage from one on a group that lacks memory; where none does,
+        on one with the largest load."""
+        loads, missing = (found[0] for found in self.measures(cuts[None]))
+        groups = missing > 0 if missing.any() else loads >= loads.max()
+        givers = np.flatnonzero(groups[np.array(self.where)] & (np.diff(cuts) > 1))
+        found: _Ints = (cuts + self.shifts[givers]).reshape(-1, len(cuts))
+        return found
+
+    def even(self) -> _Ints:
+        """A cut of about equal loads of groups, a layer a stage at least: all layers at the costs of the last stage,
+        and stages by how much faster they are."""
+        before = self.load[self.kind[-1], 0]
+        speed = 1 / self.load[self.kind, 0, -1]
+        return _even(before, np.concatenate(([0.0], np.cumsum(speed) / speed.sum())))
+
+
+def _even(before: _Floats, shares: _Floats) -> _Ints:
+    """A cut at these shares of all load, a layer a stage at least; ``before``: the loads up to each layer."""
+    count, stages = len(before) - 1, len(shares) - 1
+    cuts = np.searchsorted(before, before[-1] * shares - before[-1] / count / 2)
+    cuts[0], cuts[-1] = 0, count
+    for s in range(1, stages):
+        cuts[s] = max(cuts[s], cuts[s - 1] + 1)
+    for s in reversed(range(1, stages)):
+        cuts[s] = min(cuts[s], cuts[s + 1] - 1)
+    found: _Ints = cuts.astype(np.int64)
+    return found

@@ -1,0 +1,109 @@
+"""The trade-offs between the largest load and the depth of a graph of stages: what a search for a whole step starts
+from.
+
+A step takes about (micro-batches + depth - 1) times the largest load, so neither goal alone says which graph has the
+shortest. Each graph here has the least largest load of all graphs that are no deeper: together they are the Pareto
+front of both goals, as far as loads are below what is wanted. Graphs of a few paths by levels, to proof; others by the
+encoding, depth by depth. Replicated stages of graphs that are too wide have one point, without proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.solver.cpsat.budget import Budget
+from weft.solver.feasibility.infeasible import NoneFound
+from weft.solver.placement.bounds.registry import simple_bound
+from weft.solver.placement.dag.depth_encoding import least_bottleneck_by_depth
+from weft.solver.placement.dag.levels.ideals import TooWide
+from weft.solver.placement.dag.levels.level_search import level_front
+from weft.solver.placement.dag.place_graph import place_graph_within
+from weft.solver.placement.division import nodes_of, parts_of
+from weft.solver.placement.groups import Groups, groups_of
+from weft.solver.placement.params import PARAMS, PlacementParams
+from weft.solver.placement.placement import meets
+from weft.solver.placement.problem import PlacementProblem
+from weft.solver.placement.reductions.interchangeable import order_branches, order_twins
+from weft.solver.placement.refusals import NoPlacement
+
+__all__ = ["Front", "FrontPoint", "front"]
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """A graph of stages, as (kind, nodes) on so many devices each: its largest load, and a depth it does not exceed."""
+
+    load: float
+    depth: int
+    parts: tuple[tuple[int, tuple[int, ...]], ...]
+    devices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Front:
+    """``points``, from the least load to the least depth; none where nothing fits, or nothing below what is wanted.
+    ``bound`` on every largest load. ``whole``: proven that no trade-off is missing. ``ties``: other graphs as good in
+    both as one of the points, as far as they have come up."""
+
+    points: tuple[FrontPoint, ...]
+    bound: float
+    whole: bool
+    ties: tuple[FrontPoint, ...] = ()
+
+
+def front(problem: PlacementProblem, budget: Budget, most: float, params: PlacementParams = PARAMS, *,
+          first: bool = False) -> Front:
+    """The front of ``problem``, of loads below ``most``, as far as ``budget`` lets it be found. With ``first`` only
+    the point of least load, which takes least time and says what ``most`` may be."""
+    groups = groups_of(problem)
+    least = simple_bound(groups)
+    if least >= most:
+        return Front((), least, True)
+    try:
+        with budget.part(params.way_shares.get("levels", params.usual_share)) as part:
+            found, bound = level_front(groups, part, least=least, most=most, first=first, params=params)
+    except TooWide:
+        return _by_encoding(problem, groups, budget, most, params, first=first)
+    points = [[FrontPoint(stages.value, depth, tuple(nodes_of(groups, stages)),
+                          stages.devices or (1,) * len(stages.stages)) for stages in graphs]
+              for graphs, depth in found]
+    return Front(tuple(graphs[0] for graphs in points), bound, not (first and found),
+                 tuple(dict.fromkeys(point for graphs in points for point in graphs[1:])))
+
+
+def _by_encoding(problem: PlacementProblem, groups: Groups, budget: Budget, most: float,
+                 params: PlacementParams, *, first: bool) -> Front:
+    """The best graph that a search for one finds, and depth by depth the encoding's best that is shallower."""
+    try:
+        with budget.part(params.depth_share) as part:
+            best = place_graph_within(problem, part, params=params)
+    except NoPlacement:
+        return Front((), most, True)
+    except NoneFound:
+        return Front((), simple_bound(groups), False)
+    point = FrontPoint(best.objective, best.depth, tuple(parts_of(best.stages)),
+                       tuple(stage.devices for stage in best.stages))
+    whole = meets(best.objective, best.bound) and best.depth <= best.depth_bound
+    if first or problem.degrees or point.load >= most:
+        return Front((point,) if point.load < most else (), best.bound, not first and best.bound >= most)
+    shallower, rest = _shallower(order_branches(order_twins(groups)), point, budget, most, params)
+    return Front((point, *shallower), best.bound, whole and rest)
+
+
+def _shallower(groups: Groups, point: FrontPoint, budget: Budget, most: float,
+               params: PlacementParams) -> tuple[list[FrontPoint], bool]:
+    """The points that are less deep than ``point``, and whether these are proven to be all."""
+    points: list[FrontPoint] = []
+    whole = True
+    while point.depth > 1:
+        if budget.spent:
+            return points, False
+        with budget.part(params.usual_share) as part:
+            found = least_bottleneck_by_depth(groups, part, None, point.load, deepest=point.depth - 1)
+        if found.stages is None or found.stages.value >= most:
+            return points, whole and (found.infeasible or found.bound >= most)
+        whole &= meets(found.stages.value, found.bound)
+        point = FrontPoint(found.stages.value, point.depth - 1, tuple(nodes_of(groups, found.stages)),
+                           (1,) * len(found.stages.stages))
+        points.append(point)
+    return points, whole

@@ -1,0 +1,65 @@
+"""A cut with a size for each stage as a block problem, and the quickest schedule of it: 1F1B on its stages, with no
+more in flight than there is room for."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+
+from weft.solver.judge.validate import InvalidSchedule, validate
+from weft.solver.placement.dag.in_flight import Alternation, in_flight_samples
+from weft.solver.placement.dag.stage_blocks import StageWork, alternating_orders, stage_problem
+from weft.solver.placement.joint.cuts import Cut
+from weft.solver.problem import Problem
+from weft.solver.schedule import Schedule
+from weft.solver.timing import DeadlockError, time_orders
+
+__all__ = ["Candidate", "candidate_of"]
+
+#: What rooms may gain by rounding, as a share of them.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """``rounds`` micro-batches of ``problem`` are a step; no schedule of it is shorter than ``bound``. ``start``: 1F1B
+    on it, timed and judged; ``None`` where it does not fit."""
+
+    cut: Cut
+    sizes: tuple[int, ...]
+    bound: float
+    problem: Problem
+    rounds: int
+    start: Schedule | None
+
+    @property
+    def makespan(self) -> float:
+        """Of 1F1B."""
+        return math.inf if self.start is None else self.start.makespan
+
+
+def candidate_of(cut: Cut, sizes: tuple[int, ...], bound: float) -> Candidate:
+    """The block problem of ``cut`` in micro-batches of ``sizes``, with 1F1B on it."""
+    problem = cut.sized.any
+    works = cut.works(sizes)
+    blocks = stage_problem(problem.name, works, cut.after, time_unit=problem.time_unit,
+                           memory_unit="B" if problem.memory_unit == "byte" else problem.memory_unit)
+    rounds = cut.sized.mini_batch // max(sizes)
+    return Candidate(cut, sizes, bound, blocks, rounds, _one_f_one_b(blocks, works, cut, rounds))
+
+
+def _one_f_one_b(problem: Problem, works: list[StageWork], cut: Cut, rounds: int) -> Schedule | None:
+    held = list(in_flight_samples(cut.after, [Alternation(work.micro_batch) for work in works]))
+    for stage, work in enumerate(works):
+        if work.memory is not None and work.kept:
+            room = math.floor(min(work.memory / work.kept * (1 + _ROUNDING), 2**31)) * work.micro_batch
+            held[stage] = min(held[stage], room)
+            if not held[stage]:
+                return None
+    with suppress(DeadlockError, InvalidSchedule):
+        schedule = Schedule(problem, rounds, time_orders(problem, rounds, alternating_orders(
+            problem, works, held, rounds)), makespan_bound=0.0, solver={"name": "1f1b on stages"})
+        validate(schedule)
+        return schedule
+    return None

@@ -1,0 +1,101 @@
+"""The sizes of the micro-batches of all stages of several cuts, best first.
+
+A *choice* is a cut with a set of sizes for each stage. Its bound (:mod:`weft.solver.placement.joint.step_bound`) holds
+for all that can be chosen from it. The choice with the least bound comes first: the stage that the bound hangs on gets
+one size less uncertain, until every stage has one. So choices come out by rising bound, and when the search stops, the
+next bound holds for all that have not come out. Of choices that differ by an exchange of interchangeable paths of
+stages one comes out: that in which a path's sizes are not after its twin's.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from weft.solver.control.clock import checkpoint
+from weft.solver.placement.joint.cuts import Cut
+from weft.solver.placement.joint.step_bound import Open, open_sizes, stage_bounds
+
+__all__ = ["Choice", "SizeSearch"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One size for each stage of cut number ``cut``; no schedule of it is shorter than ``bound``."""
+
+    cut: int
+    sizes: tuple[int, ...]
+    bound: float
+
+
+class SizeSearch:
+    """Choices of ``cuts`` by rising bound. ``steps``: sets of sizes that were looked at."""
+
+    def __init__(self, cuts: Sequence[Cut]) -> None:
+        self.cuts = cuts
+        self.steps = 0
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, int, int, Open]] = []
+        for number, cut in enumerate(cuts):
+            self._push(number, open_sizes(cut))
+
+    @property
+    def bound(self) -> float:
+        """No choice that has not come out yet has a shorter schedule."""
+        return self._heap[0][0] if self._heap else math.inf
+
+    def bound_of(self, cut: int) -> float:
+        """The same, of one cut's choices."""
+        return min((entry[0] for entry in self._heap if entry[3] == cut), default=math.inf)
+
+    def below(self, most: float, steps: int) -> Iterator[Choice]:
+        """The next choices with bounds below ``most``, until so many more sets of sizes have been looked at."""
+        until = self.steps + steps
+        while self._heap and self._heap[0][0] < most and self.steps < until:
+            checkpoint()
+            bound, _, _, number, sizes = self._heap[0]
+            if all(len(allowed) == 1 for allowed in sizes):
+                yield Choice(number, tuple(size for size, in sizes), bound)  # out once somebody asks for the next
+                heapq.heappop(self._heap)
+                continue
+            heapq.heappop(self._heap)
+            self._branch(number, sizes, bound)
+
+    def drop(self, most: float) -> None:
+        """Forget what is no shorter than ``most``."""
+        self._heap = [entry for entry in self._heap if entry[0] < most]
+        heapq.heapify(self._heap)
+
+    def _push(self, number: int, sizes: Open, least: float = 0.0) -> None:
+        self.steps += 1
+        if not all(sizes) or _is_told_twice(self.cuts[number], sizes):
+            return
+        bounds = stage_bounds(self.cuts[number], sizes)
+        bound = max(least, max(min(by_size.values()) for by_size in bounds))
+        if bound < math.inf:
+            unsettled = sum(len(allowed) > 1 for allowed in sizes)
+            heapq.heappush(self._heap, (bound, unsettled, next(self._order), number, tuple(
+                tuple(size for size in allowed if by_size[size] < math.inf)
+                for allowed, by_size in zip(sizes, bounds, strict=True))))
+
+    def _branch(self, number: int, sizes: Open, bound: float) -> None:
+        """One child for each size of an open stage: of that whose sizes' bounds differ most."""
+        bounds = stage_bounds(self.cuts[number], sizes)
+        stage = max((s for s, allowed in enumerate(sizes) if len(allowed) > 1),
+                    key=lambda s: (sorted(bounds[s].values())[1], -s))
+        for size in sizes[stage]:
+            self._push(number, (*sizes[:stage], (size,), *sizes[stage + 1:]), max(bound, bounds[stage][size]))
+
+
+def _is_told_twice(cut: Cut, sizes: Open) -> bool:
+    """Whether, however the open sizes are settled, some path's sizes are after those of its twin."""
+    for one, other in cut.twins:
+        for first, second in zip(one, other, strict=True):
+            if len(sizes[first]) > 1 or len(sizes[second]) > 1 or sizes[first] < sizes[second]:
+                break
+            if sizes[first] > sizes[second]:
+                return True
+    return False

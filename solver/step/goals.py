@@ -1,0 +1,106 @@
+"""What a step is searched for: how its orders are timed, what they come to, and which of two is better.
+
+* *makespan*: the latest end; each operation as early as its order allows.
+* *span*: how soon the next step can begin (:mod:`weft.solver.relations.spans`); of equals, the shorter makespan.
+* *rate*: the time per micro-batch of the steady state in it; of equals, the shorter makespan.
+
+To add one: a class like these, a line in :data:`GOALS`, a bound in :class:`~weft.solver.step.proven.Proven`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.solver.judge.spans import span_of
+from weft.solver.objectives import OBJECTIVES
+from weft.solver.problem import Problem
+from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.spans import least_span
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.step.order_model import Improvement, reorder
+from weft.solver.step.span_model import reorder_for_span
+from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders, time_orders
+
+__all__ = ["GOALS", "Goal", "goal_of", "timed_for"]
+
+
+class Goal:
+    """The least makespan. ``polishes``: whether any stretch is ordered anew, or warm-up and cool-down alone."""
+
+    name = "makespan"
+    polishes = True
+
+    def reorder(self, *stretch: Any, **limits: Any) -> Improvement:
+        """A stretch ordered anew: :func:`weft.solver.step.order_model.reorder`, with its arguments."""
+        return reorder(*stretch, **limits)
+
+    def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
+        """When everything runs under ``orders``."""
+        return time_orders(instance.problem, micro_batches, orders)
+
+    def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
+              period: float | None) -> float:
+        """What they come to, in the problem's time unit; ``period`` is that of their steady state, if any."""
+        return max((operation.end for operation in operations), default=0.0)
+
+    def stated(self, value: float, bound: float) -> dict[str, Any]:
+        """What the ``solver`` entry of a schedule says of its value, and of the bound on it."""
+        return {}
+
+
+class Span(Goal):
+    """The least span."""
+
+    name = "span"
+
+    def reorder(self, *stretch: Any, **limits: Any) -> Improvement:
+        return reorder_for_span(*stretch, **limits)
+
+    def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
+        fixed = FixedOrder(instance, micro_batches, orders)
+        return time_orders(instance.problem, micro_batches, orders, least_span(fixed).begins)
+
+    def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
+              period: float | None) -> float:
+        return span_of(Schedule(problem, micro_batches, tuple(operations), 0.0))[0]
+
+    def stated(self, value: float, bound: float) -> dict[str, Any]:
+        return {"objective": self.name, "span": value, "span_bound": bound}
+
+
+class Rate(Goal):
+    """The least time per micro-batch of the steady state. Whatever has none comes to infinity."""
+
+    name = "rate"
+    polishes = False
+
+    def value(self, problem: Problem, micro_batches: int, operations: Sequence[Operation],
+              period: float | None) -> float:
+        return float("inf") if period is None else period
+
+    def stated(self, value: float, bound: float) -> dict[str, Any]:
+        return {"objective": self.name, "steady_bound": bound}
+
+
+#: By name.
+GOALS: Mapping[str, Goal] = {goal.name: goal for goal in (Goal(), Span(), Rate())}
+
+
+def goal_of(objective: str) -> Goal:
+    """The goal of that name. Raises ``ValueError`` for what is none of a step's."""
+    if objective not in GOALS:
+        raise ValueError(f"objective is {objective!r}, it must be one of {', '.join(GOALS)}" + (
+            "; a latency is searched for by weft.latency or weft.solve" if objective in OBJECTIVES else ""))
+    return GOALS[objective]
+
+
+def timed_for(schedule: Schedule, objective: str) -> Schedule:
+    """``schedule`` with its operations timed for ``objective`` under the orders that they have, and its value stated;
+    nothing is proven of that. Raises ``ValueError`` as :func:`goal_of`."""
+    goal, instance = goal_of(objective), TickProblem.of(schedule.problem)
+    orders = [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
+    operations = goal.timed(instance, schedule.micro_batches, orders)
+    value = goal.value(schedule.problem, schedule.micro_batches, operations, schedule.period)
+    return schedule.with_operations(operations).with_solver(**goal.stated(value, 0.0))

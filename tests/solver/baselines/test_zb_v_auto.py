@@ -1,0 +1,51 @@
+"""The cost-aware scheduler for a V."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.builders import chain, pipeline, uneven, v
+from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.judge.validate import validate
+
+
+@pytest.mark.parametrize("m", [8, 12, 40])
+def test_no_bubble_with_equal_times(m: int) -> None:
+    """As ZB-V: F = I = W, memory for p micro-batches, no device idle within its span."""
+    schedule = baseline("zb-v-auto", pipeline(v(4), split=(1, 1), memory=8), m)
+    validate(schedule)
+    assert all(order[-1].end - order[0].start == 6 * m for order in schedule.device_orders)
+
+
+def test_the_papers_costs() -> None:
+    """Measured times of a 14.6B model, in microseconds, two stages a device: about what the fixed ZB-V takes, which is
+    made for equal times, and 14 % less than V-Half."""
+    problem = pipeline(v(8), forward=5673.5, split=(5624, 4066), memory=16, lag=377)
+    schedule = baseline("zb-v-auto", problem, 24)
+    validate(schedule)
+    assert schedule.makespan <= 1.002 * baseline("zb-v", problem, 24).makespan
+    assert schedule.makespan <= 0.86 * baseline("v-half", problem, 24).makespan
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_unequal_costs_in_any_memory(seed: int) -> None:
+    chance = random.Random(seed)
+    p = chance.choice((2, 3, 5))
+    problem = uneven(pipeline(v(p), split=(1, 1), memory=chance.randint(2, 2 * p + 2)), chance, 9, 3)
+    validate(baseline("zb-v-auto", problem, chance.randint(1, 4 * p)))
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 7])
+def test_few_micro_batches_and_a_first_stage_without_an_input_gradient(m: int) -> None:
+    for first in (True, False):
+        validate(baseline("zb-v-auto", pipeline(v(4), split=(2, 1), memory=8, lag=0.25, first_input_grad=first), m))
+
+
+def test_when_it_does_not_apply() -> None:
+    for problem, reason in ((pipeline(v(3)), "it needs backwards split"),
+                            (pipeline(chain(3), split=(1, 1)), "in a V"),
+                            (pipeline(v(3), split=(1, 1), memory=1), "no setting of its heuristic fits")):
+        with pytest.raises(NotApplicable, match=reason):
+            baseline("zb-v-auto", problem, 4)

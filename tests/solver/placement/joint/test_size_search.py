@@ -1,0 +1,42 @@
+"""Sizes come out by rising bound, all of them, interchangeable ones once."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from hypothesis import given, settings
+
+from tests.support.sized_stages import every_choice, every_cut, sized_problems
+from tests.support.stage_graphs import forks
+from weft.solver.placement.dag.front import FrontPoint
+from weft.solver.placement.joint.cuts import cut_of
+from weft.solver.placement.joint.size_search import SizeSearch
+from weft.solver.placement.joint.sized import SizedProblem, affine
+from weft.solver.placement.joint.step_bound import stage_bounds
+
+
+@settings(max_examples=30, deadline=None)
+@given(sized_problems(most=4, sizes=(1, 2, 4), batch=4))
+def test_every_choice_comes_out_by_rising_bound(sized: SizedProblem) -> None:
+    cuts = sorted(every_cut(sized), key=lambda cut: cut.parts)[:4]
+    search = SizeSearch(cuts)
+    found = []
+    for choice in search.below(math.inf, 10**6):
+        assert search.bound <= choice.bound
+        found.append(choice)
+    assert search.bound == math.inf
+    assert all(one.bound <= other.bound for one, other in pairwise(found))
+    for number, cut in enumerate(cuts):
+        out = {choice.sizes for choice in found if choice.cut == number}
+        possible = {sizes for sizes in every_choice(cut) if all(
+            min(by_size.values()) < math.inf for by_size in stage_bounds(cut, tuple((size,) for size in sizes)))}
+        for sizes in possible - out:  # a twin of it came out
+            assert cut.twins and any(sorted(sizes) == sorted(other) for other in out)
+        assert out <= possible
+
+
+def test_equal_branches_exchanged_come_out_once() -> None:
+    sized = affine(forks(3, 1, devices=4), 1, (1, 2), 0.5, 4)
+    cut = cut_of(sized, FrontPoint(0.0, 0, tuple((0, (node,)) for node in range(4)), (1,) * 4))
+    assert len(list(SizeSearch([cut]).below(math.inf, 10**6))) == 4 * 2  # not 2 ** 4

@@ -1,0 +1,51 @@
+"""A source solved for any objective: a step by the search over placements, a latency by the search for latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import solve_source
+from weft.solver.problem import Number
+from weft.solver.schedule import Schedule
+from weft.solver.step.report import Progress
+
+if TYPE_CHECKING:
+    from weft.app.latency.serving import Serving
+    from weft.app.lib.sources import Source
+
+__all__ = ["solve_for"]
+
+
+def solve_for(
+    source: Source,
+    micro_batches: int | None,
+    options: SearchOptions,
+    on_progress: Callable[[Progress], None],
+    *,
+    throughput: Number | str | None = None,
+    period: Number | str | None = None,
+) -> Schedule:
+    """See :func:`weft.solve`."""
+    has_floor = throughput is not None or period is not None
+    if options.objective != "latency":
+        if has_floor:
+            raise ValueError(f"throughput and period are floors for the objective 'latency', not for "
+                             f"{options.objective!r}: leave them out, or search for the latency")
+        return solve_source(source, micro_batches, options, on_progress)
+    if not has_floor:
+        raise ValueError("the objective 'latency' needs a floor of throughput: give the throughput (micro-batches per "
+                         "time, like 12.5/s) or the longest period (like 80 ms)")
+    from weft.app.latency.search import serve_source
+
+    def told(found: Serving) -> None:
+        for point in found.points[:1]:
+            on_progress(Progress(_named(point.schedule), found.seconds, "latency"))
+
+    found = serve_source(source, micro_batches, options, told, throughput=throughput, period=period, points=2)
+    return _named(found.points[0].schedule)
+
+
+def _named(schedule: Schedule) -> Schedule:
+    return schedule.with_solver(objective="latency")
