@@ -32,6 +32,7 @@ SOLVER: Mapping[str, set[str]] = {
     "offload": {"problem"},
     "io": {"control", "problem", "schedule", "model_facts", "objectives"},
     "cpsat": {"control"},
+    "variants": {"control", "problem", "schedule", "timing"},
     "relations": {"control", "problem", "schedule", "ticks", "timing"},
     "feasibility": {"relations", "cpsat", *GROUND},
     "baselines": {"relations", "cpsat", "feasibility", "judge", *GROUND},
@@ -39,7 +40,6 @@ SOLVER: Mapping[str, set[str]] = {
     "period": {"baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "step": {"period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "latency": {"period", "relations", "cpsat", *GROUND},
-    "variants": {"control", "timing"},
     "diagnose": {"step", "period", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "placement": {"step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
 }

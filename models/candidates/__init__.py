@@ -6,4 +6,6 @@ are decided operator by operator. :mod:`weft.models.candidates.family_costs` fin
 :mod:`weft.models.candidates.gpu_costs` those of its layers on each GPU; :mod:`weft.models.candidates.given_cut` reads
 the one cut that a spec may give. :mod:`weft.models.candidates.estimate` says what stages hold before any schedule is
 searched, and :mod:`weft.models.candidates.placement_sources` makes placement problems of operator graphs.
+:mod:`weft.models.candidates.sequence_chunks` cuts the micro-batches of any pipeline into chunks of their sequence, and
+:mod:`weft.models.candidates.sequence_candidates` does so for a spec's placements.
 """

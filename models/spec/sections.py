@@ -170,13 +170,13 @@ class Placement(Section):
     shapes: tuple[Shape, ...] = Field(
         default=("chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k"), strict=False, min_length=1,
         description=(
-            "One GPU a stage: chain: one stage a GPU. v: two, down the GPUs and back up. loop: two or more, again and "
-            "again down the GPUs. wave: three or more, down the GPUs, up, and down again. GPUs that compute together, "
-            "for a family or config on a known device: groups: a chain of stages on groups of GPUs, beside v or loop "
-            "also several on each. tensor: all GPUs compute every layer. m: they compute the embedding and the head, and "
-            "are a chain for the rest, beside v or loop also one of two chunks a group. nn: the same with an embedding inside, between encoder and "
-            "decoder. k: towers beside each other, and all GPUs compute what joins them. x: two replicas of the model, "
-            "one down the GPUs and one up. Default all but x."))
+            "One GPU a stage: chain: one stage a GPU. v: two, down the GPUs and back up. loop: two or more, again "
+            "and again down the GPUs. wave: three or more, down the GPUs, up, and down again. GPUs that compute "
+            "together, for a family or config on a known device: groups: a chain of stages on groups of GPUs, beside "
+            "v or loop also several on each. tensor: all GPUs compute every layer. m: they compute the embedding and "
+            "the head, and are a chain for the rest, beside v or loop also one of two chunks a group. nn: the same "
+            "with an embedding inside, between encoder and decoder. k: towers beside each other, and all GPUs "
+            "compute what joins them. x: two replicas of the model, one down the GPUs and one up. Default all but x."))
     backward: tuple[BackwardMode, ...] = Field(default=("full", "split"), strict=False, min_length=1, description=(
         "full: one backward block a stage. split: input gradient and weight gradient apart. Default both."))
     co_shard: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,

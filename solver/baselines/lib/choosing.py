@@ -22,16 +22,16 @@ Maker = Callable[[int], list[Row] | None]
 def best_of(problem: Problem, micro_batches: int, makers: Sequence[Maker], spare: Sequence[Maker] = ()) -> list[Row]:
     """The orders that fit the devices' memory and take least time; where none fits, those that take least time.
 
-    The first of equals counts. ``spare`` are makers whose orders hold less, which are tried where none of ``makers``
-    makes orders that fit. Long runs are judged by fewer micro-batches, and once orders fit the last makers are left out
-    where even these would be too many; where there is time for one alone, the first that fits is taken. Raises
+    The first of equals counts. ``spare`` are makers whose orders hold less, which are tried where those of the first
+    of ``makers`` do not fit. Long runs are judged by fewer micro-batches, and once orders fit the last makers are left
+    out where even these would be too many; where there is time for one alone, the first that fits is taken. Raises
     :class:`~weft.solver.baselines.lib.base.NotApplicable` if no maker makes any.
     """
     p, blocks = len(problem.devices), len(problem.blocks)
     trial = min(micro_batches, max(2 * p, min(4 * p, WORK // (len(makers) * blocks))))
     count = WORK // (trial * blocks)
     ranked = _ranked(problem, trial, makers, count)
-    if not ranked or ranked[0][0]:
+    if not any(place == 0 and not late for late, _, place, _ in ranked):
         ranked = sorted([*ranked, *_ranked(problem, trial, spare, count, len(makers))], key=lambda entry: entry[:3])
     best: list[Row] | None = None
     for late, _, place, rows in ranked:

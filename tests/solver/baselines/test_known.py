@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.builders import both_ways, chain, loop, pipeline, v, waves
+from tests.support.builders import both_ways, chain, in_chunks, loop, pipeline, v, waves
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.judge.validate import validate
@@ -208,11 +208,18 @@ FORMS = [("zb-h2", pipeline(chain(4), forward=3, split=(2, 1), lag=0.25)),
          ("dualpipe", both_ways(4, forward=3, split=(2, 1), lag=0.25)),
          ("chimera", both_ways(6, forward=3, split=(2, 1), lag=0.25)),
          ("hanayo", pipeline(waves(3, 2), forward=3, split=(2, 1), lag=0.25)),
+         ("hanayo", pipeline(waves(4, 2)[:12], forward=3, backward=4, memory=13, lag=0.25)),
+         ("interleaved", pipeline(loop(3, 4), forward=3, split=(2, 1), memory=14, lag=0.25)),
+         ("interleaved", pipeline(loop(5), forward=3, backward=4, lag=0.25)),
+         ("interleaved-zb", pipeline(loop(4, 3), forward=3, split=(2, 1), memory=13, lag=0.25)),
+         ("bitpipe", both_ways(4, stages=v(4), forward=3, split=(2, 1), memory=20, lag=0.25)),
+         ("seq1f1b", in_chunks(loop(3), 3, forward=3, split=(2, 1), memory=12, lag=0.25)),
+         ("dynapipe", pipeline([0, 1, 1, 2, 0], forward=3, split=(2, 1), memory=12, lag=0.25)),
          ("1f1b+", shape("nn", 4, 1000))]
 
 
 @pytest.mark.parametrize("m", [1, 2, 3, 5, 6, 7])
-@pytest.mark.parametrize(("name", "problem"), FORMS, ids=[name for name, _ in FORMS])
+@pytest.mark.parametrize(("name", "problem"), FORMS, ids=[f"{name}-{len(case.blocks)}" for name, case in FORMS])
 def test_fewer_micro_batches_than_the_ramp_takes(name: str, problem: Problem, m: int) -> None:
     validate(baseline(name, problem, m))
 
