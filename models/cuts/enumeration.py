@@ -42,7 +42,7 @@ _ROUNDING = 1e-9
 class Ground:
     """What the cuts of one layout stand on. ``tables``: of each GPU's kind, which ``kind`` says. ``capacity``: bytes of
     each GPU. ``lags``: per stage but the last and border behind it, nanoseconds until the next stage has what it
-    sends. ``ends_whole``: no stage has a weight gradient of its own. ``needed``: entry ``[first, last]`` says whether a
+    sends. ``ends_whole``: stages have gradients, each one block. ``needed``: entry ``[first, last]`` says whether a
     cut with this stage is looked for; cuts without any such stage are not. None: all are."""
 
     layout: Layout

@@ -74,7 +74,7 @@ class CutSpace:
     @property
     def waiting(self) -> bool:
         """Whether :meth:`tighten` has anything to do."""
-        return not self.bounded.all()
+        return self.cuts is not None and not self.bounded.all()
 
     def open(self, below: int, most: int = MOST) -> None:
         """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out."""

@@ -62,8 +62,8 @@ def cut_spaces(spec: Spec, micro_batches: int) -> list[CutSpace]:
                 split = split_at(layout.shape, costs.layers, borders, cluster.memory, rule=rule)
                 return replace(candidate_of(spec, split, mode, "least", layers, cluster), notes=costs.notes)
 
-            ground = Ground(layout, own, kind, cluster.available, lags,
-                            not any(table.durations[2].any() for table in own), needed if mode == "full" else None)
+            ends_whole = mode != "none" and not any(table.durations[2].any() for table in own)
+            ground = Ground(layout, own, kind, cluster.available, lags, ends_whole, needed if mode == "full" else None)
             found.append(CutSpace(ground, mode, micro_batches, candidate))
     return found
 

@@ -81,12 +81,19 @@ def _timed(variants: Variants, sequence: list[tuple[int, int]], micro_batches: i
     lags = np.ascontiguousarray(variants.lags.T)
     ends = np.zeros((len(variants.device), micro_batches, len(variants)), dtype=np.int64)
     free = np.zeros((variants.devices, len(variants)), dtype=np.int64)
+    # A gradient of no length is none: its device does not wait for what it waits for.
+    absent = [(block >= variants.stages) & (row == 0) for block, row in enumerate(durations)]
     for k, (block, m) in enumerate(sequence):
         if not k & 255:
             checkpoint()
-        own = free[variants.device[block]]
+        own, gone, end = free[variants.device[block]], absent[block], ends[block, m]
         for source, number in into[block]:
-            np.maximum(own, ends[source, m] + lags[number], out=own)
-        own += durations[block]
-        ends[block, m] = own
+            np.maximum(end, ends[source, m] + lags[number], out=end)
+        if not gone.any():
+            np.maximum(end, own, out=end)
+            end += durations[block]
+            own[:] = end
+        elif not gone.all():
+            end[:] = np.where(gone, end, np.maximum(end, own) + durations[block])
+            np.maximum(own, np.where(gone, 0, end), out=own)
     return np.asarray(free.max(axis=0), dtype=np.int64)

@@ -6,10 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
+import weft
 from tests.support.builders import chain, loop, pipeline, v
+from tests.support.cut_specs import spec_of
 from tests.support.placements import chain as row_of_operators
+from weft.models.cuts.numbers import orders_of_stages, variants_of
+from weft.models.cuts.spaces import cut_spaces
+from weft.solver.baselines import BASELINES
 from weft.solver.bounds import makespan_bound, steady_bound
 from weft.solver.bounds.heads import heads, laid_out, tails
 from weft.solver.bounds.load import load_bound
@@ -32,6 +38,7 @@ from weft.solver.period.refuters.v_shape_dp import VPatterns
 from weft.solver.period.search import find_period
 from weft.solver.period.structure.v_shape import V
 from weft.solver.period.technique import Task
+from weft.solver.pipeline import Pipeline
 from weft.solver.placement.bounds.registry import simple_bound
 from weft.solver.placement.chain.place import place
 from weft.solver.placement.dag.front import FrontPoint
@@ -51,6 +58,7 @@ from weft.solver.step.edges import complete
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
+from weft.solver.variants.fixed_orders import fitting, makespans
 
 #: Deterministic seconds: more than any of these takes.
 ENOUGH = 10.0
@@ -230,3 +238,28 @@ def test_a_step_with_sizes_of_micro_batches() -> None:
         bounds = stage_bounds(cut, ((size,),) * 3)
         assert max(by_size[size] for by_size in bounds) == pytest.approx(step)
         assert candidate_of(cut, (size,) * 3, 0.0).makespan == pytest.approx(step)
+
+
+def test_cuts_with_order() -> None:
+    layers = [{"name": f"l{i}", "forward": time * 1e-3, "backward": 2e-3 * time, "activation_memory": 1000}
+              for i, time in enumerate((1, 1, 1, 3))]
+    spec = spec_of(layers, "full", memory=4, micro_batches=4, shapes=["chain"], chunks=1)
+    [space] = cut_spaces(spec, 4)
+
+    def bounds() -> dict[int, int]:
+        assert space.cuts is not None
+        return {int(row[1]): round(bound / 1e6)
+                for row, bound in zip(space.cuts.borders, space.cuts.bounds, strict=True)}
+
+    space.open(1 << 50)
+    assert bounds() == {3: 54, 2: 54, 1: 63}
+    space.tighten(3)
+    assert bounds() == {3: 72, 2: 54, 1: 63}
+    for first in (1, 2, 3):
+        pipeline = Pipeline.of(space.candidate((0, first, 4)).problem)
+        rows = orders_of_stages(pipeline, BASELINES["1f1b"].orders(pipeline.problem, 4))
+        cuts = variants_of(space.ground, np.array([(0, 1, 4), (0, 2, 4), (0, 3, 4)], dtype=np.int16), trains=True)
+        assert [int(time / 1e6) for time in makespans(cuts, rows, 4)] == [63, 54, 45]
+        assert [*fitting(cuts, rows)] == [True, True, False]
+    found = weft.solve(spec, effort=ENOUGH)
+    assert [found.makespan, found.solver["bound_over_placements"]] == pytest.approx([54e-3, 54e-3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any, Literal
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
 from weft.models.spec.spec import Spec, parse_spec
+from weft.solver.problem import Problem, ProblemError
 
-__all__ = ["MODES", "Mode", "all_cuts", "drawn_spec", "space_of", "spec_of"]
+__all__ = ["MODES", "Mode", "all_cuts", "drawn_spec", "problems_of", "space_of", "spec_of"]
 
 Mode = Literal["full", "split", "none"]
 MODES: tuple[Mode, ...] = ("full", "split", "none")
@@ -58,7 +60,7 @@ def drawn_spec(number: int, mode: Mode, *, count: int = 6, gpus: int = 2, micro_
             **({"input_grad": gradient * _MS, "weight_grad": weight * _MS,
                 "weight_grad_memory": dice.randint(0, kept + 2) * _KB} if mode != "none" else {})})
         most += kept + 5
-    room = [round(most / gpus * dice.uniform(0.5, 2.0)) + 4 for _ in range(gpus)]
+    room = [round(most / gpus * dice.uniform(0.3, 2.0)) + 4 for _ in range(gpus)]
     return spec_of(layers, mode, gpus=gpus, micro_batches=micro_batches, memory=room if unequal else room[0],
                    bandwidth=1000 * dice.choice((0.5, 1, 4)),
                    speed=[dice.choice((1, 2, 4)) for _ in range(gpus)] if unequal else None, **placement)
@@ -75,3 +77,12 @@ def all_cuts(space: CutSpace) -> Iterator[tuple[int, ...]]:
     layers, stages = space.ground.layers, space.ground.layout.stages
     for inner in combinations(range(1, layers), stages - 1):
         yield (0, *inner, layers)
+
+
+def problems_of(space: CutSpace) -> dict[tuple[int, ...], Problem]:
+    """The problem of every cut whose weights leave no GPU with less than nothing."""
+    found = {}
+    for cut in all_cuts(space):
+        with contextlib.suppress(ProblemError):
+            found[cut] = space.candidate(cut).problem
+    return found

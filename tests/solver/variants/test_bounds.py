@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.oracles.whole import TooLarge, least_makespan
-from tests.support.cut_specs import MODES, Mode, all_cuts, space_of, spec_of
+from tests.support.cut_specs import MODES, Mode, problems_of, space_of, spec_of
 from weft.models.cuts.numbers import variants_of
 from weft.models.cuts.space import CutSpace
 from weft.models.cuts.spaces import cut_spaces
-from weft.solver import solve
+from weft.solver import Infeasible, solve
 from weft.solver.bounds.load import load_bound
 from weft.solver.variants.bounds import Precedence, makespan_bounds
 
@@ -30,29 +30,18 @@ def test_no_bound_is_above_the_optimum(mode: Mode, shape: str, chunks: int, coun
     met = sharp = 0
     for number in range(6):
         space = space_of(number, mode, shape, chunks, count=count, micro_batches=micro_batches, unequal=number > 2)
-        cuts = [cut for cut in all_cuts(space) if fits_at_all(space, cut)]
-        if not cuts:
-            continue
-        plain = bounds_of(space, cuts, crowded=0)
-        for cut, bound, less in zip(cuts, bounds_of(space, cuts), plain, strict=True):
-            problem = space.candidate(cut).problem
+        problems = problems_of(space)
+        bounds, plain = bounds_of(space, [*problems]), bounds_of(space, [*problems], crowded=0)
+        for problem, bound, less in zip(problems.values(), bounds, plain, strict=True):
             try:
-                least = least_makespan(problem, micro_batches, 10_000)
+                least = least_makespan(problem, micro_batches, 3_000)
             except TooLarge:
                 continue
             if least is not None:
                 assert less <= bound <= least * 10**9
-                tables = [space.ground.tables[space.ground.kind[device]] for device in space.ground.layout.devices]
-                assert bound >= space.micro_batches * max(
-                    table.work[first, last] for table, first, last in zip(tables, cut, cut[1:], strict=False))
+                assert bound >= load_bound(problem, micro_batches) * 1e9 * (1 - 1e-9)
                 met, sharp = met + 1, sharp + (bound == least * 10**9)
     assert met >= 3 and sharp > met / 2
-
-
-def fits_at_all(space: CutSpace, cut: tuple[int, ...]) -> bool:
-    """Whether there is a problem: the weights of no GPU's stages are beyond its memory."""
-    variants = variants_of(space.ground, np.array([cut], dtype=np.int16), trains=space.backward != "none")
-    return bool((variants.capacity >= 0).all())
 
 
 def test_what_a_weight_gradient_waits_with_may_be_more_than_the_forward_kept() -> None:
@@ -81,16 +70,12 @@ def test_what_a_weight_gradient_waits_with_may_be_more_than_the_forward_kept() -
 @pytest.mark.parametrize(("shape", "chunks"), [("chain", 1), ("v", 2)])
 def test_bounds_of_many_micro_batches_stand_between_load_and_schedules(mode: Mode, shape: str, chunks: int) -> None:
     proven = 0
-    for number in range(4):
-        space = space_of(number, mode, shape, chunks, count=4, micro_batches=17 + 3 * number, unequal=number > 1)
-        cut = next((cut for cut in all_cuts(space) if fits_at_all(space, cut)), None)
-        if cut is None:
-            continue
-        problem = space.candidate(cut).problem
+    for number in range(3):
+        space = space_of(number, mode, shape, chunks, count=4, micro_batches=17 + number, unequal=number > 1)
+        cut, problem = next(iter(problems_of(space).items()))
         try:
-            best = solve(problem, space.micro_batches, effort=1.0)
-        except Exception as error:
-            assert "memory" in str(error)
+            best = solve(problem, space.micro_batches, effort=0.5)
+        except Infeasible:
             continue
         bound = bounds_of(space, [cut])[0]
         assert load_bound(problem, space.micro_batches) * 1e9 * (1 - 1e-9) <= bound <= round(best.makespan * 1e9)

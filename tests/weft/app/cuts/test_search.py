@@ -1,0 +1,117 @@
+"""All cuts with all orders in one search: as trying every cut says."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import weft
+from tests.oracles.whole import TooLarge, least_makespan
+from tests.support.cut_specs import MODES, Mode, drawn_spec, problems_of, spec_of
+from weft.app.cuts.search import CutSearch, space_title
+from weft.app.lib.case import case_of
+from weft.models.cuts.spaces import cut_spaces
+from weft.models.spec.spec import Spec
+from weft.solver import Infeasible
+from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.validate import validate
+
+EXACT = 1 + 1e-9
+
+
+def best_of_all_cuts(spec: Spec, most_labels: int = 4_000) -> Fraction | None:
+    """The least makespan over all cuts, by brute force."""
+    n = spec.run.micro_batches
+    found = [least_makespan(problem, n, most_labels) for space in cut_spaces(spec, n)
+             for problem in problems_of(space).values()]
+    return min((makespan for makespan in found if makespan is not None), default=None)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("shapes", "chunks", "count", "gpus", "micro_batches"), [
+    (["chain"], 1, 6, 3, 3), (["v"], 2, 5, 2, 2), (["chain", "v", "loop"], 2, 5, 2, 2), (["wave"], 3, 6, 2, 1)])
+def test_the_best_over_all_cuts_is_found_and_proven(mode: Mode, shapes: list[str], chunks: int, count: int, gpus: int,
+                                                    micro_batches: int) -> None:
+    solved = 0
+    for number in range(4):
+        spec = drawn_spec(number, mode, count=count, gpus=gpus, micro_batches=micro_batches, unequal=number > 2,
+                          shapes=shapes, chunks=chunks)
+        try:
+            best = best_of_all_cuts(spec)
+        except TooLarge:
+            continue
+        if best is None:
+            with pytest.raises(Infeasible):
+                weft.solve(spec, effort=4.0)
+            continue
+        schedule = weft.solve(spec, effort=4.0)
+        validate(schedule)
+        assert schedule.solver["bound_over_placements"] <= float(best) * EXACT
+        assert float(best) / EXACT <= schedule.makespan <= float(best) * EXACT
+        assert schedule.solver["bound_over_placements"] >= schedule.makespan / EXACT
+        assert schedule.solver["covered"].startswith(f"every cut of the {count} layers ")
+        solved += 1
+    assert solved
+
+
+def test_a_cut_that_no_placement_offers_is_found() -> None:
+    """Placements are cut for the least largest load; under a long fill that of another cut is the shortest step."""
+    gains = 0
+    for number in range(12):
+        spec = drawn_spec(number, "full", count=7, gpus=3, micro_batches=2, shapes=["chain"], chunks=1)
+        try:
+            offered = {tuple(map(len, placement.details["layers_of_stage"])) for placement in case_of(spec).placements}
+            schedule = weft.solve(spec, effort=2.0)
+        except Infeasible:
+            continue
+        cut = tuple(map(len, schedule.solver["layers_of_stage"]))
+        gains += cut not in offered
+        assert schedule.solver["alternatives"][0]["cut"] == cut
+    assert gains >= 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_given_cut_is_the_only_one(mode: Mode) -> None:
+    for shapes, cut in ((["chain"], [1, 5]), (["v"], [1, 2, 1, 2]), (["wave"], [1] * 6)):
+        spec = drawn_spec(4, mode, count=6, micro_batches=2, shapes=shapes, cut=cut)
+        spec = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"memory": (60_000,)})})
+        borders = (0, *(sum(cut[:s + 1]) for s in range(len(cut))))
+        free = spec.model_copy(update={"placement": spec.placement.model_copy(update={"cut": None})})
+        [space] = [space for space in cut_spaces(free, 2) if space.ground.layout.stages == len(cut)]
+        try:
+            least = least_makespan(space.candidate(borders).problem, 2, 3_000)
+        except TooLarge:
+            least = None
+        schedule = weft.solve(spec, effort=4.0)
+        validate(schedule)
+        assert list(map(len, schedule.solver["layers_of_stage"])) == cut
+        assert "every cut" not in schedule.solver["covered"]
+        if least is not None:
+            assert schedule.makespan == pytest.approx(float(least), rel=1e-9)
+
+
+def test_a_look_at_all_cuts_leaves_the_bound_below_what_is_found() -> None:
+    spec = drawn_spec(2, "split", count=7, shapes=["chain", "v"], chunks=2)
+    spaces = cut_spaces(spec, 3)
+    search = CutSearch(spaces, 3, Budget(60.0, deterministic=100.0))
+    assert [space_title(space) for space in spaces] == ["1 stage a GPU, I+W", "V, 2 chunks, I+W"]
+    floor = search.bound
+    assert floor == min(space.floor for space in spaces) * 1e-9 and search.left
+    best = weft.solve(spec, effort=4.0).makespan
+    search.open(best * 1.1)
+    assert floor <= search.bound <= best * EXACT
+    proposal = search.lowest(best * 1.1, search.budget.slice(10.0))
+    assert proposal is not None and proposal.start is None
+    search.taken(proposal)
+    search.narrow(0.0)
+    assert not search.left and search.bound == float("inf")
+    assert search.lowest(best, search.budget.slice(10.0)) is None
+
+
+def test_one_gpu_and_one_cut_are_no_special_case() -> None:
+    layers = [{"name": f"l{i}", "forward": 1e-3, "backward": 2e-3} for i in range(3)]
+    for gpus in (1, 3):
+        schedule = weft.solve(spec_of(layers, "full", gpus=gpus, shapes=["chain"]), effort=1.0)
+        assert schedule.makespan == pytest.approx({1: 27e-3, 3: 15e-3}[gpus])
+        assert schedule.solver["bound_over_placements"] == pytest.approx(schedule.makespan)

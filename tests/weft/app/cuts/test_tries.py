@@ -1,0 +1,43 @@
+"""A first look at the cuts: schedules that were carried and polished."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cut_specs import MODES, Mode, drawn_spec
+from weft.app.cuts.search import CutSearch
+from weft.app.cuts.tries import tried
+from weft.models.cuts.spaces import cut_spaces
+from weft.solver.bounds.makespan import least_time
+from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.validate import validate
+from weft.solver.ticks import TickProblem
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cuts_that_are_given_back_have_judged_schedules_the_best_first(mode: Mode) -> None:
+    met = 0
+    for number in range(2):
+        spec = drawn_spec(number, mode, count=8, micro_batches=4, shapes=["chain", "v", "loop"], chunks=2)
+        cuts = CutSearch(cut_spaces(spec, 4), 4, Budget(60.0, deterministic=1.0))
+        cuts.open(100.0)
+        found = tried(cuts, 100.0)
+        assert len({(proposal.space.ground.layout.shape, proposal.borders) for proposal in found}) == len(found)
+        assert [proposal.makespan for proposal in found] == sorted(proposal.makespan for proposal in found)
+        for proposal in found:
+            met += 1
+            assert proposal.start is not None and proposal.start.problem == proposal.placement.problem
+            validate(proposal.start)
+            assert proposal.makespan >= least_time(TickProblem.of(proposal.placement.problem), 4) * (1 - 1e-9)
+            stages = proposal.placement.details["layers_of_stage"]
+            assert [len(names) for names in stages] == [
+                last - first for first, last in zip(proposal.borders, proposal.borders[1:], strict=False)]
+        assert cuts.budget.deterministic_used < 1.0
+    assert met >= 3
+
+
+def test_without_cuts_there_is_nothing_to_try() -> None:
+    cuts = CutSearch(cut_spaces(drawn_spec(0, "full"), 3), 3, Budget(60.0, deterministic=1.0))
+    assert not tried(cuts, 100.0)  # nothing is listed
+    cuts.open(0.0)
+    assert not tried(cuts, 100.0)  # everything is ruled out
