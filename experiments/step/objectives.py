@@ -1,6 +1,6 @@
 """Makespan, span and rate of uniform pipelines at several memories, beside published schedules under the same measures.
 
-    python -m experiments.step.objectives [--only V] [--effort 10]
+    python -m experiments.step.objectives [--only V] [--effort 5]
 
 Four devices, eight micro-batches; F, I and W of a device take 1 each (or 1, 1.1 and 0.8), with one stage a device or
 two in a V. Memory is in activations of a stage; p stages a device, that is 2 p of a V's, are what 1F1B needs. The span
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name holds this")
     parser.add_argument("--memories", type=int, default=99, help="so many memories of each case at most")
-    parser.add_argument("--effort", type=float, default=10.0)
+    parser.add_argument("--effort", type=float, default=5.0)
     parser.add_argument("--output", type=Path, default=RESULTS / "objectives.json")
     options = parser.parse_args(arguments)
     record = Record(options.output)

@@ -111,9 +111,11 @@ class Search(State):
 
     def require_value(self) -> None:
         """Raise ``ValueError`` where there is a schedule and the objective means nothing for it: it is too short for a
-        steady state."""
+        steady state; and :class:`~weft.solver.feasibility.infeasible.NoneFound` where none was found in time."""
         if self.best is None or self.best.value < float("inf"):
             return
-        needed = "more" if self.periods is None else f"at least {self.periods.best.depth + 1}"
+        if self.periods is None or self.periods.best.depth < self.micro_batches:
+            raise NoneFound(f"{self.problem.name}: no steady state was found within the limit; give it more time")
         raise ValueError(f"{self.problem.name}: the objective 'rate' means nothing for {self.micro_batches} "
-                         f"micro-batches: no whole period fits between warm-up and cool-down; give {needed}")
+                         "micro-batches: no whole period fits between warm-up and cool-down; give at least "
+                         f"{self.periods.best.depth + 1}")

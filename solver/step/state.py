@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from math import ceil
 
+from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import NoneFound
 from weft.solver.period.bracket import Bracket
@@ -58,9 +59,10 @@ class State:
         self.micro_batches = micro_batches
         self.budget = budget
         self.instance = TickProblem.of(problem)
-        if objective == "rate" and not self.repeats:
-            raise ValueError(f"{problem.name}: the objective 'rate' means nothing here: a micro-batch does not give "
-                             "back what it takes, or gives before it takes, so there is no steady state")
+        with unwatched():  # this much is done in any case
+            if objective == "rate" and not self.repeats:
+                raise ValueError(f"{problem.name}: the objective 'rate' means nothing here: a micro-batch does not "
+                                 "give back what it takes, or gives before it takes, so there is no steady state")
         self.report = Report(budget, on_progress)
         self.proven = Proven(self.instance, micro_batches)
         self.objective = objective

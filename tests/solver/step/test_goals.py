@@ -12,7 +12,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.io.files import schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
-from weft.solver.step.search import Infeasible, Search, solve
+from weft.solver.step.search import Infeasible, NoneFound, Search, solve
 from weft.solver.step.stretch import unroll
 
 
@@ -94,6 +94,11 @@ def test_a_schedule_to_start_from_is_timed_anew() -> None:
 def test_what_means_nothing_is_refused(objective: str, micro_batches: int, fault: str) -> None:
     with pytest.raises(ValueError, match=fault):
         solve(pipeline(chain(3), memory=3), micro_batches, objective=objective, effort=1.0)
+
+
+def test_a_rate_that_time_does_not_suffice_for_is_open() -> None:
+    with pytest.raises(NoneFound, match="uniform: no steady state was found within the limit; give it more time"):
+        solve(pipeline(chain(3), memory=3), 9, objective="rate", time_limit=0.0)
 
 
 def test_a_rate_without_balance_is_refused() -> None:
