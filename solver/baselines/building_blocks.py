@@ -52,10 +52,11 @@ _MANNERS = ((1.0, 0.0, False), (NEVER, 0.0, True), (1.0, 1.0, False), (NEVER, 0.
 _SPREAD = 0.5
 #: What goes to stable patterns beside that, as a share of it; what laying one out takes, in passes.
 _LAID_OUT, _LAYING = 0.5, 1
-#: How many of the best, by a few micro-batches, are run with more of them.
-_FINALISTS = 6
-#: How many of the best have their weight gradients placed anew.
-_ANEW = 4
+#: How many of the best, by a few micro-batches, are run with more of them: at least, at most; and what that may take
+#: beyond the least, as a share of the work.
+_FINALISTS, _FINAL = (3, 6), 0.2
+#: What placing the weight gradients of the best blocks anew may take, as a share of the work; by which rules.
+_ANEW, _RULES = 0.15, (Rule.IN_TIME, Rule.ANY_GAP, Rule.FAIR)
 
 
 #: What a search tries.
@@ -108,7 +109,8 @@ class _Search:
         if self.pipeline.shape != "v" or not self.pipeline.is_split or len(problem.devices) == 1:
             return None
         known = [partial(orders, problem) for orders in (zb_v.orders, v_blocks.half_orders, v_blocks.min_orders)]
-        return LaidOutOrders(self.chain, self.micro_batches, self.room, known)
+        count = max(1, int(_SPREAD * _LAID_OUT * self._allowance() / ((1 + _LAYING) * self.operations)))
+        return LaidOutOrders(self.chain, self.micro_batches, self.room, known, at_first=count)
 
     def _room(self) -> list[int]:
         """What the devices have, but no more than twice as many micro-batches as devices take: more buys nothing."""
@@ -160,10 +162,12 @@ class _Search:
         self._place_weights_anew()
         ranked = sorted((choice for choice, score in self.tried.items() if score < NEVER),
                         key=lambda choice: self.tried[choice])
-        if self.trial == self.micro_batches:
-            return ranked
         full = min(self.micro_batches, ENOUGH)
-        finalists = {choice: made.makespan for choice in self._distinct(ranked, _FINALISTS)
+        if full <= self.trial:
+            return ranked
+        work = full * len(self.pipeline.problem.blocks)
+        count = min(_FINALISTS[1], max(_FINALISTS[0], int(_FINAL * self._allowance() / work)))
+        finalists = {choice: made.makespan for choice in self._distinct(ranked, count)
                      if (made := self.run(choice, full)) is not None}
         return [*sorted(finalists, key=lambda choice: finalists[choice]), *ranked]
 
@@ -184,11 +188,8 @@ class _Search:
         if self.laid_out is None:
             return
         self.left = int(_LAID_OUT * self._allowance())
-        count = min(self.laid_out.count, max(1, int(_SPREAD * self.left / ((1 + _LAYING) * self.operations))))
-        published = len(self.laid_out.published)
-        for k in range(count):
-            spread = published + int((self.laid_out.count - published) * ((k - published) / count) ** 2)
-            if self._score(LaidOut(k if k < published else spread)) <= self.floor:
+        for choice in self.laid_out.first():
+            if self._score(choice) <= self.floor:
                 return
         self._climb(LaidOut)
 
@@ -197,8 +198,9 @@ class _Search:
         if not self.pipeline.is_split or min(self.tried.values(), default=NEVER) <= self.floor:
             return
         blocks = [choice for choice, score in self.tried.items() if score < NEVER and isinstance(choice, Choice)]
-        for choice in self._distinct(sorted(blocks, key=lambda choice: self.tried[choice]), _ANEW):
-            for rule in (Rule.IN_TIME, Rule.ANY_GAP, Rule.FAIR):
+        count = int(_ANEW * self._allowance() / (2 * len(_RULES) * self.operations))  # a pass, and the rule's own
+        for choice in self._distinct(sorted(blocks, key=lambda choice: self.tried[choice]), count):
+            for rule in _RULES:
                 self._score(replace(choice, rule=rule))
 
     def spare_memory(self, ranked: list[_Candidate]) -> None:

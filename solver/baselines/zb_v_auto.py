@@ -33,8 +33,9 @@ from weft.solver.problem import Problem
 
 __all__ = ["orders"]
 
-#: How often a setting is run again with the idle times of the run before; the program has no limit, two are common.
-_AGAIN = 8
+#: How often a setting is run at most, each time with the idle times of the run before: the program has no limit, two or
+#: three are common; and operations that may be placed in all for more than one run each.
+_RUNS, _WORK = 8, 1_200_000
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -69,7 +70,7 @@ def _run(chain: StepChain, setting: tuple[bool, bool], micro_batches: int) -> li
     """The orders of one setting, run again while the longest idle time falls."""
     best: list[Row] | None = None
     allowed: list[float] | None = None
-    for _ in range(_AGAIN):
+    for _ in range(max(1, min(_RUNS, _WORK // (8 * micro_batches * 6 * len(chain.room))))):
         scheduler = _Scheduler(chain, micro_batches, *setting, allowed)
         try:
             rows = scheduler.run()

@@ -52,12 +52,19 @@ class LaidOutOrders:
 
     First the published orders ``known`` (they make so many micro-batches). Then stable patterns: those that fit when
     they are repeated for ever, by what they hold, most first; of fewer micro-batches than two a device then the others,
-    which may never hold so much.
+    which may never hold so much. Where no more than the published ones can be tried (``at_first``) there are no
+    patterns.
     """
 
     def __init__(self, chain: StepChain, micro_batches: int, room: Sequence[int],
-                 known: Sequence[Callable[[int], list[Row]]]) -> None:
-        self.chain, self.published = chain, known
+                 known: Sequence[Callable[[int], list[Row]]], at_first: int) -> None:
+        self.chain, self.published, self.at_first = chain, known[:at_first], at_first
+        self.patterns = self._fitting(micro_batches, room) if at_first > len(known) else []
+        self.count = len(self.published) + len(self.patterns)
+        self._rows: dict[tuple[int, int], list[list[int]] | None] = {}
+
+    def _fitting(self, micro_batches: int, room: Sequence[int]) -> list[StablePattern]:
+        chain = self.chain
         patterns, slots = _known(len(chain.room))
         need = self._need(slots)
         fits = (need <= np.array(room, dtype=np.float64) * (1 + 1e-12)).all(axis=1)
@@ -65,9 +72,14 @@ class LaidOutOrders:
         ranked = sorted(np.flatnonzero(fits), key=lambda k: (-patterns[k].peak, -held[k], patterns[k].slots))
         if micro_batches < 2 * len(chain.room):
             ranked += sorted(np.flatnonzero(~fits), key=lambda k: (patterns[k].peak, held[k], patterns[k].slots))
-        self.patterns = [patterns[k] for k in ranked]
-        self.count = len(known) + len(ranked)
-        self._rows: dict[tuple[int, int], list[list[int]] | None] = {}
+        return [patterns[k] for k in ranked]
+
+    def first(self) -> Iterator[LaidOut]:
+        """Those to try first, ``at_first`` at most: what is published, then a spread over the patterns."""
+        published = len(self.published)
+        for k in range(min(self.at_first, self.count)):
+            spread = published + int(len(self.patterns) * ((k - published) / self.at_first) ** 2)
+            yield LaidOut(k if k < published else min(spread, self.count - 1))
 
     def _need(self, slots: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Per pattern and device the most memory that it takes, repeated for ever."""
