@@ -5,7 +5,8 @@
 Each shape has stages of equal times (F 20, I 20, W 20 on every device) or of times drawn from half to one and a half
 times that, and memory without limit, for as many micro-batches as devices, or for half as many; 2 p + 1 micro-batches
 run on p devices (half as many pairs where a micro-batch is one each way). Where micro-batches come in chunks, attention
-is 0.4 of the work and chunks are cut for even work. A published schedule counts where it fits. Writes rivals.json.
+is 0.4 of the work and chunks are cut for even work. A published schedule counts where it fits. Writes rivals.json, in
+which other shapes and numbers of devices stay.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS / "rivals.json")
     options = parser.parse_args()
     record = Record(options.output)
-    rows: list[dict[str, Any]] = []
+    asked = {(shape, p) for shape in options.shapes for p in options.devices}
+    rows = [row for row in record.kept().get("rows", []) if (row["shape"], row["devices"]) not in asked]
+    part = bool(rows)
     for shape in options.shapes:
         for p in options.devices:
             for uneven in (False, True):
@@ -136,7 +139,7 @@ def main() -> None:
                     print(f"{shape:26} {p} {row['stages']:8} {row['memory']!s:9} weft {row['weft']:9.2f} bound "
                           f"{row['bound']:9.2f} {row['best_fixed']} {row['rivals'].get(row['best_fixed'])} "
                           f"{row['cpu_seconds']}", flush=True)
-                    record.write({"rows": rows, "summary": summary(rows)})
+                    record.write({"rows": rows, "summary": summary(rows)}, part=part)
     print(summary(rows))
 
 
