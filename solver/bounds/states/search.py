@@ -21,11 +21,12 @@ __all__ = ["Found", "search"]
 class Found:
     """``bound``: no schedule of the system is shorter, in ticks. ``sequence``: the blocks of one that has this
     makespan, in order of start, by their numbers in the instance; ``None`` where all was ruled out or left open.
-    ``states``: how many were looked at."""
+    ``states`` and ``layers``: how many were looked at."""
 
     bound: int
     sequence: tuple[int, ...] | None
     states: int
+    layers: int
 
 
 def search(system: System, upper: int, *, most: int, widest: int) -> Found:
@@ -34,14 +35,14 @@ def search(system: System, upper: int, *, most: int, widest: int) -> Found:
     At most ``most`` states are looked at, and ``widest`` in one layer.
     """
     dominance = Dominance(system)
-    layer, trace = first_layer(system), []
+    layer, trace = first_layer(system), list[Layer]()
     states, bound = 0, 0
     for _ in range(system.operations + 1):
         checkpoint()
         ahead = outlook(system, layer)
         short = ahead.bound < upper
         if not short.any():
-            return Found(upper, None, states)
+            return Found(upper, None, states, len(trace))
         layer, ahead = dominance.kept(layer.only(short), ahead.only(short))
         trace.append(layer)
         states += len(layer)
@@ -49,12 +50,12 @@ def search(system: System, upper: int, *, most: int, widest: int) -> Found:
         if len(trace) > system.operations:
             break
         if states > most or len(layer) > widest:
-            return Found(bound, None, states)
+            return Found(bound, None, states, len(trace))
         layer = after_one_more(system, layer, ahead, upper)
         if not len(layer):
-            return Found(upper, None, states)
+            return Found(upper, None, states, len(trace))
     row, sequence = int(ahead.bound.argmin()), []
     for layer in reversed(trace[1:]):
         sequence.append(system.blocks[int(layer.added[row])])
         row = int(layer.parent[row])
-    return Found(bound, tuple(reversed(sequence)), states)
+    return Found(bound, tuple(reversed(sequence)), states, len(trace))

@@ -6,14 +6,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.oracles.brute import least_makespan
-from tests.support.builders import pipeline, v
 from tests.support.strategies import Case, cases
 from weft.solver.bounds.states import Analysis, search, system_of
 from weft.solver.bounds.states.search import Found
 from weft.solver.problem import Problem
 from weft.solver.relations.graph import graph_of
 from weft.solver.relations.implied_order import implied_order
-from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
