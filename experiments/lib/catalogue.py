@@ -111,6 +111,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                arguments=("--devices", "8,16,32,64,128"), quiet=True),
     Experiment("signals", "step.signals", ("weft", "solver"), 12, ("--moments", "1", "--only", "solve"), quiet=True,
                slow=True),
+    Experiment("small_problems", "step.small_problems", (*_SEARCH, "experiments/step/small_problems.py"), 1,
+               ("--count", "12")),
     Experiment("sweep_gpt/sweep", "weft.sweep_gpt", _PLANS, 5,
                ("--gib", "24", "--micro-batches", "8", "--effort", "0.02", "--workers", "1"), slow=True),
     Experiment("tessel_evaluation", "weft.tessel_evaluation", _PLANS, 20,

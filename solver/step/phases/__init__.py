@@ -21,17 +21,18 @@ from weft.solver.step.phases.whole import Whole
 
 __all__ = ["PHASES", "Phase", "kept"]
 
-#: Operations up to which a problem is solved whole from the start, to proof; up to which that is tried for a moment;
-#: and, once there is a steady state to start from, for longer.
-_SMALL, _MEDIUM, _LARGE = 30, 110, 400
+#: Operations up to which a problem is solved whole from the start, to proof; up to which that is tried for a while; up
+#: to which for a moment; and, once there is a steady state to start from, for longer.
+_SMALL, _FEW, _MEDIUM, _LARGE = 30, 64, 110, 400
 
 #: All phases, in the order in which they come.
 PHASES: tuple[Phase, ...] = (
     AtOnce(),
     FirstSchedule(),
     Whole(up_to=_SMALL, at_most=20.0, relaxation=False),
+    Whole(up_to=_FEW, at_most=1.0, share=0.3, more_than=_SMALL, relaxation=False),
     States(at_most=2.0, share=0.3),
-    Whole(up_to=_MEDIUM, at_most=0.1, share=0.1, more_than=_SMALL, relaxation=False),
+    Whole(up_to=_MEDIUM, at_most=0.1, share=0.1, more_than=_FEW, relaxation=False),
     SteadyState(),
     Completion(),
     Whole(up_to=_LARGE, at_most=2.0, share=0.2),
