@@ -114,7 +114,7 @@ def system_of(known: Analysis, devices: Collection[int]) -> System:
     capacity = np.array([instance.capacity[d] for d in limited], dtype=np.int64)
     change, take = (np.array([[amounts[d].get(i, 0) for i in kept] for d in limited], dtype=np.int64)
                     .reshape(len(limited), len(kept)) for amounts in (instance.change, instance.take))
-    within = nx.DiGraph()
+    within: nx.DiGraph[int] = nx.DiGraph()
     within.add_nodes_from(range(len(kept)))
     within.add_edges_from(zip(waits.source[waits.distance == 0].tolist(),
                               waits.target[waits.distance == 0].tolist(), strict=True))

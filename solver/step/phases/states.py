@@ -23,23 +23,26 @@ __all__ = ["Devices", "States"]
 _MOST_OPERATIONS, _MOST_BLOCKS = 800, 64
 #: Deterministic seconds for a layer, and for a state, of a system of one block (CPU seconds of one core, 2.5 GHz).
 _EACH_LAYER, _EACH_STATE = 1e-5, 8e-7
-#: One layer may hold so many times as many states as all on average: what grows faster does not end.
-_WIDEST = 4
+#: One layer may hold so many times as many states as all on average: searches that ended in time had at most twice as
+#: many, and the others are found out early.
+_WIDEST = 2.5
 
 
 @dataclass(frozen=True)
 class States:
-    """All devices: ``at_most`` deterministic seconds, and no more than ``share`` of what is left."""
+    """All devices: ``at_most`` seconds, and no more than ``share`` of what is left; not where that is ``no_less`` or
+    below."""
 
     name: ClassVar[str] = "whole schedule"
     vital: ClassVar[bool] = False
 
     at_most: float
     share: float
+    no_less: float = 0.0
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations, and a better schedule or bound is possible."""
-        return _suits(state) and not state.done
+        return _suits(state) and not state.done and state.budget.share(self.share, self.at_most) > self.no_less
 
     def steps(self, state: State) -> Iterator[None]:
         """One search."""
@@ -54,8 +57,8 @@ class States:
 
 @dataclass(frozen=True)
 class Devices:
-    """Some devices, more and more of them: ``each`` deterministic seconds a search, and no more than ``share`` of what
-    is left for all."""
+    """Some devices, more and more of them: ``each`` seconds a search, and no more than ``share`` of what is left for
+    all."""
 
     name: ClassVar[str] = "bound"
     vital: ClassVar[bool] = False
@@ -74,21 +77,21 @@ class Devices:
             known = _analysis(state)
         if known is None:
             return
-        time = state.budget.slice(share=self.share, each=self.each)
+        time = state.budget.share(self.share)
         left = [d for d in state.instance.distinct_devices if state.instance.blocks_on[d]]
         chosen: list[int] = []
         most = 0
         while len(left) > 1:  # all of them are no part of the whole
             bounds: dict[int, int] = {}
             for device in left:
-                if time.spent:
-                    return
                 found = None
                 with state.budget.limited():
-                    found = _searched(state, known, (*chosen, device), time.left)
-                if found is not None:
-                    bounds[device] = found.bound
-                    state.raise_bound(found.bound)
+                    found = _searched(state, known, (*chosen, device), min(self.each, time))
+                if found is None:
+                    return
+                time -= _cost(found, {i for d in (*chosen, device) for i in state.instance.blocks_on[d]})
+                bounds[device] = found.bound
+                state.raise_bound(found.bound)
                 yield
             if max(bounds.values(), default=0) <= most:
                 return
@@ -107,17 +110,20 @@ def _analysis(state: State) -> Analysis:
 
 
 def _searched(state: State, known: Analysis, devices: Collection[int], time: float) -> Found | None:
-    """What a search of the system of ``devices`` finds in ``time`` deterministic seconds, which are charged; ``None``
-    where that is not enough to begin."""
+    """What a search of the system of ``devices`` finds in ``time`` seconds; ``None`` where that is not enough to
+    begin."""
     system = system_of(known, devices)
     blocks = len(system.blocks)
     most = int((time / blocks - _EACH_LAYER * system.operations) / _EACH_STATE)
     if most <= system.operations:
         return None
     upper = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders).makespan
-    found = search(system, upper, most=most, widest=_WIDEST * most // system.operations)
-    state.budget.deterministic_used += blocks * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
-    return found
+    return search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
+
+
+def _cost(found: Found, blocks: Collection[int]) -> float:
+    """Seconds, about, of a search over ``blocks``."""
+    return len(blocks) * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
 
 
 def _take_over(state: State, found: Found) -> None:
