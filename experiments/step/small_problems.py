@@ -102,7 +102,7 @@ def _pipeline(draw: random.Random, devices: int, size: int) -> tuple[list[tuple[
     shape = draw.choice(("chain", "V", "loop"))
     path = [s % devices if shape == "loop" else (s if (s // devices) % 2 == 0 else -s - 1) % devices
             for s in range(stages)] if shape != "chain" else [s * devices // stages for s in range(stages)]
-    placed = [(d,) for d in (*path, *reversed(path))]
+    placed: list[tuple[int, ...]] = [(d,) for d in (*path, *reversed(path))]
     return placed, [[], *([(i - 1, 0)] for i in range(1, len(placed)))]
 
 
