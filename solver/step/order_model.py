@@ -58,12 +58,13 @@ def reorder(
     bound: int = 0,
     deterministic: float = float("inf"),
     implied: Order | None = None,
+    relaxation: bool = True,
 ) -> Improvement:
     """Order the free operations anew for a smaller makespan.
 
     Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
     that are contiguous in time or in periods). ``orders`` must be feasible. ``bound`` is a known lower bound on the
-    makespan, ``implied`` what must precede what in every schedule.
+    makespan, ``implied`` what must precede what in every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
     """
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
     if not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
@@ -72,7 +73,7 @@ def reorder(
     current = model.fixed.makespan
     if current <= bound or not model.free:
         return Improvement(None, current, min(bound, current))
-    outcome = run(model.model, budget, deterministic=deterministic, workers=1)
+    outcome = run(model.model, budget, deterministic=deterministic, workers=1, relaxation=relaxation)
     if outcome.infeasible:
         raise AssertionError("the known schedule does not satisfy its own model")
     if not outcome.found:

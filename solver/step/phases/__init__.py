@@ -14,25 +14,29 @@ from weft.solver.step.phases.first_schedule import FirstSchedule
 from weft.solver.step.phases.longer_periods import LongerPeriods
 from weft.solver.step.phases.polish import Polish
 from weft.solver.step.phases.side_by_side import SideBySide
+from weft.solver.step.phases.states import Devices, States
 from weft.solver.step.phases.steady_state import SteadyState
 from weft.solver.step.phases.tighten import Tighten
 from weft.solver.step.phases.whole import Whole
 
 __all__ = ["PHASES", "Phase", "kept"]
 
-#: Operations up to which a problem is solved whole from the start, to proof; up to which that is tried for a moment;
-#: and, once there is a steady state to start from, for longer.
-_SMALL, _MEDIUM, _LARGE = 24, 110, 400
+#: Operations up to which a problem is solved whole from the start, to proof; up to which that is tried for a while; up
+#: to which for a moment; and, once there is a steady state to start from, for longer.
+_SMALL, _FEW, _MEDIUM, _LARGE = 30, 64, 110, 400
 
 #: All phases, in the order in which they come.
 PHASES: tuple[Phase, ...] = (
     AtOnce(),
     FirstSchedule(),
-    Whole(up_to=_SMALL, at_most=20.0),
-    Whole(up_to=_MEDIUM, at_most=0.1, share=0.1, more_than=_SMALL),
+    Whole(up_to=_SMALL, at_most=20.0, relaxation=False),
+    Whole(up_to=_FEW, at_most=1.0, share=0.3, more_than=_SMALL, relaxation=False),
+    States(at_most=2.0, share=0.5),
+    Whole(up_to=_MEDIUM, at_most=0.1, share=0.1, more_than=_FEW, relaxation=False),
     SteadyState(),
     Completion(),
     Whole(up_to=_LARGE, at_most=2.0, share=0.2),
     LongerPeriods(),
-    SideBySide(((Polish(), 4), (Tighten(), 1))),
+    States(at_most=10.0, share=0.3, no_less=2.0),
+    SideBySide(((Polish(), 4), (Tighten(), 1), (Devices(each=1.0, share=0.1), 1))),
 )

@@ -14,7 +14,8 @@ __all__ = ["Whole"]
 @dataclass(frozen=True)
 class Whole:
     """For problems of ``more_than`` to ``up_to`` operations: ``at_most`` deterministic seconds, and no more than
-    ``share`` of what is left, where one is given."""
+    ``share`` of what is left, where one is given. Without ``relaxation`` no linear one is kept: it says next to nothing
+    of orders, and where times have many digits most of the time goes there."""
 
     name: ClassVar[str] = "whole schedule"
     vital: ClassVar[bool] = False
@@ -23,6 +24,7 @@ class Whole:
     at_most: float
     share: float | None = None
     more_than: int = 0
+    relaxation: bool = True
 
     def due(self, state: State) -> bool:
         """Where there are not too many operations."""
@@ -35,7 +37,8 @@ class Whole:
         effort = self.at_most if self.share is None else state.budget.share(self.share, self.at_most)
         result = incumbent.goal.reorder(
             state.instance, state.micro_batches, incumbent.orders, [(0, len(row)) for row in incumbent.orders],
-            state.budget, bound=state.least, deterministic=effort, implied=state.implied)
+            state.budget, bound=state.least, deterministic=effort, implied=state.implied,
+            relaxation=self.relaxation)
         state.proven.raise_to(result.bound, state.objective)
         if result.orders is not None:
             incumbent.offer(result.orders, "weft")

@@ -1,0 +1,19 @@
+"""Whole steps as sequences of states: what has run so far, operation after operation in order of start.
+
+Where memory is tight few sets of operations can ever have run while the others have not, so that dynamic programming
+over these sets (Gromicho, van Hoorn, Saldanha-da-Gama and Timmer, Computers & Operations Research 2012, for the job
+shop) finds the least makespan and proves it, far beyond what is otherwise searched whole. It is kept in bounds from
+both sides, and in width, as in bounded dynamic programming (Bautista and Pereira, European Journal of Operational
+Research 2009). With the blocks of some devices only it bounds the makespan of all.
+
+* :mod:`~weft.solver.bounds.states.system`: the operations, what they wait for, what memory holds; of all devices or
+  of some;
+* :mod:`~weft.solver.bounds.states.layer`: all states after so many operations, and those after one more;
+* :mod:`~weft.solver.bounds.states.dominance`: states that another one makes superfluous;
+* :mod:`~weft.solver.bounds.states.search`: layer after layer, to the least makespan or a bound on it.
+"""
+
+from weft.solver.bounds.states.search import Found, search
+from weft.solver.bounds.states.system import Analysis, System, system_of
+
+__all__ = ["Analysis", "Found", "System", "search", "system_of"]

@@ -1,0 +1,153 @@
+"""All states after so many operations, as arrays with a row for each, and the states after one operation more.
+
+A state says how many micro-batches of each block have been started, when the last of each end, and when the last
+operation of all began: operations are added in order of start, so the next one starts no earlier. What a device holds
+follows from the counts, as its blocks run one at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from weft.solver.bounds.states.system import Ints, System
+
+__all__ = ["Layer", "Outlook", "after_one_more", "first_layer", "outlook"]
+
+Booleans = npt.NDArray[np.bool_]
+
+#: Later than everything.
+_LATER = 2**60
+
+
+@dataclass(frozen=True)
+class Layer:
+    """``counts``: states x blocks. ``ends``: states x blocks x last ends, the latest first. ``now``: the last start.
+    ``parent`` is the state's row in the layer before, ``added`` the block that was added to it."""
+
+    counts: Ints
+    ends: Ints
+    now: Ints
+    parent: Ints
+    added: Ints
+
+    def __len__(self) -> int:
+        return len(self.now)
+
+    def only(self, rows: Ints | Booleans) -> Layer:
+        """These states."""
+        return Layer(self.counts[rows], self.ends[rows], self.now[rows], self.parent[rows], self.added[rows])
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What comes after each state: ``start``, the least start of each block's next operation; ``runnable``, whether it
+    could be the next one; ``bound``, on the makespan. States x blocks, but for ``bound``."""
+
+    start: Ints
+    runnable: Booleans
+    bound: Ints
+
+    def only(self, rows: Ints | Booleans) -> Outlook:
+        """Of these states."""
+        return Outlook(self.start[rows], self.runnable[rows], self.bound[rows])
+
+
+def first_layer(system: System) -> Layer:
+    """The one state in which nothing has started."""
+    blocks = len(system.blocks)
+    none = np.zeros(1, dtype=np.int64)
+    long_ago = np.full((1, blocks, system.ends), -_LATER, dtype=np.int64)
+    return Layer(np.zeros((1, blocks), dtype=np.int64), long_ago, none, none, none)
+
+
+def after_one_more(system: System, layer: Layer, ahead: Outlook, upper: int) -> Layer:
+    """The states after one more operation, but those with a bound of ``upper`` or more at first sight."""
+    rows, blocks = np.nonzero(ahead.runnable)
+    start = ahead.start[rows, blocks]
+    end = start + system.durations[blocks]
+    short = end + system.tail[blocks, layer.counts[rows, blocks]] < upper
+    rows, blocks, start, end = rows[short], blocks[short], start[short], end[short]
+    own = np.arange(len(rows))
+    counts, ends = layer.counts[rows], layer.ends[rows]
+    counts[own, blocks] += 1
+    ends[own, blocks, 1:] = ends[own, blocks, :-1]
+    ends[own, blocks, 0] = end
+    return Layer(counts, ends, start, rows, blocks)
+
+
+def outlook(system: System, layer: Layer) -> Outlook:
+    """What can come next, when, and how long it lasts at least from there on.
+
+    The bound is the largest, over the blocks, of the next operation's least start, length and tail; and, over the
+    devices, of the least start, the work and the least tail of what is left to run there.
+    """
+    waits, counts = system.waits, layer.counts
+    left = counts < system.micro_batches
+    wanted = counts[:, waits.target] - waits.distance  # the micro-batch of the source
+    since = counts[:, waits.source] - 1 - wanted  # how many the source has started after it; below 0: not yet
+    there = (wanted < 0) | (since >= 0)
+    known = (wanted >= 0) & (since >= 0) & (since < system.ends)
+    ends = layer.ends[np.arange(len(layer))[:, None], waits.source[None, :], np.where(known, since, 0)]
+    arrival = np.where(known, ends + waits.lag, 0)
+
+    blocks = range(len(system.blocks))
+    start = np.maximum(layer.now[:, None], system.head[np.arange(len(system.blocks))[None, :],
+                                                       np.minimum(counts, system.micro_batches - 1)])
+    for i in blocks:
+        start[:, i] = np.maximum(start[:, i], layer.ends[:, system.mates[i], 0].max(axis=1))
+    runnable = left & _fits(system, counts)
+    apart = system.durations[waits.source] + waits.lag
+    for w, (source, target, distance) in enumerate(zip(waits.source.tolist(), waits.target.tolist(),
+                                                       waits.distance.tolist(), strict=True)):
+        runnable[:, target] &= there[:, w]
+        np.maximum(start[:, target], arrival[:, w], out=start[:, target])
+        if distance:  # what has not begun begins no earlier than what is next
+            later = start[:, source] - (since[:, w] + 1) * system.durations[source] + apart[w]
+            np.maximum(start[:, target], np.where(there[:, w], 0, later), out=start[:, target])
+    return Outlook(start, runnable, _bound(system, layer, left, _followed(system, start, there, since, apart)))
+
+
+def _fits(system: System, counts: Ints) -> Booleans:
+    """Whether each block's next operation finds room."""
+    level = counts @ system.change.T
+    fits = np.ones(counts.shape, dtype=bool)
+    for device, capacity in enumerate(system.capacity.tolist()):
+        takes = np.flatnonzero(system.take[device])
+        fits[:, takes] &= level[:, device, None] + system.take[device, takes] <= capacity
+    return fits
+
+
+def _followed(system: System, start: Ints, there: Booleans, since: Ints, apart: Ints) -> Ints:
+    """The least starts of all blocks' next operations, by what has not run yet, too."""
+    waits = system.waits
+    least = start.copy()
+    by_target: dict[int, list[int]] = {}
+    for w in np.flatnonzero(waits.distance == 0).tolist():
+        by_target.setdefault(int(waits.target[w]), []).append(w)
+    for target in system.ranked:
+        for w in by_target.get(target, ()):
+            source = int(waits.source[w])
+            later = least[:, source] - (since[:, w] + 1) * system.durations[source] + apart[w]
+            np.maximum(least[:, target], np.where(there[:, w], 0, later), out=least[:, target])
+    return least
+
+
+def _bound(system: System, layer: Layer, left: Booleans, least: Ints) -> Ints:
+    own = np.arange(len(system.blocks))[None, :]
+    ran = np.maximum(layer.counts - 1, 0)
+    latest = layer.ends[:, :, 0]
+    running = latest > layer.now[:, None]
+    bound: Ints = np.maximum(layer.now, np.where(running, latest + system.tail[own, ran], 0).max(axis=1))
+    tail = system.tail[own, np.minimum(layer.counts, system.micro_batches - 1)]
+    np.maximum(bound, np.where(left, least + system.durations + tail, 0).max(axis=1), out=bound)
+    work = (system.micro_batches - layer.counts) * system.durations
+    for machine in system.machines:
+        on = list(machine)
+        first = np.where(left[:, on], least[:, on], _LATER).min(axis=1)
+        last = np.where(left[:, on], system.tail[on, -1], _LATER).min(axis=1)
+        rest = first + work[:, on].sum(axis=1) + last
+        np.maximum(bound, np.where(first < _LATER, rest, 0), out=bound)
+    return bound

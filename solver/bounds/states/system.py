@@ -1,0 +1,204 @@
+"""A problem as the search over states sees it: blocks, what they wait for, what they hold; all devices or some.
+
+*All devices.* The waits are those of the problem, and what must precede what on a device
+(:mod:`weft.solver.relations.implied_order`). A transfer that occupies a link is a delay: links carry several at once
+here, which only makes schedules shorter.
+
+*Some devices.* A schedule of all devices, looked at on some of them only, is a schedule of their blocks in which they
+keep every distance that chains of waits through the others' blocks imply, and no earlier or later than the heads and
+tails of all operations allow. So the least makespan of these blocks, under these waits, heads and tails, bounds the
+least makespan of all. Chains through the others are found by taking their blocks out one after the other: a chain
+through a block enters it, goes round it from one micro-batch to later ones, and leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+
+from weft.solver.bounds.heads import Times, heads, tails
+from weft.solver.control.clock import checkpoint
+from weft.solver.relations.graph import graph_of
+from weft.solver.relations.implied_order import Order
+from weft.solver.ticks import TickProblem
+
+__all__ = ["Analysis", "System", "Waits", "system_of"]
+
+Ints = npt.NDArray[np.int64]
+
+#: Chains are followed, and what memory makes precede is waited for, up to so many micro-batches back.
+_FARTHEST = 8
+#: No chain leads there.
+_NONE = -(2**50)
+#: Of each block at most so many last ends are known; what came from earlier ones is taken to have arrived.
+_MOST_ENDS = 4
+
+
+@dataclass(frozen=True)
+class Waits:
+    """Arrays with an entry for each wait, in the order of targets: ``target`` of micro-batch m starts ``lag`` ticks or
+    more after the end of ``source`` of micro-batch m - ``distance``."""
+
+    source: Ints
+    target: Ints
+    lag: Ints
+    distance: Ints
+
+
+@dataclass(frozen=True)
+class System:
+    """Blocks are numbered from 0; ``blocks`` holds their numbers in the instance, ``ranked`` theirs here, each after
+    those that it waits for in its own micro-batch.
+
+    ``machines``: which blocks each device runs. ``mates``: of each block, all that run on any of its devices.
+    ``change``, ``take`` (devices x blocks) and ``capacity`` are of devices whose memory is limited. ``head`` and
+    ``tail`` (blocks x micro-batches): the least time before an operation's start and after its end. ``ends``: how many
+    last ends of a block may still be waited for.
+    """
+
+    micro_batches: int
+    blocks: tuple[int, ...]
+    ranked: tuple[int, ...]
+    durations: Ints
+    machines: tuple[tuple[int, ...], ...]
+    mates: tuple[tuple[int, ...], ...]
+    waits: Waits
+    change: Ints
+    take: Ints
+    capacity: Ints
+    head: Times
+    tail: Times
+    ends: int
+
+    @property
+    def operations(self) -> int:
+        """How many there are."""
+        return self.micro_batches * len(self.blocks)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What is known of every schedule of ``micro_batches`` micro-batches: the implied ``order``, ``head`` and ``tail``
+    of every operation, all by block of ``instance``."""
+
+    instance: TickProblem
+    micro_batches: int
+    order: Order
+    head: Times
+    tail: Times
+
+    @classmethod
+    def of(cls, instance: TickProblem, micro_batches: int, order: Order) -> Analysis:
+        """``order`` is the implied one of the instance's graph. All micro-batches are laid out."""
+        graph, n = graph_of(instance), len(instance.durations)
+        head = heads(graph, order, micro_batches, micro_batches)
+        tail = tails(graph, order, micro_batches, micro_batches)
+        return cls(instance, micro_batches, order[:n, :n], head[:n], tail[:n])
+
+
+def system_of(known: Analysis, devices: Collection[int]) -> System:
+    """The system of the blocks that run on any of ``devices``, on these devices."""
+    instance = known.instance
+    on = instance.blocks_on
+    kept = sorted({i for d in devices for i in on[d]})
+    number = {i: k for k, i in enumerate(kept)}
+    durations = np.array([instance.durations[i] for i in kept], dtype=np.int64)
+    rows = dict.fromkeys(tuple(number[i] for i in on[d]) for d in devices if on[d])
+    mates = tuple(tuple(sorted({k for row in rows if i in row for k in row})) for i in range(len(kept)))
+    waits = _waits(known, kept, durations)
+    limited = [d for d in instance.distinct_devices if d in devices and instance.limited(d)]
+    capacity = np.array([instance.capacity[d] for d in limited], dtype=np.int64)
+    change, take = (np.array([[amounts[d].get(i, 0) for i in kept] for d in limited], dtype=np.int64)
+                    .reshape(len(limited), len(kept)) for amounts in (instance.change, instance.take))
+    within: nx.DiGraph[int] = nx.DiGraph()
+    within.add_nodes_from(range(len(kept)))
+    within.add_edges_from(zip(waits.source[waits.distance == 0].tolist(),
+                              waits.target[waits.distance == 0].tolist(), strict=True))
+    # An end that lies so far back that all its arrivals are past needs not be known.
+    far = max([0, *(-(-int(lag) // max(1, int(durations[i])))
+                    for i, lag in zip(waits.source.tolist(), waits.lag.tolist(), strict=True))])
+    return System(known.micro_batches, tuple(kept), tuple(nx.lexicographical_topological_sort(within)), durations,
+                  tuple(rows), mates, waits, change, take, capacity, known.head[kept], known.tail[kept],
+                  min(_MOST_ENDS, 1 + far))
+
+
+def _waits(known: Analysis, kept: list[int], durations: Ints) -> Waits:
+    """The waits among the ``kept`` blocks, chains through the others among them, without those that follow."""
+    chains = _chains(known, kept)
+    found = []
+    for distance in range(len(chains)):
+        here = chains[distance]
+        open_ = here > _NONE // 2
+        for less in range(distance):  # of an earlier one it follows, as micro-batches run in order
+            open_ &= chains[less] < here
+        for first in range(distance + 1):
+            checkpoint()
+            by_way = _joined(chains[first], chains[distance - first])
+            open_ &= by_way < here
+        for i, j in np.argwhere(open_).tolist():
+            if i != j or int(here[i, j]) > distance * int(durations[i]):
+                found.append((j, i, distance, int(here[i, j] - durations[i])))
+    found.sort()
+    target, source, distances, lags = np.array(found, dtype=np.int64).reshape(len(found), 4).T
+    return Waits(source, target, lags, distances)
+
+
+def _joined(first: Ints, second: Ints) -> Ints:
+    """The longest way over a third block, for all pairs."""
+    n = len(first)
+    ways = first[:, :, None] + second[None, :, :]
+    own = np.arange(n)
+    ways[own, own, :] = 2 * _NONE  # not over one of the two
+    ways[:, own, own] = 2 * _NONE
+    longest: Ints = ways.max(axis=1)
+    return longest
+
+
+def _chains(known: Analysis, kept: list[int]) -> Ints:
+    """Per distance in micro-batches, the least time from start to start that waits and chains through blocks that are
+    not ``kept`` imply; ``_NONE`` where none does."""
+    instance = known.instance
+    n, most = len(instance.durations), min(known.micro_batches - 1, _FARTHEST)
+    durations = np.array(instance.durations, dtype=np.int64)
+    ways = np.full((most + 1, n, n), _NONE, dtype=np.int64)
+    for arc in instance.arcs:
+        if arc.distance <= most:
+            ways[arc.distance, arc.source, arc.target] = max(ways[arc.distance, arc.source, arc.target],
+                                                             durations[arc.source] + arc.lag)
+    shared = np.zeros((n, n), dtype=bool)  # what follows elsewhere follows from chains
+    for on in instance.blocks_on:
+        shared[np.ix_(on, on)] = True
+    np.fill_diagonal(shared, False)
+    for i, j in np.argwhere(shared & (known.order[:n, :n] <= most)).tolist():
+        distance = int(known.order[i, j])
+        ways[distance, i, j] = max(ways[distance, i, j], durations[i])
+    if most:
+        own = np.arange(n)
+        ways[1, own, own] = np.maximum(ways[1, own, own], durations)
+    for k in sorted(set(range(n)) - set(kept)):
+        checkpoint()
+        _take_out(ways, k)
+    return ways[:, kept][:, :, kept]
+
+
+def _take_out(ways: Ints, k: int) -> None:
+    """Replace all chains through block ``k`` by direct ones."""
+    most = len(ways) - 1
+    around = np.full(most + 1, _NONE, dtype=np.int64)  # the longest way from k to k, per distance
+    around[0] = 0
+    for distance in range(1, most + 1):
+        around[distance] = max(_NONE, *(around[distance - step] + ways[step, k, k] for step in range(1, distance + 1)))
+    into = np.full((most + 1, ways.shape[1]), _NONE, dtype=np.int64)
+    for distance in range(most + 1):
+        for step in range(distance + 1):
+            np.maximum(into[distance], ways[step, :, k] + around[distance - step], out=into[distance])
+    for distance in range(most + 1):
+        for step in range(distance + 1):
+            through = into[step][:, None] + ways[distance - step, k][None, :]
+            np.maximum(ways[distance], np.where(through > _NONE // 2, through, _NONE), out=ways[distance])
+    ways[:, k, :] = _NONE
+    ways[:, :, k] = _NONE

@@ -1,0 +1,146 @@
+"""The least makespan by what can have run: where memory is tight, to proof; else bounds from the devices that limit.
+
+All devices at once (:mod:`weft.solver.bounds.states`) give a schedule and a proof where the states are few. Where they
+are too many, single devices are looked at, then the one that bounds the most together with another one, and so on as
+long as that raises the bound. What is spent is counted in states: a run repeats exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from weft.solver.bounds.states import Analysis, Found, search, system_of
+from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.step.state import State
+from weft.solver.timing import DeadlockError
+
+__all__ = ["Devices", "States"]
+
+#: Up to so many operations and blocks: what a layer costs beside its states grows with the blocks, and chains through
+#: blocks that are left out with their cube.
+_MOST_OPERATIONS, _MOST_BLOCKS = 800, 64
+#: Deterministic seconds for a layer, and for a state, of a system of one block (CPU seconds of one core, 2.5 GHz).
+_EACH_LAYER, _EACH_STATE = 1e-5, 8e-7
+#: One layer may hold so many times as many states as all on average: searches that ended in time had at most twice as
+#: many, and the others are found out early.
+_WIDEST = 2.5
+
+
+@dataclass(frozen=True)
+class States:
+    """All devices: ``at_most`` seconds, and no more than ``share`` of what is left; not where that is ``no_less`` or
+    below."""
+
+    name: ClassVar[str] = "whole schedule"
+    vital: ClassVar[bool] = False
+
+    at_most: float
+    share: float
+    no_less: float = 0.0
+
+    def due(self, state: State) -> bool:
+        """Where there are not too many operations, and a better schedule or bound is possible."""
+        return _suits(state) and not state.done and state.budget.share(self.share, self.at_most) > self.no_less
+
+    def steps(self, state: State) -> Iterator[None]:
+        """One search."""
+        found = None
+        with state.budget.limited():
+            found = _searched(state, _analysis(state), range(len(state.problem.devices)),
+                              state.budget.share(self.share, self.at_most))
+        if found is not None:
+            _take_over(state, found)
+        yield
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Some devices, more and more of them: ``each`` seconds a search, and no more than ``share`` of what is left for
+    all."""
+
+    name: ClassVar[str] = "bound"
+    vital: ClassVar[bool] = False
+
+    each: float
+    share: float
+
+    def due(self, state: State) -> bool:
+        """As for all devices."""
+        return _suits(state) and len(state.instance.distinct_devices) > 1 and not state.done
+
+    def steps(self, state: State) -> Iterator[None]:
+        """One step for every set of devices."""
+        known = None
+        with state.budget.limited():
+            known = _analysis(state)
+        if known is None:
+            return
+        time = state.budget.share(self.share)
+        left = [d for d in state.instance.distinct_devices if state.instance.blocks_on[d]]
+        chosen: list[int] = []
+        most = 0
+        while len(left) > 1:  # all of them are no part of the whole
+            bounds: dict[int, int] = {}
+            for device in left:
+                found = None
+                with state.budget.limited():
+                    found = _searched(state, known, (*chosen, device), min(self.each, time))
+                if found is None:
+                    return
+                time -= _cost(found, {i for d in (*chosen, device) for i in state.instance.blocks_on[d]})
+                bounds[device] = found.bound
+                state.raise_bound(found.bound)
+                yield
+            if max(bounds.values(), default=0) <= most:
+                return
+            best = max(bounds, key=lambda device: bounds[device])
+            most = bounds[best]
+            chosen.append(best)
+            left.remove(best)
+
+
+def _suits(state: State) -> bool:
+    return state.objective == "makespan" and state.operations <= _MOST_OPERATIONS and len(state.problem.blocks) <= _MOST_BLOCKS
+
+
+def _analysis(state: State) -> Analysis:
+    return Analysis.of(state.instance, state.micro_batches, state.implied)
+
+
+def _searched(state: State, known: Analysis, devices: Collection[int], time: float) -> Found | None:
+    """What a search of the system of ``devices`` finds in ``time`` seconds; ``None`` where that is not enough to
+    begin."""
+    system = system_of(known, devices)
+    blocks = len(system.blocks)
+    most = int((time / blocks - _EACH_LAYER * system.operations) / _EACH_STATE)
+    if most <= system.operations:
+        return None
+    upper = FixedOrder(state.instance, state.micro_batches, state.incumbent.orders).makespan
+    return search(system, upper, most=most, widest=int(_WIDEST * most / system.operations))
+
+
+def _cost(found: Found, blocks: Collection[int]) -> float:
+    """Seconds, about, of a search over ``blocks``."""
+    return len(blocks) * (_EACH_LAYER * found.layers + _EACH_STATE * found.states)
+
+
+def _take_over(state: State, found: Found) -> None:
+    """The bound, and the schedule if there is one; a transfer that occupies a link may make it longer than it was."""
+    state.proven.raise_to(found.bound)
+    if found.sequence is None:
+        state.tell()
+        return
+    ran = [0] * len(state.problem.blocks)
+    rows: list[list[tuple[int, int]]] = [[] for _ in state.problem.devices]
+    for block in found.sequence:
+        for device in state.problem.blocks[block].devices:
+            rows[device].append((block, ran[block]))
+        ran[block] += 1
+    try:
+        kept = state.incumbent.offer(rows, "weft")
+    except DeadlockError:  # of a wait that reaches too far back for the search to follow
+        kept = False
+    if not kept:
+        state.tell()

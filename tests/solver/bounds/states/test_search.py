@@ -1,0 +1,95 @@
+"""The search over states against dynamic programming without bounds, and what devices looked at alone prove."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from fractions import Fraction
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.oracles.whole import TooLarge, least_makespan
+from tests.support.builders import pipeline, v
+from tests.support.strategies import Case, cases
+from weft.solver.bounds import makespan_bound
+from weft.solver.bounds.states import Analysis, search, system_of
+from weft.solver.bounds.states.search import Found
+from weft.solver.problem import Problem
+from weft.solver.relations.graph import graph_of
+from weft.solver.relations.implied_order import implied_order
+from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders, time_orders
+
+AMPLE = 10**12
+
+
+def found(problem: Problem, micro_batches: int, devices: Collection[int] | None = None, *, upper: int = AMPLE,
+          most: int = 10**5) -> Found:
+    instance = TickProblem.of(problem)
+    known = Analysis.of(instance, micro_batches, implied_order(instance, graph_of(instance), micro_batches))
+    chosen = range(len(problem.devices)) if devices is None else devices
+    return search(system_of(known, chosen), upper, most=most, widest=most)
+
+
+def least(case: Case) -> Fraction:
+    """In ticks, by labels of all states; problems with very many of them are no examples."""
+    try:
+        best = least_makespan(case.problem, case.micro_batches, most_labels=800)
+    except TooLarge:
+        best = None
+    assume(best is not None)
+    assert best is not None
+    return best / TickProblem.of(case.problem).tick
+
+
+def rows(problem: Problem, sequence: Collection[int]) -> Orders:
+    ran = [0] * len(problem.blocks)
+    orders: list[list[tuple[int, int]]] = [[] for _ in problem.devices]
+    for block in sequence:
+        for device in problem.blocks[block].devices:
+            orders[device].append((block, ran[block]))
+        ran[block] += 1
+    return orders
+
+
+@settings(max_examples=40)
+@given(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True, links=False))
+def test_it_finds_the_least_makespan_of_all_orders(case: Case) -> None:
+    best = least(case)
+    answer = found(case.problem, case.micro_batches)
+    assert answer.bound == best
+    assert answer.sequence is not None
+    operations = time_orders(case.problem, case.micro_batches, rows(case.problem, answer.sequence))
+    assert max(operation.end for operation in operations) == best * TickProblem.of(case.problem).tick
+    nothing_shorter = found(case.problem, case.micro_batches, upper=int(best))
+    assert (nothing_shorter.bound, nothing_shorter.sequence) == (best, None)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_no_devices_alone_take_longer_than_all(data: st.DataObject) -> None:
+    """With transfers on links, the blocks of some devices left out, and searches that stop early."""
+    case = data.draw(cases(max_micro_batches=4, max_devices=3, max_blocks=5, whole=True))
+    best = least(case)
+    used = sorted({device for block in case.problem.blocks for device in block.devices})
+    devices = data.draw(st.sets(st.sampled_from(used), min_size=1))
+    assert found(case.problem, case.micro_batches, devices).bound <= best
+    assert found(case.problem, case.micro_batches, devices, most=data.draw(st.integers(1, 20))).bound <= best
+
+
+def test_a_v_in_tight_memory_is_proven_in_a_few_thousand_states() -> None:
+    """Fourteen micro-batches through eight stages; what needs no search is a fifth below the optimum."""
+    problem = pipeline(v(4), memory=4)
+    answer = found(problem, 14)
+    assert answer.sequence is not None
+    assert answer.bound == max(operation.end for operation in time_orders(problem, 14, rows(problem, answer.sequence)))
+    assert makespan_bound(TickProblem.of(problem), 14) < 0.9 * answer.bound
+    assert answer.states < 50_000
+
+
+def test_one_device_of_a_loop_bounds_the_step() -> None:
+    """The chains through the other three devices are waits of its four blocks for each other."""
+    problem = pipeline([0, 1, 2, 3, 0, 1, 2, 3], memory=4)
+    alone = found(problem, 8, [0])
+    assert (makespan_bound(TickProblem.of(problem), 8), alone.bound) == (78, 87)
+    assert alone.states < 1000
