@@ -1,6 +1,6 @@
 """Into which groups of two sizes should the GPUs be divided, so that whole layers leave least of them idle?
 
-Ten layers on groups of one size often leave each group a part of a layer too little: 80 layers on 16 groups of four are
+Layers on groups of one size often leave each group a part of a layer too little: 80 layers on 16 groups of four are
 five on each, and the head is too much. Some groups of another size beside them take what is left. For each two sizes
 the least time of a micro-batch is found for which groups of these sizes can have all layers (without regard to order,
 as in :mod:`weft.models.tensor_parallel.group_cover`), and for that time the division with the fewest groups: each group
@@ -27,7 +27,7 @@ def divisions(terms: LayerTerms, gpus: int, capacity: int, most: float) -> list[
     """The GPUs of each group, larger groups first, for every two sizes with which a micro-batch takes no more than
     ``most`` nanoseconds of any group."""
     cover = GroupCover(terms, gpus, capacity, 1, fills=False)
-    longest = min(most, int(terms.load.min(axis=1).sum()))
+    longest = min(most, int(terms.load.max(axis=1).sum()))  # of one group that has all layers
     found = []
     for small, large in itertools.combinations((degree for degree in terms.degrees if degree < gpus), 2):
         low, high = 0, int(longest)
