@@ -1,9 +1,9 @@
 """Large models on many GPUs, groups and chunks open: how soon there is a schedule, and how close it is proven to be.
 
-Each case is solved like ``weft solve`` does, on modelled costs, and counts seconds of CPU time since the command began,
-import included, so that other work on the machine does not count. A gap is to the bound over any placement of layers on
-groups of GPUs (:mod:`weft.models.tensor_parallel.any_placement`); beside it stands what the work of all layers alone
-says, each at the number of GPUs where it costs least. Writes ``large_specs.json``.
+Each case is solved like ``weft solve`` does, on modelled costs, all cases at once, and counts seconds of CPU time since
+its process began, import included, so that other work on the machine counts little. A gap is to the bound over any
+placement of layers on groups of GPUs (:mod:`weft.models.tensor_parallel.any_placement`); beside it stands what the work
+of all layers alone says, each at the number of GPUs where it costs least. Writes ``large_specs.json``.
 
     python -m experiments.models.large_specs [--only Llama] [--seconds 60]
 """
@@ -104,10 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "large_specs.json")
     options = parser.parse_args(arguments)
     record, rows = Record(options.output), []
-    for name in (name for name in CASES if options.only in name):
-        run = subprocess.run([sys.executable, "-c", _BY_CPU, name, str(options.seconds)], capture_output=True,
-                             text=True, check=True)
-        rows.append(json.loads(run.stdout))
+    runs = [subprocess.Popen([sys.executable, "-c", _BY_CPU, name, str(options.seconds)], stdout=subprocess.PIPE,
+                             text=True) for name in CASES if options.only in name]
+    for run in runs:
+        told, _ = run.communicate()
+        if run.returncode:
+            return run.returncode
+        rows.append(json.loads(told))
         print(json.dumps({key: value for key, value in rows[-1].items() if key != "found"}), flush=True)
     record.write({"rows": rows})
     return 0

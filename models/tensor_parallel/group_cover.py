@@ -80,6 +80,17 @@ class GroupCover:
                 yield bool(chosen.any(axis=1).any())
 
     @property
+    def counts(self) -> tuple[int, ...]:
+        """How many layers of each kind there are."""
+        return tuple(kind.count for kind in self._kinds)
+
+    def loads(self, degree: int, most: int) -> list[tuple[int, ...]]:
+        """The largest numbers of layers by kind that a group of ``degree`` GPUs can have in ``most`` nanoseconds, where
+        no layer is on all GPUs."""
+        found = self._loads(self.counts, most // self.micro_batches, self.capacity)
+        return [load for of, load in found if of == degree]
+
+    @property
     def _kinds(self) -> tuple[_Kind, ...]:
         return self._sorted[0]
 
@@ -123,7 +134,7 @@ class GroupCover:
 
     @cached_property
     def _counts(self) -> NDArray[np.int64]:
-        return np.array([kind.count for kind in self._kinds])
+        return np.array(self.counts)
 
     @cached_property
     def _choices(self) -> _Numbers:
@@ -153,7 +164,7 @@ class GroupCover:
         """Whether groups can have all layers but one of the rows of ``together``."""
         busy, held = (int(amount.min()) for amount in self._everywhere @ together.T)
         room = self.capacity - held
-        counts = tuple(self._counts.tolist())
+        counts = self.counts
         if room < 0 or self.micro_batches * busy > most:
             return False
         least: NDArray[np.int64] = np.full([count + 1 for count in counts], self.gpus + 1, dtype=np.int64)

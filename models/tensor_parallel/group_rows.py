@@ -80,7 +80,7 @@ def best_rows(space: Space, kinds: Sequence[Chunks], backward: Backward, divisio
 
 def _rows(space: Space, tables: dict[int, StageTables], kind: Chunks, chunks: int, degrees: tuple[int, ...],
           backward: Backward) -> Iterator[GroupRow]:
-    """The cut that fits with room for the known schedule, else with room for what must be in flight."""
+    """The cuts that fit with room for the known schedule, and with room for what must be in flight."""
     groups = len(degrees)
     where = group_of_stage(kind, groups, chunks)
     for is_known, held in _in_flight(kind, groups, chunks, space.micro_batches, backward):
@@ -90,7 +90,6 @@ def _rows(space: Space, tables: dict[int, StageTables], kind: Chunks, chunks: in
             # Weight gradients fill half of what a V leaves idle; what runs where no known schedule fits is open.
             ramp = (groups - 1) * load / ((4 if kind == "v" and backward == "split" else chunks) if is_known else 1)
             yield GroupRow(kind, chunks, degrees, cuts, load, int(space.micro_batches * load + ramp))
-            return
 
 
 def _in_flight(kind: Chunks, groups: int, chunks: int, micro_batches: int, backward: Backward) -> Iterator[

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from weft.models.candidates.family_costs import device_of, family_costs, uses_measured_gpt
-from weft.models.candidates.stages import Backward
+from weft.models.candidates.stages import Backward, static_bytes
 from weft.models.spec.model_sections import ExplicitModel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError
@@ -43,6 +43,7 @@ from weft.models.tensor_parallel.group_chains import (
     runs_of,
     tower_chains,
 )
+from weft.models.tensor_parallel.group_divisions import divisions
 from weft.models.tensor_parallel.group_rows import best_rows, group_of_stage
 from weft.models.tensor_parallel.group_split import GroupStage, split_onto_groups
 from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
@@ -208,11 +209,14 @@ def _in_chunks(space: Space, shape: TogetherShape, backward: Backward,
 
 def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
              chains: Sequence[ShapeCandidate]) -> Iterator[ShapeCandidate]:
-    """Rows of several chunks a group over all layers that may beat ``chains``, on groups of equal size or on theirs."""
-    divisions = [tuple(part.degree for part in chain.parts) for chain in chains]
-    loads = [[part.cost.load for part in chain.parts] for chain in chains]
+    """Rows of several chunks a group over all layers that may beat ``chains``: on groups of equal size, of theirs, or
+    of two sizes that leave least of the GPUs idle."""
+    loads = [[part.cost.load for part in chain.parts] for chain in chains if _runs_as_1f1b(space, chain.parts)]
     most = min(((space.micro_batches - 1) * max(load) + sum(load) for load in loads), default=math.inf)
-    for row in best_rows(space, chunks, backward, divisions, most):
+    longest = math.inf if math.isinf(most) else most / space.micro_batches
+    groups = [tuple(part.degree for part in chain.parts) for chain in chains]
+    groups += divisions(space.terms, space.gpus, space.capacity, longest) if chunks else []
+    for row in best_rows(space, chunks, backward, groups, most):
         members = members_of(row.degrees)
         where = [members[group] for group in group_of_stage(row.kind, len(row.degrees), row.chunks)]
         parts = tuple(Part(str(number), tuple(range(first, last)), gpus,
@@ -221,6 +225,13 @@ def _in_rows(space: Space, backward: Backward, chunks: Sequence[Chunks],
         made = _made(space, "groups", backward, parts, chunks=row.kind)
         if made is not None:
             yield made
+
+
+def _runs_as_1f1b(space: Space, parts: Sequence[Part]) -> bool:
+    """Whether a chain has room for all that 1F1B keeps: one cut for less is no measure for others."""
+    return all(static_bytes([part.cost], space.bytes_per_parameter) + part.cost.workspace_backward
+               + min(len(parts) - number, space.micro_batches) * part.cost.activation <= space.capacity
+               for number, part in enumerate(parts))
 
 
 def _candidate(space: Space, shape: TogetherShape, backward: Backward, together: Sequence[int],

@@ -168,12 +168,12 @@ class Space:
     def least_period(self) -> float:
         """Seconds a micro-batch that no placement that :mod:`weft.models.tensor_parallel.any_placement` covers can go
         below; infinite where nothing fits."""
-        return min(least_step(self._terms.replicated(copies), self.gpus, self.capacity, 1, fills=False) / copies
+        return min(least_step(self.terms.replicated(copies), self.gpus, self.capacity, 1, fills=False) / copies
                    for copies in self._copies) * 1e-9
 
     def least_makespan(self, micro_batches: int) -> float:
         """Seconds that no step of ``micro_batches`` micro-batches goes below in any such placement."""
-        bounds = (least_step(self._terms.replicated(copies), self.gpus, self.capacity, micro_batches // copies)
+        bounds = (least_step(self.terms.replicated(copies), self.gpus, self.capacity, micro_batches // copies)
                   for copies in self._copies if micro_batches % copies == 0)
         return min(bounds) * 1e-9
 
@@ -183,7 +183,8 @@ class Space:
         return (1, 2) if self.both_ways else (1,)
 
     @cached_property
-    def _terms(self) -> LayerTerms:
+    def terms(self) -> LayerTerms:
+        """What every placement pays for each layer at least."""
         return terms_of(self.costs, list(self.co_sharded.values()), self.bytes_per_parameter, self.modes(self.backward),
                         is_row=self._is_row)
 

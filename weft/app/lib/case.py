@@ -201,4 +201,4 @@ def shape_placement(candidate: ShapeCandidate, space: Space) -> Placement:
     """The placement that ``candidate`` is."""
     title, details = shape_placement_details(candidate, space)
     return Placement(title, candidate.problem, details, candidate.gpus, candidate.replicas,
-                     is_hard=candidate.chunks is not None)
+                     is_hard=candidate.chunks is not None and candidate.shape != "groups")
