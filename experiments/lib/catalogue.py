@@ -73,6 +73,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--every", "180", "--windows", "0.05")),
     Experiment("co_shard", "models.co_shard", _PLANS, 5, ("--tokens", "16384", "--effort", "0.02"), slow=True),
     Experiment("collectives", "models.collectives", ("models",), 0.1, ()),
+    Experiment("cut_search", "models.cut_search", ("models/cuts", "solver/variants", "weft/app/cuts"), 30,
+               ("--count", "1", "--effort", "0.5")),
     Experiment("equality", "runtime.equality", (*_EXECUTOR, *_SEARCH), 6,
                ("--shapes", "V", "--ranks", "2", "--dtypes", "fp64"), slow=True),
     Experiment("equality_gpu", "runtime.equality", (*_EXECUTOR, *_SEARCH), 3,

@@ -1,0 +1,169 @@
+"""All contiguous cuts of the layers searched with their orders, against the same effort on the cuts that are listed.
+
+Random specs of 4 to 16 GPUs: 2 to 4 layers a GPU whose times differ by up to a half, an embedding that is quick and
+holds much, a heavy head, links from fast to slow, memory from hardly enough to ample, whole and split backwards, in
+chains, Vs and loops. Every fifth is small: 4 GPUs in a chain, 5 to 7 layers, 2 or 3 micro-batches; there, every cut is
+also solved alone, one by one. What is listed are the cuts with the least largest load for one micro-batch in flight and
+for as many as 1F1B holds, which were all that was searched once. Writes ``cut_search.json`` after every spec.
+
+    python -m experiments.models.cut_search [--count 60] [--effort 4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import comb
+from pathlib import Path
+from typing import Any
+
+from experiments.lib.provenance import RESULTS, Record
+from weft.app.lib.case import Case, case_of
+from weft.app.lib.options import SearchOptions
+from weft.app.solve import solve_case
+from weft.models.spec.spec import Spec, parse_spec
+from weft.solver import Infeasible, solve
+
+#: Deterministic seconds for one cut of a small spec.
+EACH = 4.0
+
+
+def is_small(seed: int) -> bool:
+    """Whether all cuts of this spec are tried."""
+    return seed % 5 == 4
+
+
+def layers_of(dice: random.Random, count: int) -> list[dict[str, Any]]:
+    """Entries of a spec: an embedding, blocks that differ by up to a half, and a head of one to two and a half blocks' work."""
+    entries = []
+    for i in range(count):
+        kind = "embedding" if i == 0 else "head" if i == count - 1 else "block"
+        work = {"embedding": 0.3, "block": dice.uniform(0.67, 1.5), "head": dice.uniform(1, 2.5)}[kind]
+        forward, gradient, weight = (round(work * share * 1e-3, 6) for share in (2, 2.2, 1.8))
+        kept = round(dice.uniform(0.5, 2) * 100)
+        entries.append({
+            "name": f"{kind}{i}", "forward": forward, "weight_grad": weight,
+            "input_grad": 0 if kind == "embedding" else gradient,
+            "activation_memory": kept * 1000, "weight_grad_memory": round(kept * dice.uniform(0.3, 0.9)) * 1000,
+            "weights": round(dice.uniform(0.5, 2) * {"embedding": 300, "block": 100, "head": 200}[kind]) * 1000,
+            "output": 20_000})
+    return entries
+
+
+def spec_of(seed: int) -> Spec:
+    """Spec ``seed``."""
+    dice = random.Random(seed)
+    gpus = 4 if is_small(seed) else dice.choice((4, 6, 8, 8, 12, 16))
+    count = dice.randint(5, 7) if is_small(seed) else round(gpus * dice.uniform(2, 4)) + 1
+    layers = layers_of(dice, count)
+    weights, kept = (sum(layer[name] for layer in layers) for name in ("weights", "activation_memory"))
+    # From little more than weights and one micro-batch on each GPU to all that 1F1B holds on the first.
+    memory = (weights + kept) / gpus * 1.6 + 600_000 + dice.choice((0.15, 0.3, 0.5, 1.0)) * kept
+    document = {
+        "name": f"random {seed}", "model": {"layers": layers},
+        "cluster": {"gpus": gpus, "memory": round(memory), "reserve": 0,
+                    "bandwidth": dice.choice((1e8, 4e8, 4e9))},
+        "training": {"micro_batches": dice.randint(2, 3) if is_small(seed) else gpus * dice.randint(1, 2),
+                     "parameter_bytes": 1, "gradient_bytes": 0, "optimizer_bytes_per_parameter": 0},
+        "placement": {"shapes": ["chain"], "chunks": 1} if is_small(seed) else {"shapes": ["chain", "v", "loop"],
+                                                                                "chunks": 2}}
+    return parse_spec(json.dumps(document), f"random {seed}")
+
+
+def searched(case: Case, effort: float) -> dict[str, Any]:
+    """What comes of so much effort."""
+    began = time.process_time()
+    found = solve_case(case, SearchOptions(time_limit=120.0, effort=effort))
+    return {"makespan": found.makespan, "bound": found.solver.get("bound_over_placements", found.makespan_bound),
+            "placement": found.solver["placement"], "cut": list(map(len, found.solver["layers_of_stage"])),
+            "cpu_seconds": round(time.process_time() - began, 2)}
+
+
+def brute_force(case: Case, layers: int) -> float | None:
+    """The least makespan over all cuts, each solved alone; None if one of those that may be best stays open."""
+    best, least_open = float("inf"), float("inf")
+    for space in case.spaces:
+        for inner in combinations(range(1, layers), space.ground.layout.stages - 1):
+            try:
+                found = solve(space.candidate((0, *inner, layers)).problem, case.micro_batches, effort=EACH)
+            except (Infeasible, ValueError):  # it does not fit; its weights alone are too much
+                continue
+            best = min(best, found.makespan)
+            if found.makespan > found.makespan_bound * (1 + 1e-9):
+                least_open = min(least_open, found.makespan_bound)
+    return best if best <= least_open * (1 + 1e-9) else None
+
+
+def row_of(seed: int, effort: float) -> dict[str, Any] | None:
+    """One spec, ``None`` where nothing fits it."""
+    spec = spec_of(seed)
+    try:
+        case = case_of(spec)
+    except Infeasible:
+        return None
+    layers = case.spaces[0].ground.layers
+    row: dict[str, Any] = {
+        "seed": seed, "gpus": spec.cluster.gpus, "layers": layers, "micro_batches": case.micro_batches,
+        "memory": spec.cluster.memory[0], "cuts": sum(comb(layers - 1, space.ground.layout.stages - 1)
+                                                      for space in case.spaces)}
+    row["listed_cuts"] = searched(replace(case, spaces=()), effort)
+    row["all_cuts"] = searched(case, effort)
+    row["takes_times"] = round(row["listed_cuts"]["makespan"] / row["all_cuts"]["makespan"], 6)
+    if is_small(seed):
+        row["brute_force"] = brute_force(case_of(spec), layers)
+    return row
+
+
+def summary_of(rows: Sequence[dict[str, Any]], asked: int) -> dict[str, Any]:
+    """What the rows come to."""
+    gains = sorted(row["takes_times"] for row in rows)
+    tried = [row for row in rows if row.get("brute_force") is not None]
+
+    def proven(row: dict[str, Any]) -> bool:
+        return bool(row["all_cuts"]["makespan"] <= row["all_cuts"]["bound"] * (1 + 1e-9))
+
+    return {
+        "asked": asked, "fit": len(rows),
+        "listed_takes_times": {"least": gains[0], "median": gains[len(gains) // 2],
+                               "mean": round(sum(gains) / len(gains), 4), "most": gains[-1]},
+        "shorter": sum(gain > 1 + 1e-6 for gain in gains), "equal": sum(abs(gain - 1) <= 1e-6 for gain in gains),
+        "longer": sum(gain < 1 - 1e-6 for gain in gains), "proven_over_all_cuts": sum(map(proven, rows)),
+        "median_gap": sorted(row["all_cuts"]["makespan"] / row["all_cuts"]["bound"] - 1
+                             for row in rows)[len(rows) // 2],
+        "against_brute_force": len(tried),
+        "equal_to_brute_force": sum(abs(row["all_cuts"]["makespan"] / row["brute_force"] - 1) < 1e-9 for row in tried),
+        "bounds_above_brute_force": sum(row["all_cuts"]["bound"] > row["brute_force"] * (1 + 1e-9) for row in tried),
+        "listed_equal_to_brute_force": sum(abs(row["listed_cuts"]["makespan"] / row["brute_force"] - 1) < 1e-9
+                                           for row in tried),
+        "cpu_seconds": {name: round(sum(row[name]["cpu_seconds"] for row in rows), 1)
+                        for name in ("listed_cuts", "all_cuts")}}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search, print and write all specs."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--effort", type=float, default=4.0)
+    parser.add_argument("--output", type=Path, default=RESULTS / "cut_search.json")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    rows: list[dict[str, Any]] = []
+    for seed in range(options.count):
+        row = row_of(seed, options.effort)
+        if row is None:
+            continue
+        rows.append(row)
+        print(seed, row["gpus"], row["layers"], row["takes_times"], row.get("brute_force"), flush=True)
+        record.write({"effort": options.effort, "summary": summary_of(rows, seed + 1), "rows": rows})
+    for key, value in summary_of(rows, options.count).items():
+        print(f"{key:32} {value}")
+    return 0
+
+
+if __name__ == "__main__":
+    main()
