@@ -83,7 +83,7 @@ _TIED = "10 Gbit/s, links"
 
 CLAIMS = (
     # the demo's table
-    Claim("readme/comparison", "come within {} % of the optimum in this table", lambda d: (
+    Claim("readme/comparison", "come within {} % of weft's schedule in this table", lambda d: (
         most([100 * (demo(d)["v-block"] / demo(d)["weft"] - 1)], 0),)),
     # known schedules
     Claim("never_worse/suite", "On {} generated problems", lambda d: (str(d["summary"]["all"]["problems"]),)),

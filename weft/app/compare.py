@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.app.cuts.rivals import Known, on_best_cuts
+from weft.app.cuts.rivals import Known, on_best_cuts, on_cut_of
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import for_objective, solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Number, Problem
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
 from weft.text.tables import table_text
@@ -189,7 +191,9 @@ def compare_source(
         known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE, options.objective)
     else:
         known, left_out, case = _known_on_all_cuts(case, options, on_progress)
-        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), on_progress)
+        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), _better(on_progress, known))
+        if case.spaces and "gpus_of_stage" not in own.solver and "memory_plan" not in own.solver:
+            known, left_out = _with_own_cut(known, left_out, own)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
     cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
@@ -237,6 +241,29 @@ def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable
         case = replace(case, placements=(*case.placements, best.placement))
     return ({name: known[name].labelled for name in BASELINES if name in known},
             {name: reason for name, reason in left_out.items() if name not in known}, case)
+
+
+def _with_own_cut(known: dict[str, Schedule], left_out: dict[str, str],
+                  own: Schedule) -> tuple[dict[str, Schedule], dict[str, str]]:
+    """``known`` with those known schedules that are better on the cut of ``own``, which none of them beats there."""
+    found = dict(known)
+    with unwatched():
+        for name, entry in on_cut_of(own, list(BASELINES)).items():
+            if name not in found or (not _fits(found[name]), found[name].makespan) > (False, entry.schedule.makespan):
+                found[name] = entry.labelled
+    return ({name: found[name] for name in BASELINES if name in found},
+            {name: reason for name, reason in left_out.items() if name not in found})
+
+
+def _better(on_progress: Callable[[Progress], None], known: Mapping[str, Schedule]) -> Callable[[Progress], None]:
+    """A listener that hears of nothing worse than the best of ``known``, which was told already."""
+    told = min((schedule.value for schedule in known.values() if _fits(schedule)), default=math.inf)
+
+    def heard(progress: Progress) -> None:
+        if progress.best.value <= told * (1 + RELATIVE_TOLERANCE):
+            on_progress(progress)
+
+    return heard
 
 
 def _best(known: Iterable[Known]) -> Known | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.app.cuts.search import CutSearch, space_title
+from weft.app.cuts.search import SEARCHES, CutSearch, space_title
 from weft.app.lib.case import Case, Placement, candidate_placement
 from weft.models.cuts.space import CutSpace
 from weft.solver.baselines import NotApplicable, baseline
@@ -19,12 +19,16 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 
-__all__ = ["Known", "on_best_cuts"]
+__all__ = ["Known", "on_best_cuts", "on_cut_of"]
 
 #: What this may take of what is left.
 _SHARE = 0.2
 #: Cuts of each layout that are listed, and how far above the best known schedule cuts' bounds may be.
 _LISTED, _ABOVE = 60_000, 1.1
+#: What a schedule says of its placement.
+_OF_PLACEMENT = ("placement", "static_memory", "gpu_memory", "layers_of_stage", "notes", "optimizer", "gradients_freed")
+#: Cuts of a layout on which a schedule is made whose order depends on the cut; of others one is enough.
+_SEEDS = 6
 #: How often a schedule is made anew on the cut that its last order is carried to.
 _AGAIN = 3
 
@@ -58,7 +62,8 @@ def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: 
     with budget.limited(_SHARE):
         time = budget.slice(share=_SHARE)
         cuts.open(_ABOVE * min(fitting), _LISTED)
-        spaces = [space for space in case.spaces if space.cuts is not None and len(space.cuts)]
+        spaces = [space for space in case.spaces
+                  if space.cuts is not None and len(space.cuts) and space.ground.needed is None]
         for name in names:
             for space in spaces:
                 if time.spent:
@@ -71,26 +76,47 @@ def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: 
     return found
 
 
+def on_cut_of(found: Schedule, names: Sequence[str]) -> dict[str, Known]:
+    """Those of the known schedules ``names`` that run and fit on the placement of ``found``, one of single GPUs."""
+    details = {key: found.solver[key] for key in _OF_PLACEMENT if key in found.solver}
+    placement = Placement(str(found.solver.get("placement", "")), found.problem, details)
+    made: dict[str, Known] = {}
+    for name in names:
+        checkpoint()
+        try:
+            schedule = baseline(name, found.problem, found.micro_batches)
+        except NotApplicable:
+            continue
+        if not violations(schedule, limit=1):
+            made[name] = Known(placement, schedule, True)
+    return made
+
+
 def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) -> Known | None:
     """Schedule ``name`` on the best cut of ``space``; None where it cannot run on any or fits none."""
     starts = [] if known is None or known.placement.title != space_title(space) else [cuts.borders_of(known.placement)]
-    best: Known | None = None
-    for borders in [*starts, *space.some(1)]:
-        following: tuple[int, ...] | None = borders
-        for _ in range(_AGAIN):
-            checkpoint()
-            if following is None:
-                break
-            made = _made(cuts, space, name, following)
-            if made is None:
-                return best
-            if made.fits and (best is None or made.rank < best.rank):
-                best = made
-            orders = [[(operation.block, operation.micro_batch) for operation in row]
-                      for row in made.schedule.device_orders]
-            carried = cuts.carried(space, following, made.placement.problem, orders)
-            following = carried[0].borders if carried and carried[0].borders != following else None
-    return best
+    made = []
+    for borders in [*starts, *space.some(_SEEDS if name in SEARCHES else 1)]:
+        checkpoint()
+        seed = _made(cuts, space, name, borders)
+        if seed is None:
+            return None
+        made.append((borders, seed))
+    following, current = min(made, key=lambda entry: entry[1].rank)
+    best = current
+    for _ in range(_AGAIN):
+        orders = [[(operation.block, operation.micro_batch) for operation in row]
+                  for row in current.schedule.device_orders]
+        carried = cuts.carried(space, following, current.placement.problem, orders)
+        if not carried or carried[0].borders == following:
+            break
+        checkpoint()
+        following = carried[0].borders
+        anew = _made(cuts, space, name, following)
+        if anew is None:
+            break
+        current, best = anew, min(best, anew, key=lambda entry: entry.rank)
+    return best if best.fits else None
 
 
 def _made(cuts: CutSearch, space: CutSpace, name: str, borders: tuple[int, ...]) -> Known | None:
