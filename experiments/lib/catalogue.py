@@ -105,7 +105,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("offload", "placement.offload", (*_PLANS, "solver/placement"), 3,
                ("--sizes", "1", "--samples", "4", "--effort", "0.02"), slow=True),
     Experiment("open_gaps", "step.open_gaps", (*_SEARCH, "experiments/lib/generated.py"), 10,
-               ("--every", "90", "--effort", "0.02")),
+               ("--every", "90", "--effort", "0.02"), arguments=("--every", "12")),
     Experiment("overhead", "runtime.overhead", _EXECUTOR, 2, ("--rounds", "1"), quiet=True, slow=True),
     Experiment("placement", "placement.placement", _OPERATOR_GRAPHS, 3, ("--only", "inception, 6")),
     Experiment("placement_ablation", "placement.placement", _OPERATOR_GRAPHS, 20,

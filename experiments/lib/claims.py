@@ -157,6 +157,11 @@ CLAIMS = (
         most(graphs(d, "mmt", False, "ratio_at_most"), 2),)),
     Claim("graph_pipelines", "takes {} and {} times less CPU than our own numpy program of Piper's dynamic program on "
           "8 GPUs", lambda d: tuple(f"{row['ratio']:.0f}" for row in searches(d))),
+    Claim("graph_pipeline_steps", "On {} modelled V100s the transformer's step takes {} % longer at the best single "
+          "size", lambda d: next((str(row["devices"]), f"{100 * row['gain_of_sizes']:.1f}") for row in d["rows"]
+                         if (row["model"], row["devices"], row["memory"]) == ("mmt", 8, 1.0))),
+    Claim("graph_pipeline_steps", "DLRM's as long", lambda d: all(
+        row["gain_of_sizes"] < 5e-4 for row in d["rows"] if row["model"] == "dlrm" and row["devices"] == 8)),
     # memory
     Claim("offload", "On GPT-1.3B on four V100s of 32 GB, {} samples a step, deciding memory gives {} % more samples a "
           "second than whole layers on the same chain of stages, {} % more than whole layers on any placement and {} % "

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -119,13 +120,14 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             "best_fixed": {name: best.count(name) for name in BASELINES if name in best}}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write; 1 where weft is worse than a published schedule."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--effort", type=float, default=0.3, help="CP-SAT's deterministic seconds for each problem")
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--output", type=Path, default=RESULTS / "rivals.json")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     record = Record(options.output)
     asked = {(shape, p) for shape in options.shapes for p in options.devices}
     rows = [row for row in record.kept().get("rows", []) if (row["shape"], row["devices"]) not in asked]
@@ -140,8 +142,10 @@ def main() -> None:
                           f"{row['bound']:9.2f} {row['best_fixed']} {row['rivals'].get(row['best_fixed'])} "
                           f"{row['cpu_seconds']}", flush=True)
                     record.write({"rows": rows, "summary": summary(rows)}, part=part)
-    print(summary(rows))
+    counts = summary(rows)
+    print(counts["all"], counts["best_fixed"], sep="\n")
+    return int(counts["all"]["worse"] > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -196,6 +196,12 @@ class Placement(Section):
         "layer of each by name. There are as many stages as GPUs (a chain), twice as many (v, loop) or another "
         "multiple (loop, wave). Default: cuts are searched."), examples=[[6, 7, 7, 6]])
 
+    sequence_chunks: tuple[Annotated[int, Field(ge=2, le=64)], ...] = Field(default=(), strict=False, max_length=4,
+        description=(
+            "Of a decoder (families gpt and moe) in training: in how many chunks each micro-batch's sequence may pass "
+            "the stages, one after the other, as in Seq1F1B. Each number is tried in chunks of even length and of even "
+            "work, on the placements of one GPU a stage. Default none."), examples=[[2, 4]])
+
     @model_validator(mode="after")
     def _check(self) -> Placement:
         if all(_LEAST_CHUNKS.get(shape, 1) > self.chunks for shape in self.shapes):

@@ -32,7 +32,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import Attempt, race
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import Problem
-from weft.solver.step import incumbent as incumbent_module
+from weft.solver.step import goals as goals_module
 from weft.solver.step import proven as proven_module
 from weft.solver.step import state as state_module
 from weft.solver.step.search import Search
@@ -242,7 +242,7 @@ def test_no_schedule_is_begun_that_there_is_no_time_to_judge(monkeypatch: pytest
         timed.append(1)
         return time_orders(*arguments)
 
-    monkeypatch.setattr(incumbent_module, "time_orders", timing)
+    monkeypatch.setattr(goals_module, "time_orders", timing)
     now = 0.0
     search = Search(folded(4, memory=8), 12, Budget(seconds=100.0, now=lambda: now))
     next(search.steps())  # the first is made in any case

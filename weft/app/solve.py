@@ -28,7 +28,7 @@ __all__ = ["for_objective", "solve_case", "solve_source"]
 
 #: Seconds of a placement's first slice of time; each later one is twice as long.
 _FIRST_SLICE = 1.0
-#: Where all cuts are looked at, so many placements are searched beside each other, the best ones.
+#: Of all cuts so many are searched beside each other in one round, the best ones.
 _ACTIVE = 3
 #: Cuts of each space that are listed before there is a good schedule, which rules most of them out.
 _FEW = 40_000
@@ -185,7 +185,7 @@ class _Tournament:
         self.cuts.open(self._best, _FEW)
         for entry in self.entries:
             entry.proposal = self.cuts.proposal_of(entry.placement)
-        for proposal in tried(self.cuts, self._best):
+        for proposal in tried(self.cuts, beside=any(entry.proposal is None for entry in self.running)):
             self._add(proposal)
         self.cuts.narrow(self._best)
         self.cuts.open(self._best)
@@ -200,10 +200,10 @@ class _Tournament:
 
     def _round(self, length: float, *, first: bool) -> None:
         self._drop_beaten()
-        ranked = sorted(self.running, key=lambda entry: entry.rank(easy_first=first))
-        if self.cuts.spaces:
-            ranked = sorted(ranked, key=lambda entry: entry.makespan)[:_ACTIVE]
-        for entry in ranked:
+        of_cuts = sorted((entry for entry in self.running if entry.proposal is not None),
+                         key=lambda entry: entry.makespan)
+        active = [*of_cuts[:_ACTIVE], *(entry for entry in self.running if entry.proposal is None)]
+        for entry in sorted(active, key=lambda entry: entry.rank(easy_first=first)):
             if self.budget.spent:
                 return
             leader = self._leader

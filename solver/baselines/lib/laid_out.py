@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.building_block import Pass, StepChain
+from weft.solver.baselines.lib.reordering import reordered
 from weft.solver.baselines.lib.stable_pattern import (
     B_DOWN,
     B_UP,
@@ -19,7 +20,6 @@ from weft.solver.baselines.lib.stable_pattern import (
     INTERVAL,
     W_DOWN,
     StablePattern,
-    reordered,
     stable_patterns,
 )
 from weft.solver.baselines.lib.weights_anew import WEIGHT, Rule, in_order, without_micro_batches

@@ -88,7 +88,8 @@ class _JointSearch:
         self.best: Candidate | None = None
         self.at_one_size: Candidate | None = None
         self.choices: SizeSearch | None = None
-        self.orders = Orders(budget, on_progress, params)
+        self.orders, self.on_progress = Orders(budget, on_progress, params), on_progress
+        self.floor = self._least(sized.fastest)
         self.any_bound = 0.0
         self.settled = False  # every cut was tried at every one size that its bound does not rule out
         self.impossible = True
@@ -176,6 +177,9 @@ class _JointSearch:
             self.best = candidate
             if cut not in self.cuts:
                 self.cuts.append(cut)
+            if candidate.start is not None:
+                self.on_progress(Progress(replace(candidate.start, makespan_bound=min(
+                    candidate.makespan, self.floor)), self.budget.elapsed, "placing"))
         if len(set(sizes)) == 1 and candidate.start is not None and (
                 self.at_one_size is None or candidate.makespan < self.at_one_size.makespan):
             self.at_one_size = candidate

@@ -102,7 +102,8 @@ class Devices:
 
 
 def _suits(state: State) -> bool:
-    return state.objective == "makespan" and state.operations <= _MOST_OPERATIONS and len(state.problem.blocks) <= _MOST_BLOCKS
+    few = state.operations <= _MOST_OPERATIONS and len(state.problem.blocks) <= _MOST_BLOCKS
+    return few and state.objective == "makespan"  # what is proven is of makespans
 
 
 def _analysis(state: State) -> Analysis:

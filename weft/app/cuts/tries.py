@@ -21,8 +21,8 @@ from weft.solver.step.search import Search
 
 __all__ = ["tried"]
 
-#: What all tries may take of what is left.
-_SHARE = 0.6
+#: What all tries may take of what is left; and where other placements are to be searched, too.
+_SHARE, _SHARE_BESIDE = 0.6, 0.25
 #: Cuts of a space that are tried at most, and tries for each polish.
 _CUTS, _TRIES = 64, 2
 #: The known schedule that serves a cut best where memory is short; the others' orders hardly depend on the cut.
@@ -39,11 +39,12 @@ _STRETCHES, _IDLE = 60, 14
 _EACH, _ALL = 2, 4
 
 
-def tried(cuts: CutSearch, best: float) -> list[Proposal]:
-    """The cuts to be searched on, the best first. ``best``: the best makespan so far, in seconds."""
-    time = cuts.budget.slice(share=_SHARE)
-    tries = _Tries(cuts, time)
-    with cuts.budget.limited(_SHARE):
+def tried(cuts: CutSearch, *, beside: bool) -> list[Proposal]:
+    """The cuts to be searched on, the best first. ``beside``: whether other placements are to be searched, which are no
+    cuts of the layers."""
+    share = _SHARE_BESIDE if beside else _SHARE
+    tries = _Tries(cuts, cuts.budget.slice(share=share))
+    with cuts.budget.limited(share):
         tries.run()
     ranked = sorted([*tries.polished, *tries.raw], key=lambda proposal: proposal.makespan)
     found: list[Proposal] = []

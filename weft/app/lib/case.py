@@ -154,7 +154,8 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
                                     f"{spec.cluster.gpus} GPUs"))
     if chains:
         try:
-            placements = [*map(candidate_placement, undominated(spec_candidates(spec))), *placements]
+            listed = undominated(spec_candidates(spec))
+            placements = [*map(candidate_placement, listed), *_in_sequence_chunks(spec, listed), *placements]
         except (NoSplit, Infeasible) as error:
             if not placements:
                 raise Infeasible(str(error)) from None
@@ -170,6 +171,23 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
     return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else ())
+
+
+def _in_sequence_chunks(spec: Spec, listed: list[Candidate]) -> list[Placement]:
+    """The placements ``listed`` with micro-batches that pass in chunks of their sequence, where the spec asks."""
+    counts = spec.placement.sequence_chunks
+    if not counts:
+        return []
+    from weft.models.candidates.gpu_costs import require_alike
+    from weft.models.candidates.sequence_candidates import sequence_candidates
+
+    require_alike(spec, "placement.sequence_chunks")
+    found = []
+    for entry in sequence_candidates(spec, [plain for plain in listed if plain.decided is None], counts):
+        plain = candidate_placement(entry.candidate)
+        title = f"{plain.title}, {entry.title}"
+        found.append(replace(plain, title=title, details={**plain.details, "placement": title}))
+    return found
 
 
 def _spaces(spec: Spec, micro_batches: int) -> tuple[CutSpace, ...]:

@@ -69,6 +69,21 @@ def test_several_placements_are_not_worse_than_the_one_of_least_load() -> None:
     assert several.makespan < one.makespan  # two micro-batches: depth counts for more than load
 
 
+def test_one_size_for_all_is_what_the_executor_runs() -> None:
+    problem = forks(2, 2, devices=5, times=(4.0,), end=5.0, held=1.0, memory=10.0)
+    found = place_step(affine(problem, 1, (1, 2, 4), 2.0, 16), one_size=True, effort=5.0)
+    assert len(set(found.sizes)) == 1 and found.makespan == pytest.approx(76.0)
+    assert found.status == "optimal" and "any of the sizes 1, 2, 4 for all stages" in found.covered
+
+
+def test_a_search_without_time_gives_a_judged_step_with_a_true_bound() -> None:
+    sized = affine(forks(2, 2, devices=5, times=(4.0,), end=5.0, held=1.0, memory=10.0), 1, (1, 2, 4), 2.0, 16)
+    found = place_step(sized, time_limit=1e-3)
+    assert not violations(found.schedule)
+    assert found.bound <= 74.0 * (1 + 1e-9) and found.any_bound <= found.bound
+    assert found.schedule.makespan_bound <= found.makespan
+
+
 def test_what_fits_nowhere_is_refused() -> None:
     with pytest.raises(NoPlacement, match="no graph of stages fits"):
         place_step(affine(forks(2, 1, devices=3, held=3.0, memory=2.0), 1, (1, 2), 0.0, 4), effort=1.0)

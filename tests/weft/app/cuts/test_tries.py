@@ -21,7 +21,7 @@ def test_cuts_that_are_given_back_have_judged_schedules_the_best_first(mode: Mod
         spec = drawn_spec(number, mode, count=8, micro_batches=4, shapes=["chain", "v", "loop"], chunks=2)
         cuts = CutSearch(cut_spaces(spec, 4), 4, Budget(60.0, deterministic=1.0))
         cuts.open(100.0)
-        found = tried(cuts, 100.0)
+        found = tried(cuts, beside=False)
         assert len({(proposal.space.ground.layout.shape, proposal.borders) for proposal in found}) == len(found)
         assert [proposal.makespan for proposal in found] == sorted(proposal.makespan for proposal in found)
         for proposal in found:
@@ -38,6 +38,6 @@ def test_cuts_that_are_given_back_have_judged_schedules_the_best_first(mode: Mod
 
 def test_without_cuts_there_is_nothing_to_try() -> None:
     cuts = CutSearch(cut_spaces(drawn_spec(0, "full"), 3), 3, Budget(60.0, deterministic=1.0))
-    assert not tried(cuts, 100.0)  # nothing is listed
+    assert not tried(cuts, beside=False)  # nothing is listed
     cuts.open(0.0)
-    assert not tried(cuts, 100.0)  # everything is ruled out
+    assert not tried(cuts, beside=False)  # everything is ruled out
