@@ -39,7 +39,7 @@ def is_small(seed: int) -> bool:
 
 
 def layers_of(dice: random.Random, count: int) -> list[dict[str, Any]]:
-    """Entries of a spec: an embedding, blocks that differ by up to a half, a head of one to two and a half blocks."""
+    """Entries of a spec: an embedding, blocks that differ by up to a half, a head of up to two and a half of them."""
     entries = []
     for i in range(count):
         kind = "embedding" if i == 0 else "head" if i == count - 1 else "block"

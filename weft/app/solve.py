@@ -159,7 +159,10 @@ class _Tournament:
         self._look_at_cuts()
         length = _FIRST_SLICE
         while not self.budget.spent and (self.running or self.cuts.left):
+            used, known = self.budget.deterministic_used, len(self.entries)
             self._round(length, first=length == _FIRST_SLICE)
+            if not self.running and (self.budget.deterministic_used, len(self.entries)) == (used, known):
+                return  # what is left cannot be listed
             length *= 2
 
     def _begin(self, entry: _Entry) -> None:

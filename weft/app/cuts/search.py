@@ -36,8 +36,8 @@ _PER_STAGE, _PER_BOUND, _PER_CARRIED = 2.5e-7, 1.5e-6, 2e-8
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
 #: Known schedules that are searches over the problem's own durations and memory: their orders depend on the cut.
 SEARCHES = ("zb-auto", "zb-v-auto", "v-block", "greedy")
-#: Cuts whose bounds are raised in one go.
-_RAISED = 4000
+#: Cuts whose bounds are raised in one go, at most and at least.
+_RAISED, _FEWEST = 4000, 16
 
 
 def space_title(space: CutSpace) -> str:
@@ -68,6 +68,8 @@ class CutSearch:
         self.spaces = spaces
         self.micro_batches = micro_batches
         self.budget = budget
+        #: Per space, below which makespan its cuts were listed last.
+        self.listed: dict[int, float] = {}
 
     @property
     def bound(self) -> float:
@@ -111,19 +113,25 @@ class CutSearch:
                 if time.spent:
                     return
                 if not space.complete:
-                    space.open(_ns(best), *(() if most is None else (most,)))
-                    assert space.cuts is not None
-                    self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
-            while most is None and not time.spent and self.raise_some(best):
+                    self._list(space, best, most)
+            while most is None and not time.spent and self.raise_some(best, time):
                 pass
 
-    def raise_some(self, best: float) -> bool:
-        """Raise the bounds of some cuts, those with the least bounds; whether there were any to raise."""
+    def _list(self, space: CutSpace, best: float, most: int | None = None) -> None:
+        space.open(_ns(best), *(() if most is None else (most,)))
+        assert space.cuts is not None
+        self.charge(_PER_STAGE * len(space.cuts) * space.ground.layout.stages)
+        if most is None:
+            self.listed[id(space)] = best
+
+    def raise_some(self, best: float, time: Slice) -> bool:
+        """Raise the bounds of some cuts, those with the least bounds, as many as there is ``time`` for; whether there
+        were any to raise."""
         waiting = [space for space in self.spaces if space.waiting]
         if not waiting:
             return False
         space = min(waiting, key=lambda space: space.least or 0)
-        count = space.tighten(_RAISED)
+        count = space.tighten(max(_FEWEST, min(_RAISED, int(time.left / (_PER_BOUND * self.operations(space))))))
         self.charge(_PER_BOUND * count * self.operations(space))
         space.narrow(_ns(best))
         return True
@@ -169,7 +177,7 @@ class CutSearch:
         end before one is found."""
         looked_at: set[tuple[int, tuple[int, ...]]] = set()
         while not time.spent:
-            if self.raise_some(best):
+            if self._list_more(best) or self.raise_some(best, time):
                 continue
             space = min((space for space in self.spaces if space.cuts is not None and len(space.cuts)),
                         key=lambda space: space.least or 0, default=None)
@@ -186,6 +194,16 @@ class CutSearch:
             space.raise_bound(borders, math.floor(bound * 1e9))
             space.narrow(_ns(best))
         return None
+
+    def _list_more(self, best: float) -> bool:
+        """List the cuts of a space that has none listed, though there are some, anew below a better makespan; whether
+        there was such a space."""
+        for space in self.spaces:
+            listed = space.cuts is not None and len(space.cuts)
+            if space.least is not None and not listed and not space.complete and self.listed.get(id(space)) != best:
+                self._list(space, best)
+                return True
+        return False
 
 
 def _ns(seconds: float) -> int:

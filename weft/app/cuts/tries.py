@@ -22,7 +22,7 @@ from weft.solver.step.search import Search
 __all__ = ["tried"]
 
 #: What all tries may take of what is left; and where other placements are to be searched, too.
-_SHARE, _SHARE_BESIDE = 0.6, 0.25
+_SHARE, _SHARE_BESIDE = 0.45, 0.25
 #: Cuts of a space that are tried at most, and tries for each polish.
 _CUTS, _TRIES = 64, 2
 #: The known schedule that serves a cut best where memory is short; the others' orders hardly depend on the cut.

@@ -41,7 +41,7 @@ class Coverage:
 
     def text(self) -> str:
         """Such as "the 3 placements considered (1 stage a GPU, I+W; V, 2 chunks, I+W: 2 cuts)", or "every cut of the 26
-        layers into (1 stage a GPU; V, 2 chunks; I+W)"; "" where a problem is placed already."""
+        layers (1 stage a GPU; V, 2 chunks; I+W)"; "" where a problem is placed already."""
         if not any(title for title, _ in self.considered):
             return ""
         whole = {f"{layout}, {backward}" for layout, backward, _ in self.spaces}
