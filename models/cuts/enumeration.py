@@ -32,8 +32,9 @@ from weft.solver.variants.variants import Numbers
 
 __all__ = ["MOST", "Cuts", "Ground", "enumerated"]
 
-#: No more beginnings of cuts are kept at a time, and none that have more numbers together (some 500 MB).
-MOST, _NUMBERS = 1_500_000, 60_000_000
+#: No more beginnings of cuts are kept at a time, none that have more numbers together (some 500 MB), and none with
+#: which more numbers are looked at in all (some seconds).
+MOST, _NUMBERS, _LOOKED_AT = 1_500_000, 60_000_000, 4_000_000_000
 #: Areas are floats: what they prove is that much less.
 _ROUNDING = 1e-9
 
@@ -112,7 +113,8 @@ class Cuts:
 
 def enumerated(ground: Ground, micro_batches: int, below: int, most: int = MOST) -> Cuts:
     """The cuts whose bound is less than ``below`` (ns); of more than ``most`` beginnings those with the least."""
-    most = min(most, _NUMBERS // (5 * ground.layout.gpus + ground.layout.stages))
+    each, stages = 5 * ground.layout.gpus + ground.layout.stages, ground.layout.stages
+    most = max(1, min(most, _NUMBERS // each, _LOOKED_AT // (each * stages * (ground.layers - stages + 1))))
     frontier = _Frontier.empty(ground, micro_batches)
     left_out: int | None = None
     for stage in range(ground.layout.stages):

@@ -25,6 +25,8 @@ __all__ = ["Known", "on_best_cuts", "on_cut_of"]
 _SHARE = 0.2
 #: Cuts of each layout that are listed, and how far above the best known schedule cuts' bounds may be.
 _LISTED, _ABOVE = 60_000, 1.1
+#: Steps of more operations stay on the placements listed: their known schedules alone take seconds each.
+_MOST_OPERATIONS = 20_000
 #: What a schedule says of its placement.
 _OF_PLACEMENT = ("placement", "static_memory", "gpu_memory", "layers_of_stage", "notes", "optimizer", "gradients_freed")
 #: Cuts of a layout on which a schedule is made whose order depends on the cut; of others one is enough.
@@ -63,7 +65,8 @@ def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: 
         time = budget.slice(share=_SHARE)
         cuts.open(_ABOVE * min(fitting), _LISTED)
         spaces = [space for space in case.spaces
-                  if space.cuts is not None and len(space.cuts) and space.ground.needed is None]
+                  if space.cuts is not None and len(space.cuts) and space.ground.needed is None
+                  and cuts.operations(space) <= _MOST_OPERATIONS]
         for name in names:
             for space in spaces:
                 if time.spent:
