@@ -26,19 +26,22 @@ from weft.models.spec.quantities import format_bytes
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.solver.control.clock import OutOfTime
-from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.model_facts import ModelFacts, StageFacts, ties_between
 from weft.solver.placement.memory.plan import MemoryPlan
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
-__all__ = ["Candidate", "InFlight", "StageRow", "TooLate", "backward_modes", "bytes_per_parameter", "candidate_of",
-           "candidates", "layer_costs", "under_optimizer"]
+__all__ = ["Candidate", "CutDoesNotFit", "InFlight", "StageRow", "TooLate", "backward_modes", "bytes_per_parameter",
+           "candidate_of", "candidates", "layer_costs", "under_optimizer"]
 
 #: The share by which a stage of a model may differ from one of its family: biases or none, another norm. One layer of
 #: fifty more or less is twice that.
 LIKENESS = 0.01
 #: For how many micro-batches in flight a split leaves room: one, or as many as 1F1B holds.
 InFlight = Literal["least", "1f1b"]
+
+
+class CutDoesNotFit(ValueError):
+    """The one cut that there is to be needs more memory than the GPUs have."""
 
 
 class TooLate(ValueError):
@@ -110,14 +113,14 @@ def candidates(spec: Spec) -> list[Candidate]:
     shapes = _shapes(spec, len(layers)) if given is None else cut_shapes(spec)
     modes = backward_modes(spec, layers)
     found: list[Candidate] = []
-    refusals: list[NoSplit | Infeasible] = []
+    refusals: list[NoSplit | CutDoesNotFit] = []
     for shape in shapes:
         for backward in modes:
             try:
                 splits: list[tuple[InFlight, StageSplit]] = (
                     list(_splits(spec, shape, backward, costs.layers, cluster)) if given is None else
                     [("least", _given(spec, shape, backward, costs.layers, cluster, given))])
-            except (NoSplit, Infeasible) as error:
+            except (NoSplit, CutDoesNotFit) as error:
                 refusals.append(error)
                 continue
             except OutOfTime:  # what was found is offered
@@ -133,19 +136,19 @@ def candidates(spec: Spec) -> list[Candidate]:
 
 def _given(spec: Spec, shape: Shape, backward: Backward, layers: Sequence[list[LayerCost]], cluster: ClusterModel,
            cut: Sequence[int]) -> StageSplit:
-    """The one cut that there is to be, or :class:`~weft.solver.feasibility.infeasible.Infeasible`."""
+    """The one cut that there is to be, or :class:`CutDoesNotFit`."""
     rule = MemoryRule(backward, bytes_per_parameter(spec), cluster.reserve)
     split = split_at(shape, layers, cut, cluster.memory, rule=rule)
     lacking = [need - own for need, own in zip(split.memory, cluster.available, strict=True)]
     if max(lacking) > 0:
         gpu = lacking.index(max(lacking))
-        raise Infeasible(f"{spec.name}: the cut of placement.cut ({shape}) does not fit: gpu{gpu} needs "
+        raise CutDoesNotFit(f"{spec.name}: the cut of placement.cut ({shape}) does not fit: gpu{gpu} needs "
                          f"{format_bytes(split.memory[gpu])} for one micro-batch and has "
                          f"{format_bytes(cluster.available[gpu])}; give another cut or more memory")
     return split
 
 
-def _closest(refusals: list[NoSplit | Infeasible]) -> NoSplit | Infeasible:
+def _closest(refusals: list[NoSplit | CutDoesNotFit]) -> NoSplit | CutDoesNotFit:
     """The refusal that lacks least memory; the first where there is no time to tell, or where the cut was given."""
     try:
         return min(refusals, key=lambda error: error.missing if isinstance(error, NoSplit) else 0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.solver.bounds import least_time
-from weft.solver.judge.validate import validate
+from weft.solver.judge.validate import validate, violations
 from weft.solver.period.periodic import Periodic, in_order
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
@@ -69,8 +69,22 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
         proven = Proven(instance, micro_batches)
         proven.raise_by_all(schedule.objective)
         result = result.with_value_bound(min(result.value, proven.of(schedule.objective)))
-    validate(result)
-    return result
+    return _judged(result, repetend.first)
+
+
+def _judged(schedule: Schedule, first: int) -> Schedule:
+    """``schedule`` once the judge has passed it.
+
+    A few repeats may stand in several places of a row. Where more of them were put in, all together may begin some
+    micro-batches before ``first``: then that is what the repetend says.
+    """
+    for begin in range(first, -1, -1):
+        assert schedule.repetend is not None
+        moved = replace(schedule, repetend=replace(schedule.repetend, first=begin))
+        if not violations(moved, limit=1):
+            return moved
+    validate(schedule)
+    return schedule
 
 
 def _period(schedule: Schedule, instance: TickProblem, rows: Sequence[Sequence[tuple[int, int]]],

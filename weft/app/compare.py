@@ -237,7 +237,7 @@ def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable
         on_progress(Progress(first.labelled, budget.elapsed, "known schedules"))
     known = on_best_cuts(case, budget, known, list(BASELINES))
     best = _best(known.values())
-    if best is not None and not any(best.placement is placement for placement in case.placements):
+    if best is not None and not any(best.placement.problem == placement.problem for placement in case.placements):
         case = replace(case, placements=(*case.placements, best.placement))
     return ({name: known[name].labelled for name in BASELINES if name in known},
             {name: reason for name, reason in left_out.items() if name not in known}, case)

@@ -75,7 +75,7 @@ def test_check_names_what_is_wrong_and_says_no(schedule: Path, capsys: pytest.Ca
 def test_compare_shows_every_known_schedule(problem: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("compare", problem, "-n", 8, "--effort", 1, "--json", "--quiet") == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert set(rows) == {"gpipe", "1f1b", "v-block", "greedy", "weft"}
+    assert set(rows) == {"gpipe", "1f1b", "v-block", "dynapipe", "greedy", "weft"}
     assert not rows["gpipe"]["fits"]
     assert rows["weft"]["makespan"] == rows["1f1b"]["makespan"] == rows["weft"]["bound"] == 36
     assert run("compare", problem, "-n", 8, "--effort", 1, "--quiet") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from math import isqrt
@@ -60,6 +61,7 @@ def serve_source(
     size = None if isinstance(source, Problem) else source.run.micro_batch_size
     with options.preparing():
         case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
+        case = replace(case, spaces=())  # latencies are searched for on the placements listed
     unit = case.placements[0].problem.time_unit
     floor = (parse_period(period, unit) if period is not None
              else None if throughput is None else 1 / parse_throughput(throughput, unit))

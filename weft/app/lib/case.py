@@ -133,7 +133,7 @@ def read_source(source: Source) -> Problem | Spec:
 
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
-    from weft.models.candidates.build import TooLate
+    from weft.models.candidates.build import CutDoesNotFit, TooLate
     from weft.models.candidates.memory_candidates import decided_least_period, spec_candidates
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.candidates.stages import SHAPES
@@ -156,7 +156,7 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         try:
             listed = undominated(spec_candidates(spec))
             placements = [*map(candidate_placement, listed), *_in_sequence_chunks(spec, listed), *placements]
-        except (NoSplit, Infeasible) as error:
+        except (NoSplit, CutDoesNotFit) as error:
             if not placements:
                 raise Infeasible(str(error)) from None
             refused.insert(0, ("chain", str(error)))

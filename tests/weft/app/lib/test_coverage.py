@@ -17,7 +17,7 @@ from weft.models.spec.spec import load_spec
 from weft.solver.io.files import load_schedule, save_problem
 
 SPEC = SPECS / "tiny.yaml"
-COVERED = ("the 3 placements considered (1 stage a GPU, I+W; V, 2 chunks, I+W; loop, 2 chunks, I+W; one cut of each)")
+COVERED = "every cut of the 9 layers (1 stage a GPU; V, 2 chunks; loop, 2 chunks; wave, 3 chunks; loop, 3 chunks; I+W)"
 
 
 def plain(text: str) -> str:
@@ -43,28 +43,28 @@ def test_solve_says_and_saves_what_its_proof_covers(tmp_path: Path, capsys: pyte
     output = tmp_path / "schedule.json"
     assert main(["solve", str(SPEC), "--effort", "0.5", "--quiet", "-o", str(output)]) == 0
     text = capsys.readouterr().out
-    assert f"covered   proven optimal over {COVERED}; other cuts and shapes may be faster" in text
+    assert f"covered   proven optimal over {COVERED}; other shapes may be faster" in text
     schedule = load_schedule(output)
     assert schedule.solver["covered"] == COVERED
-    assert {entry["placement"]: len(entry["cut"]) for entry in schedule.solver["alternatives"]} == {
-        "1 stage a GPU, I+W": 2, "V, 2 chunks, I+W": 4, "loop, 2 chunks, I+W": 4}
+    stages = {entry["placement"]: len(entry["cut"]) for entry in schedule.solver["alternatives"]}
+    assert stages.items() >= {"1 stage a GPU, I+W": 2, "V, 2 chunks, I+W": 4, "loop, 2 chunks, I+W": 4}.items()
     assert main(["explain", str(output)]) == 0
     assert "no schedule of this placement is shorter (proven)" in capsys.readouterr().out
 
 
 def test_compare_names_what_its_proof_covers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(SPEC), "--effort", "0.5", "--quiet"]) == 0
-    assert f"proven optimal over {COVERED}; other cuts and shapes may be faster" in plain(capsys.readouterr().out)
+    assert f"proven optimal over {COVERED}; other shapes may be faster" in plain(capsys.readouterr().out)
     assert main(["compare", str(SPEC), "--effort", "0.5", "--quiet", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["placements"]
-    assert [(entry["placement"], len(entry["cut"])) for entry in found] == [
+    assert [(entry["placement"], len(entry["cut"])) for entry in found][:3] == [
         ("1 stage a GPU, I+W", 2), ("V, 2 chunks, I+W", 4), ("loop, 2 chunks, I+W", 4)]
 
 
 def test_sweep_and_latency_name_what_their_gaps_are_over() -> None:
     spec = load_spec(SPEC)
     swept = weft.sweep(spec, effort=0.3, refine=False)
-    assert f"gaps are over {COVERED}; other cuts and shapes may be faster" in plain(str(swept))
+    assert f"gaps are over {COVERED}; other shapes may be faster" in plain(str(swept))
     assert swept.to_json()["rows"][0]["covered"] == COVERED
 
 
