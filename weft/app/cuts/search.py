@@ -196,14 +196,14 @@ class CutSearch:
         return None
 
     def _list_more(self, best: float) -> bool:
-        """List the cuts of a space that has none listed, though there are some, anew below a better makespan; whether
-        there was such a space."""
-        for space in self.spaces:
-            listed = space.cuts is not None and len(space.cuts)
-            if space.least is not None and not listed and not space.complete and self.listed.get(id(space)) != best:
-                self._list(space, best)
-                return True
-        return False
+        """Where the least bound is that of cuts which are not listed, list that space anew below a better makespan;
+        whether that was so."""
+        left = [space for space in self.spaces if space.least is not None]
+        space = min(left, key=lambda space: space.least or 0, default=None)
+        if space is None or space.complete or self.listed.get(id(space)) == best:
+            return False
+        self._list(space, best)
+        return True
 
 
 def _ns(seconds: float) -> int:

@@ -22,7 +22,7 @@ from weft.solver.step.search import Search
 __all__ = ["tried"]
 
 #: What all tries may take of what is left; and where other placements are to be searched, too.
-_SHARE, _SHARE_BESIDE = 0.45, 0.25
+_SHARE, _SHARE_BESIDE = 0.55, 0.25
 #: Steps of more operations are not tried: their known schedules alone take seconds each.
 _MOST_OPERATIONS = 20_000
 #: Cuts of a space that are tried at most, and tries for each polish.
