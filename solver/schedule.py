@@ -159,6 +159,11 @@ class Schedule:
                 orders[device].append(operation)
         return tuple(tuple(order) for order in orders)
 
+    @cached_property
+    def orders(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per device, the ``(block, micro_batch)`` that it runs, in order: :data:`weft.solver.timing.Orders`."""
+        return tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
+
     def memory_profile(self, device: int) -> list[tuple[float, Number]]:
         """``(time, level)`` steps on one device: the level holds from that time to the next entry's.
 

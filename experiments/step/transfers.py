@@ -82,8 +82,7 @@ def problem(placement: str, mode: str, between: float, head: int) -> Problem:
 
 def retimed(schedule: Schedule, target: Problem) -> Schedule:
     """The orders of ``schedule`` on ``target``, which differs in its transfers only."""
-    orders = [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
-    operations = time_orders(target, schedule.micro_batches, orders)
+    operations = time_orders(target, schedule.micro_batches, schedule.orders)
     found = replace(schedule, problem=target, operations=operations, makespan_bound=0.0, period=None, period_bound=None,
                     repetend=None)
     validate(found)

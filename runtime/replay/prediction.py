@@ -85,9 +85,8 @@ def predict(plan: Plan, costs: Sequence[RankCost], device: str, seconds_per_unit
     unmeasured = tuple(sorted(set(range(len(problem.devices))) - {cost.rank for cost in costs}))
     step = planned = None
     if seconds_per_unit is not None:
-        orders = [[(o.block, o.micro_batch) for o in row] for row in schedule.device_orders]
         measured = _measured(problem, costs, seconds_per_unit)
-        step = max(o.end for o in time_orders(measured, plan.micro_batches, orders)) * seconds_per_unit
+        step = max(o.end for o in time_orders(measured, plan.micro_batches, schedule.orders)) * seconds_per_unit
         planned = plan.makespan * seconds_per_unit
     return Prediction(device, rows, step, planned, unmeasured)
 

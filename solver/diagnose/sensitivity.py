@@ -150,8 +150,7 @@ def _searched(start: Schedule, effort: float, seed: int) -> Schedule:
 
 def _retimed(schedule: Schedule, problem: Problem) -> Schedule:
     """The orders of ``schedule`` under the changed ``problem``."""
-    orders = [[(o.block, o.micro_batch) for o in row] for row in schedule.device_orders]
-    operations = time_orders(problem, schedule.micro_batches, orders)
+    operations = time_orders(problem, schedule.micro_batches, schedule.orders)
     retimed = Schedule(problem, schedule.micro_batches, operations, makespan_bound=0.0, repetend=schedule.repetend,
                        solver={"name": schedule.solver.get("name", "schedule")})
     cycle = critical_cycle(retimed)

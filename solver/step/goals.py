@@ -101,7 +101,6 @@ def timed_for(schedule: Schedule, objective: str) -> Schedule:
     """``schedule`` with its operations timed for ``objective`` under the orders that they have, and its value stated;
     nothing is proven of that. Raises ``ValueError`` as :func:`goal_of`."""
     goal, instance = goal_of(objective), TickProblem.of(schedule.problem)
-    orders = [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
-    operations = goal.timed(instance, schedule.micro_batches, orders)
+    operations = goal.timed(instance, schedule.micro_batches, schedule.orders)
     value = goal.value(schedule.problem, schedule.micro_batches, operations, schedule.period)
     return schedule.with_operations(operations).with_solver(**goal.stated(value, 0.0))

@@ -38,8 +38,7 @@ class Incumbent:
         self.on_better = on_better
         self.pace = 0.0
         self.best = start
-        self.orders: Orders = () if start is None else [
-            [(operation.block, operation.micro_batch) for operation in row] for row in start.device_orders]
+        self.orders: Orders = () if start is None else start.orders
 
     @property
     def optimal(self) -> bool:

@@ -47,7 +47,7 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
         raise ValueError(f"the schedule's warm-up and cool-down take {least} micro-batches, it cannot run "
                          f"{micro_batches}")
     problem = schedule.problem
-    rows = [[(operation.block, operation.micro_batch) for operation in row] for row in schedule.device_orders]
+    rows = [list(row) for row in schedule.orders]
     ends = repeats(problem, rows, repetend)
     if ends is None:
         raise ValueError("what the schedule's devices repeat does not fit together: a block in one device's stretch "

@@ -108,9 +108,7 @@ def _on_space(cuts: CutSearch, space: CutSpace, name: str, known: Known | None) 
     following, current = min(made, key=lambda entry: entry[1].rank)
     best = current
     for _ in range(_AGAIN):
-        orders = [[(operation.block, operation.micro_batch) for operation in row]
-                  for row in current.schedule.device_orders]
-        carried = cuts.carried(space, following, current.placement.problem, orders)
+        carried = cuts.carried(space, following, current.placement.problem, current.schedule.orders)
         if not carried or carried[0].borders == following:
             break
         checkpoint()

@@ -153,8 +153,7 @@ class CutSearch:
         """The ``count`` other cuts on which the order of ``found``, which is of ``proposal``, does best."""
         if proposal.space.cuts is None or not len(proposal.space.cuts):
             return []
-        orders = [[(operation.block, operation.micro_batch) for operation in row] for row in found.device_orders]
-        return self.carried(proposal.space, proposal.borders, proposal.placement.problem, orders, count)
+        return self.carried(proposal.space, proposal.borders, proposal.placement.problem, found.orders, count)
 
     def carried(self, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders,
                 count: int = 1) -> list[Proposal]:
