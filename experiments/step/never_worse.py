@@ -22,7 +22,7 @@ import vl_convert
 
 from experiments.lib.generated import Instance, problem, suite
 from experiments.lib.provenance import RESULTS, Record
-from weft.app.compare import SEARCHES
+from weft.app.lib.known import SEARCHES
 from weft.figures.style import FONT, INK, MUTED
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.control.parallel import mapped

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
-from weft.app.compare import SEARCHES
+from weft.app.lib.known import SEARCHES
 from weft.models.candidates.sequence_chunks import Attention, even_work, in_sequence_chunks
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.judge.validate import validate, violations

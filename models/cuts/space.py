@@ -76,6 +76,12 @@ class CutSpace:
         """Whether :meth:`tighten` has anything to do."""
         return self.cuts is not None and not self.bounded.all()
 
+    def forget(self) -> None:
+        """Know nothing of the cuts, as before :meth:`open`."""
+        self.cuts = None
+        self.bounded = self.bounded[:0]
+        self.taken.clear()
+
     def open(self, below: int, most: int = MOST) -> None:
         """List the cuts whose bound is less than ``below``, or ``most`` of them; again where some were left out."""
         self.cuts = enumerated(self.ground, self.micro_batches, below, most)

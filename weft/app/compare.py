@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from weft.app.cuts.rivals import Known, on_best_cuts, on_cut_of
 from weft.app.lib.case import Case, case_of, read_source
 from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
+from weft.app.lib.known import SEARCHES, Known
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import for_objective, solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
@@ -35,10 +35,6 @@ __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 _KNOWN_SHARE, _OWN_SHARE = 0.4, 0.5
 #: Of large problems: what weft's own search takes, which comes first; and the table of what is left then.
 _LARGE_SHARE, _TABLE_SHARE = 0.6, 0.2
-#: Rows that are searches under the same memory and durations themselves, not one fixed order.
-SEARCHES = {"zb-auto": "the automatic zero-bubble scheduler on these durations",
-            "zb-v-auto": "the automatic scheduler of zero-bubble Vs on these durations",
-            "v-block": "the building-block search on these durations", "greedy": "our own greedy heuristic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +186,13 @@ def compare_source(
         own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
         known, left_out = known_schedules(case, options.budget(), 1 - _TABLE_SHARE, options.objective)
     else:
-        known, left_out, case = _known_on_all_cuts(case, options, on_progress)
-        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), _better(on_progress, known))
+        heard = on_progress
+        if case.spaces:
+            known, left_out, case = _known_on_all_cuts(case, options, on_progress)
+            heard = _better(on_progress, known)
+        else:
+            known, left_out = known_schedules(case, options.budget(), objective=options.objective)
+        own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), heard)
         if case.spaces and "gpus_of_stage" not in own.solver and "memory_plan" not in own.solver:
             known, left_out = _with_own_cut(known, left_out, own)
     schedules = {**known, "weft": own}
@@ -216,10 +217,7 @@ def known_schedules(case: Case, budget: Budget | None = None,
 
     Those that ``share`` of what is left of ``budget`` is too short for are left out.
     """
-    known: dict[str, Known] = {}
-    left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
-    with nullcontext() if budget is None else budget.limited(share):
-        _make_known(case, known, left_out, objective)
+    known, left_out = _listed(case, budget, share, objective)
     return {name: entry.labelled for name, entry in known.items()}, left_out
 
 
@@ -227,13 +225,12 @@ def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable
                        ) -> tuple[dict[str, Schedule], dict[str, str], Case]:
     """Every known schedule on the cut that serves it best; why others are left out; and ``case`` with the placement of
     the best one among its own, so that no known schedule on any cut that was tried is better than weft's."""
+    from weft.app.cuts.rivals import on_best_cuts
+
     budget = options.budget()
-    known: dict[str, Known] = {}
-    left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
-    with budget.limited(_KNOWN_SHARE):
-        _make_known(case, known, left_out, options.objective)
+    known, left_out = _listed(case, budget, _KNOWN_SHARE, options.objective)
     first = _best(known.values())
-    if first is not None and case.spaces:
+    if first is not None:
         on_progress(Progress(first.labelled, budget.elapsed, "known schedules"))
     known = on_best_cuts(case, budget, known, list(BASELINES))
     best = _best(known.values())
@@ -246,6 +243,8 @@ def _known_on_all_cuts(case: Case, options: SearchOptions, on_progress: Callable
 def _with_own_cut(known: dict[str, Schedule], left_out: dict[str, str],
                   own: Schedule) -> tuple[dict[str, Schedule], dict[str, str]]:
     """``known`` with those known schedules that are better on the cut of ``own``, which none of them beats there."""
+    from weft.app.cuts.rivals import on_cut_of
+
     found = dict(known)
     with unwatched():
         for name, entry in on_cut_of(own, list(BASELINES)).items():
@@ -271,25 +270,35 @@ def _best(known: Iterable[Known]) -> Known | None:
     return min((entry for entry in known if entry.fits), key=lambda entry: entry.rank, default=None)
 
 
-def _make_known(case: Case, known: dict[str, Known], left_out: dict[str, str],
-                objective: str) -> None:
-    """Put every known schedule into ``known``, taking it out of ``left_out``, or there why it can run nowhere."""
-    for name in BASELINES:
-        found: list[Known] = []
-        reason = ""
-        for placement in case.placements:
-            try:
-                made = baseline(name, placement.problem, case.micro_batches // placement.replicas)
-                schedule = made if objective == "makespan" else timed_for(made, objective)
-            except NotApplicable as error:
-                reason = reason or str(error)
+def _listed(case: Case, budget: Budget | None, share: float,
+            objective: str) -> tuple[dict[str, Known], dict[str, str]]:
+    """The known schedules on the best of the placements listed; and why the others can run on none of them."""
+    known: dict[str, Known] = {}
+    left_out = dict.fromkeys(BASELINES, "the time limit is too short to make it")
+    with nullcontext() if budget is None else budget.limited(share):
+        for name in BASELINES:
+            made, reason = _made(case, name, objective)
+            if made:
+                known[name] = min(made, key=lambda entry: entry.rank)
+                del left_out[name]
             else:
-                found.append(Known(placement, schedule, _fits(schedule)))
-        if found:
-            known[name] = min(found, key=lambda entry: entry.rank)
-            del left_out[name]
+                left_out[name] = reason
+    return known, left_out
+
+
+def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
+    """Schedule ``name`` on every placement that it can run on, and why it cannot on the first of the others."""
+    found: list[Known] = []
+    reason = ""
+    for placement in case.placements:
+        try:
+            made = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+            schedule = made if objective == "makespan" else timed_for(made, objective)
+        except NotApplicable as error:
+            reason = reason or str(error)
         else:
-            left_out[name] = reason
+            found.append(Known(placement, schedule, _fits(schedule)))
+    return found, reason
 
 
 def _row(name: str, schedule: Schedule) -> Row:

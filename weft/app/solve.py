@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weft.app.cuts.search import CutSearch, Proposal
-from weft.app.cuts.tries import tried
 from weft.app.lib.case import Case, Placement, case_of
 from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
@@ -22,6 +20,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 
 if TYPE_CHECKING:
+    from weft.app.cuts.search import CutSearch, Proposal
     from weft.app.lib.sources import Source
 
 __all__ = ["for_objective", "solve_case", "solve_source"]
@@ -124,7 +123,7 @@ class _Tournament:
         self.on_progress = on_progress
         self.entries = [_Entry(placement, _least(placement, self._count(placement), objective))
                         for placement in case.placements]
-        self.cuts = CutSearch(case.spaces, case.micro_batches, budget)
+        self.cuts = _cut_search(case, budget)
         self.running: dict[_Entry, Iterator[None]] = {}
         self.history = History()  # over all placements
         self.faults: list[tuple[_Entry, Exception]] = []  # that stopped placements' searches
@@ -158,7 +157,7 @@ class _Tournament:
             self._begin(entry)
         self._look_at_cuts()
         length = _FIRST_SLICE
-        while not self.budget.spent and (self.running or self.cuts.left):
+        while not self.budget.spent and (self.running or (self.cuts is not None and self.cuts.left)):
             used, known = self.budget.deterministic_used, len(self.entries)
             self._round(length, first=length == _FIRST_SLICE)
             if not self.running and (self.budget.deterministic_used, len(self.entries)) == (used, known):
@@ -183,19 +182,21 @@ class _Tournament:
             self.running[entry] = steps
 
     def _look_at_cuts(self) -> None:
-        if self.winner is None or not self.cuts.spaces or self.budget.spent:
+        if self.winner is None or self.cuts is None or self.budget.spent:
             return
+        from weft.app.cuts.tries import tried
+
         self.cuts.open(self._best, _FEW)
         for entry in self.entries:
             entry.proposal = self.cuts.proposal_of(entry.placement)
         for proposal in tried(self.cuts, beside=any(entry.proposal is None for entry in self.running)):
-            self._add(proposal)
+            self._add(self.cuts, proposal)
         self.cuts.narrow(self._best)
         self.cuts.open(self._best)
 
-    def _add(self, proposal: Proposal) -> None:
+    def _add(self, cuts: CutSearch, proposal: Proposal) -> None:
         """Search another cut, which is nobody else's then."""
-        proposal = self.cuts.taken(proposal)
+        proposal = cuts.taken(proposal)
         entry = _Entry(proposal.placement, _least(proposal.placement, self.case.micro_batches, self.objective),
                        proposal=proposal)
         self.entries.append(entry)
@@ -227,21 +228,23 @@ class _Tournament:
 
     def _carry(self, entry: _Entry) -> None:
         """Where another cut serves the order that was found better, go on there."""
-        if entry.proposal is None or entry.search is None or entry.search.best is None:
+        if self.cuts is None or entry.proposal is None or entry.search is None or entry.search.best is None:
             return
         with self.budget.limited():
             for other in self.cuts.others(entry.proposal, entry.search.best):
                 if other.makespan < entry.makespan:
-                    self._add(other)
+                    self._add(self.cuts, other)
 
     def _lowest(self, length: float) -> None:
         """A look at the cuts with the least bounds: what no bound rules out is searched for a moment."""
+        if self.cuts is None:
+            return
         self.cuts.narrow(self._best)
         time = self.budget.slice(_LOWEST * length * (1 if self.running else 8))
         with self.budget.limited():
             proposal = self.cuts.lowest(self._best, time)
             if proposal is not None:
-                self._add(proposal)
+                self._add(self.cuts, proposal)
 
     def _run_slice(self, entry: _Entry, steps: Iterator[None], seconds: float) -> bool:
         """Search on for so many ``seconds``; whether the search may go on afterwards."""
@@ -277,7 +280,8 @@ class _Tournament:
         self.on_progress(replace(progress, best=leader.placement.label(best)))
 
     def _bound(self) -> float:
-        return min([self.cuts.bound, *(entry.bound for entry in self.entries if not entry.ruled_out)])
+        of_cuts = math.inf if self.cuts is None else self.cuts.bound
+        return min([of_cuts, *(entry.bound for entry in self.entries if not entry.ruled_out)])
 
     def result(self) -> Schedule:
         leader = self._leader
@@ -308,6 +312,15 @@ class _Tournament:
                      None if self.case.least_period is None else self.case.least_period * (
                          1 if self.objective == "rate" else self.case.micro_batches)),
             history=self.history.to_json())
+
+
+def _cut_search(case: Case, budget: Budget) -> CutSearch | None:
+    """The search over all cuts, where the case has them: what it imports is for specs alone."""
+    if not case.spaces:
+        return None
+    from weft.app.cuts.search import CutSearch
+
+    return CutSearch(case.spaces, case.micro_batches, budget)
 
 
 def _makespan(search: Search | None) -> float | None:

@@ -8,10 +8,10 @@ these cuts; where it does, it is the best of those that were tried.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from weft.app.cuts.search import SEARCHES, CutSearch, space_title
+from weft.app.cuts.search import CutSearch, space_title
 from weft.app.lib.case import Case, Placement, candidate_placement
+from weft.app.lib.known import SEARCHES, Known
 from weft.models.cuts.space import CutSpace
 from weft.solver.baselines import NotApplicable, baseline
 from weft.solver.control.clock import checkpoint
@@ -19,39 +19,18 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
 from weft.solver.schedule import Schedule
 
-__all__ = ["Known", "on_best_cuts", "on_cut_of"]
+__all__ = ["on_best_cuts", "on_cut_of"]
 
 #: What this may take of what is left.
 _SHARE = 0.2
 #: Cuts of each layout that are listed, and how far above the best known schedule cuts' bounds may be.
 _LISTED, _ABOVE = 60_000, 1.1
-#: Steps of more operations stay on the placements listed: their known schedules alone take seconds each.
-_MOST_OPERATIONS = 20_000
 #: What a schedule says of its placement.
 _OF_PLACEMENT = ("placement", "static_memory", "gpu_memory", "layers_of_stage", "notes", "optimizer", "gradients_freed")
 #: Cuts of a layout on which a schedule is made whose order depends on the cut; of others one is enough.
 _SEEDS = 6
 #: How often a schedule is made anew on the cut that its last order is carried to.
 _AGAIN = 3
-
-
-@dataclass(frozen=True)
-class Known:
-    """A known schedule with the placement that it is on."""
-
-    placement: Placement
-    schedule: Schedule
-    fits: bool
-
-    @property
-    def labelled(self) -> Schedule:
-        """The schedule with what it says of its placement."""
-        return self.placement.label(self.schedule)
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """Smaller for what is better."""
-        return not self.fits, self.schedule.value
 
 
 def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: Sequence[str]) -> dict[str, Known]:
@@ -64,9 +43,7 @@ def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: 
     with budget.limited(_SHARE):
         time = budget.slice(share=_SHARE)
         cuts.open(_ABOVE * min(fitting), _LISTED)
-        spaces = [space for space in case.spaces
-                  if space.cuts is not None and len(space.cuts) and space.ground.needed is None
-                  and cuts.operations(space) <= _MOST_OPERATIONS]
+        spaces = cuts.worth_trying
         for name in names:
             for space in spaces:
                 if time.spent:
@@ -74,8 +51,6 @@ def on_best_cuts(case: Case, budget: Budget, known: Mapping[str, Known], names: 
                 better = _on_space(cuts, space, name, found.get(name))
                 if better is not None and (name not in found or better.rank < found[name].rank):
                     found[name] = better
-    for space in case.spaces:  # what is searched later is listed below better schedules
-        space.cuts = None
     return found
 
 

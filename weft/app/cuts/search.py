@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from weft.app.lib.case import Placement, candidate_placement
+from weft.app.lib.known import SEARCHES
 from weft.app.lib.verdicts import backward_title, layout_title
 from weft.models.cuts.space import MOST_CARRIED, Carried, CutSpace
 from weft.solver.bounds.makespan import least_time
@@ -25,7 +26,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
 
-__all__ = ["SEARCHES", "CutSearch", "Proposal", "space_title"]
+__all__ = ["CutSearch", "Proposal", "space_title"]
 
 #: What listing and bounding cuts may take of what is left.
 _LISTING = 0.1
@@ -34,8 +35,8 @@ _LISTING = 0.1
 _PER_STAGE, _PER_BOUND, _PER_CARRIED = 2.5e-7, 1.5e-6, 2e-8
 #: The same for an operation that a known schedule orders: those that are searches, and the others.
 _PER_ORDERED, _PER_RULE = 6e-4, 5e-5
-#: Known schedules that are searches over the problem's own durations and memory: their orders depend on the cut.
-SEARCHES = ("zb-auto", "zb-v-auto", "v-block", "greedy")
+#: On steps of more operations no schedule is tried: the known ones alone take seconds each.
+_MOST_OPERATIONS = 20_000
 #: Cuts whose bounds are raised in one go, at most and at least.
 _RAISED, _FEWEST = 4000, 16
 
@@ -62,7 +63,8 @@ class Proposal:
 
 
 class CutSearch:
-    """The cuts of ``spaces`` that are not ruled out, for a search within ``budget``. Times in seconds."""
+    """The cuts of ``spaces`` that are not ruled out, for a search within ``budget``. It knows nothing of them at first.
+    Times in seconds."""
 
     def __init__(self, spaces: Sequence[CutSpace], micro_batches: int, budget: Budget) -> None:
         self.spaces = spaces
@@ -70,11 +72,21 @@ class CutSearch:
         self.budget = budget
         #: Per space, below which makespan its cuts were listed last.
         self.listed: dict[int, float] = {}
+        for space in spaces:
+            space.forget()
 
     @property
     def bound(self) -> float:
         """What no cut goes below that is not taken; infinite where none is left."""
         return min((space.least * 1e-9 for space in self.spaces if space.least is not None), default=math.inf)
+
+    @property
+    def worth_trying(self) -> list[CutSpace]:
+        """The spaces with cuts on which schedules are tried: not those of few cuts that another space does nearly as
+        well, nor of very long steps."""
+        return [space for space in self.spaces
+                if space.cuts is not None and len(space.cuts) and space.ground.needed is None
+                and self.operations(space) <= _MOST_OPERATIONS]
 
     @property
     def left(self) -> bool:

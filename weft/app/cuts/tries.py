@@ -23,8 +23,6 @@ __all__ = ["tried"]
 
 #: What all tries may take of what is left; and where other placements are to be searched, too.
 _SHARE, _SHARE_BESIDE = 0.55, 0.25
-#: Steps of more operations are not tried: their known schedules alone take seconds each.
-_MOST_OPERATIONS = 20_000
 #: Cuts of a space that are tried at most, and tries for each polish.
 _CUTS, _TRIES = 64, 2
 #: The known schedule that serves a cut best where memory is short; the others' orders hardly depend on the cut.
@@ -70,9 +68,7 @@ class _Tries:
 
     def run(self) -> None:
         """Each space in its turn, and a polish after every few tries."""
-        spaces = [space for space in self.cuts.spaces
-                  if space.cuts is not None and len(space.cuts) and space.ground.needed is None
-                  and self.cuts.operations(space) <= _MOST_OPERATIONS]
+        spaces = self.cuts.worth_trying
         steps = [self._space(space) for space in spaces]
         number = 0
         while steps and not self.time.spent:
