@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from weft.solver.baselines.lib.base import NotApplicable
     from weft.solver.cpsat.budget import Budget
     from weft.solver.feasibility.infeasible import Infeasible, NoneFound
-    from weft.solver.io.files import load_problem, load_schedule, save_problem, save_schedule
+    from weft.solver.io.problem_files import load_problem, save_problem
+    from weft.solver.io.schedule_files import load_schedule, save_schedule
     from weft.solver.judge.validate import InvalidSchedule, validate, violations
     from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem, ProblemError
     from weft.solver.schedule import Operation, Repetend, Schedule
@@ -55,7 +56,8 @@ _HOMES = {
     "baselines.lib.base": ("NotApplicable",),
     "cpsat.budget": ("Budget",),
     "feasibility.infeasible": ("Infeasible", "NoneFound"),
-    "io.files": ("load_problem", "load_schedule", "save_problem", "save_schedule"),
+    "io.problem_files": ("load_problem", "save_problem"),
+    "io.schedule_files": ("load_schedule", "save_schedule"),
     "judge.validate": ("InvalidSchedule", "validate", "violations"),
     "problem": ("Block", "BlockKind", "Dependency", "Device", "Link", "Problem", "ProblemError"),
     "schedule": ("Operation", "Repetend", "Schedule"),

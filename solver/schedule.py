@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import itemgetter, sub
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from weft.solver.objectives import BOUND_OF
 from weft.solver.problem import Number, Problem
+
+if TYPE_CHECKING:
+    from weft.solver.wide.rounds import Rounds
 
 __all__ = ["Bubble", "Operation", "Repetend", "Schedule"]
 
@@ -85,6 +88,9 @@ class Schedule:
     ``operations`` are sorted by start, then end, then block. ``makespan_bound`` and ``period_bound`` are proven
     lower bounds; ``period`` is the time per micro-batch in the steady state, ``None`` where there is none.
     ``solver`` says who made it: ``name``, ``seconds``, ``seed``, ``version`` and what else reproduces it.
+
+    ``choices`` are the options taken where ``problem`` is one of many. With jobs, or micro-batches that differ,
+    ``problem`` is the plain problem of ``rounds``, and its micro-batches are the rounds of the run.
     """
 
     problem: Problem
@@ -95,6 +101,8 @@ class Schedule:
     period_bound: float | None = None
     repetend: Repetend | None = None
     solver: Mapping[str, Any] = field(default_factory=dict)
+    choices: Mapping[str, str] = field(default_factory=dict)
+    rounds: Rounds | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operations", _in_order(self.operations))

@@ -16,7 +16,7 @@ from experiments.house.imports import Sources, imported
 TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
-GROUND = {"control", "io", "model_facts", "objectives", "offload", "pipeline", "problem", "public_names", "schedule",
+GROUND = {"control", "io", "model_facts", "objectives", "offload", "pipeline", "problem", "public_names", "schedule", "wide",
           "ticks", "timing"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
@@ -24,13 +24,14 @@ SOLVER: Mapping[str, set[str]] = {
     "model_facts": set(),
     "objectives": set(),
     "problem": {"model_facts"},
-    "schedule": {"problem", "model_facts", "objectives"},
-    "judge": {"control", "problem", "schedule"},
+    "wide": {"problem", "model_facts"},
+    "schedule": {"problem", "model_facts", "objectives", "wide"},
+    "judge": {"control", "problem", "schedule", "wide"},
     "timing": {"control", "problem", "schedule"},
     "ticks": {"problem"},
     "pipeline": {"problem"},
     "offload": {"problem"},
-    "io": {"control", "problem", "schedule", "model_facts", "objectives"},
+    "io": {"control", "problem", "schedule", "model_facts", "objectives", "wide"},
     "cpsat": {"control"},
     "variants": {"control", "problem", "schedule", "timing"},
     "relations": {"control", "problem", "schedule", "ticks", "timing"},
@@ -40,6 +41,7 @@ SOLVER: Mapping[str, set[str]] = {
     "period": {"baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "step": {"period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "latency": {"period", "relations", "cpsat", *GROUND},
+    "choices": {"step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "diagnose": {"step", "period", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
     "placement": {"step", "period", "baselines", "bounds", "feasibility", "relations", "cpsat", "judge", *GROUND},
 }

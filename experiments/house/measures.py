@@ -27,7 +27,7 @@ import networkx as nx
 
 from experiments.house.imports import ROOMS, Sources, imported
 from experiments.lib.provenance import RESULTS, ROOT, Record, git
-from weft.solver.io.files import problem_to_json
+from weft.solver.io.problem_files import problem_to_json
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["MOVED", "WORDS", "main", "measured"]

@@ -34,7 +34,7 @@ from weft.runtime.ranks.session import join
 from weft.runtime.replay.run import run_training
 from weft.runtime.train.stage import StageRunner
 from weft.solver.baselines import baseline
-from weft.solver.io.files import save_schedule
+from weft.solver.io.schedule_files import save_schedule
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.lib.provenance import RESULTS, ROOT, Record
-from weft.solver.io.files import save_problem
+from weft.solver.io.problem_files import save_problem
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["Case", "Ended", "cases", "signalled"]

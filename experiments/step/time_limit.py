@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.provenance import RESULTS, ROOT, Record
-from weft.solver.io.files import save_problem
+from weft.solver.io.problem_files import save_problem
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 __all__ = ["INPUTS", "chain", "everywhere", "measure", "random_graph", "wide_m"]

@@ -36,7 +36,7 @@ from weft.runtime.plan.program import (
     parse_instruction,
 )
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
-from weft.solver.io.files import problem_from_json, problem_to_json
+from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.io.provenance import check_provenance
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind, Problem

@@ -1,16 +1,17 @@
 """The JSON Schemas of ``weft.problem/1`` and ``weft.schedule/1``.
 
 They say what can be said of a file field by field. What no schema can say is left to the readers
-(:mod:`weft.solver.io.files`): that names are there once and known where they are used, that lists fit the devices, that
-dependencies make no circle, that whole numbers are written without a point, and what weft's own entries of ``solver``
-look like.
+(:mod:`weft.solver.io.problem_files` and the files beside it): that names are there once and known where they are used,
+that lists fit the devices, that dependencies make no circle, that whole numbers are written without a point, and what
+weft's own entries of ``solver`` look like.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from weft.solver.io.files import PROBLEM_FORMAT, SCHEDULE_FORMAT
+from weft.solver.io.problem_files import PROBLEM_FORMAT
+from weft.solver.io.schedule_files import SCHEDULE_FORMAT
 from weft.solver.problem import LARGEST, LARGEST_AMOUNT, MOST_NAME, BlockKind
 
 __all__ = ["problem_schema", "schedule_schema"]
@@ -35,7 +36,8 @@ def schedule_schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": SCHEDULE_FORMAT, **_object({
         "format": {"const": SCHEDULE_FORMAT},
         "problem": _problem(),
-        "micro_batches": _whole(1),
+        "choices": {"type": "object", "additionalProperties": _NAME, "description": "the options that led to problem"},
+        "micro_batches": _micro_batches(),
         "operations": _list(operation),
         "makespan": _NUMBER,
         "makespan_bound": _NUMBER,
@@ -45,19 +47,32 @@ def schedule_schema() -> dict[str, Any]:
         "peak_memory": _list(_NUMBER),
         "status": {"type": "string", "description": "optimal (makespan = makespan_bound) or feasible"},
         "solver": {"type": "object", "description": "who made it, and what else helps to reproduce it"},
-    })}
+    }, "format", "problem", "micro_batches", "operations", "makespan", "makespan_bound", "period", "period_bound",
+        "repetend", "peak_memory", "status", "solver")}
+
+
+def _micro_batches() -> dict[str, Any]:
+    """How many; the class of each where they differ; one of these for each job where there are jobs."""
+    counted = [_whole(1), _list(_NAME, minItems=1)]
+    return {"anyOf": [*counted, {"type": "object", "additionalProperties": {"anyOf": counted}, "minProperties": 1}]}
 
 
 def _problem() -> dict[str, Any]:
-    wait = _object({"block": _NAME, "lag": _FROM_0, "link": _or_null(_NAME), "distance": _whole(0)}, "block")
+    when = {"type": "object", "additionalProperties": _NAME, "description": "option by choice"}
+    duration = {"type": "number", "exclusiveMinimum": 0, "maximum": LARGEST_AMOUNT}
+    memory = {"anyOf": [_AMOUNT, _list(_AMOUNT)],
+              "description": "more than 0 is taken at the start, less is given back at the end"}
+    wait = _object({"block": _NAME, "lag": _or_per_class(_FROM_0), "link": _or_null(_NAME), "distance": _whole(0),
+                    "when": when}, "block")
     block = _object({
         "name": _NAME,
         "kind": {"enum": [str(kind) for kind in BlockKind]},
         "devices": _list(_whole(0), minItems=1, uniqueItems=True, description="indices into devices, all held at once"),
-        "duration": {"type": "number", "exclusiveMinimum": 0, "maximum": LARGEST_AMOUNT},
-        "memory": {"anyOf": [_AMOUNT, _list(_AMOUNT)],
-                   "description": "more than 0 is taken at the start, less is given back at the end"},
-        "workspace": {"anyOf": [_FROM_0, _list(_FROM_0)]},
+        "duration": _or_per_class(duration),
+        "memory": _or_per_class(memory),
+        "workspace": _or_per_class({"anyOf": [_FROM_0, _list(_FROM_0)]}),
+        "when": {**when, "description": "the block exists under these options only"},
+        "job": {**_NAME, "description": "micro-batches are counted per job"},
         "after": _list({"anyOf": [_NAME, wait]}),
     }, "name", "kind", "devices", "duration", "memory", "after")
     device = _object({"name": _NAME, "memory": _or_null(_FROM_0), "static": _FROM_0}, "name", "memory")
@@ -66,6 +81,8 @@ def _problem() -> dict[str, Any]:
         "name": _NAME, "time_unit": _NAME, "memory_unit": _NAME,
         "devices": _list(device, minItems=1),
         "links": _list(_object({"name": _NAME, "source": _NAME, "target": _NAME})),
+        "choices": {"type": "object", "additionalProperties": _list(_NAME, minItems=2, uniqueItems=True),
+                    "description": "one option of each is taken, the same for all micro-batches"},
         "blocks": _list(block, minItems=1),
         "model": _model(),
     }, "format", "name", "time_unit", "memory_unit", "devices", "blocks")
@@ -93,6 +110,11 @@ def _list(items: dict[str, Any], **further: Any) -> dict[str, Any]:
 
 def _whole(least: int) -> dict[str, Any]:
     return {"type": "integer", "minimum": least}
+
+
+def _or_per_class(schema: dict[str, Any]) -> dict[str, Any]:
+    """One for all micro-batches, or one for each class of them."""
+    return {"anyOf": [schema, {"type": "object", "additionalProperties": schema, "minProperties": 1}]}
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from weft.figures.search_curve import build
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.control.history import MOST_ENTRIES, History
 from weft.solver.diagnose.critical_path import critical_path
-from weft.solver.io.files import load_schedule, save_schedule
+from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.judge.validate import validate
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress, solve

@@ -77,7 +77,7 @@ def _anew(made: tuple[Problem, int]) -> tuple[Problem, int]:
 @pytest.mark.parametrize("name", GROWING)
 def test_what_is_told_of_a_schedule_takes_n_log_n(name: str) -> None:
     def told(problem: Problem, micro_batches: int) -> None:
-        from weft.solver.io.files import schedule_from_json, schedule_to_json
+        from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 
         orders = in_sequence(problem, micro_batches)
         assert orders is not None

@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import loop, pipeline, v
 from tests.support.paths import REPROS
 from weft.solver.cpsat.budget import Budget, Slice
-from weft.solver.io.files import load_problem
+from weft.solver.io.problem_files import load_problem
 from weft.solver.judge.validate import validate
 from weft.solver.period.decide import refuted_in_parts
 from weft.solver.problem import Device, Problem

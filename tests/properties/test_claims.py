@@ -17,7 +17,7 @@ import weft
 from tests.support.strategies import cases, pipelines, schedules
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError
-from weft.solver.io.files import schedule_from_json, schedule_to_json
+from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import statements, violations
 from weft.solver.problem import Problem

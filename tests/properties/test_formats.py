@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 
 from tests.support.strategies import problems, schedules
 from weft.solver.io.entries import FormatError
-from weft.solver.io.files import (
-    load_problem,
-    load_schedule,
-    problem_from_json,
-    problem_to_json,
-    schedule_from_json,
-    schedule_to_json,
-)
+from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
+from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 

@@ -24,14 +24,8 @@ from weft.app.lib.judged import verdict
 from weft.cli.lib.summary import summary
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
-from weft.solver.io.files import (
-    load_problem,
-    load_schedule,
-    problem_from_json,
-    problem_to_json,
-    schedule_from_json,
-    schedule_to_json,
-)
+from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
+from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
 from weft.solver.problem import ProblemError
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem

@@ -16,7 +16,8 @@ from tests.properties.test_readers import ORIGINALS, PROBLEMS, damaged_values, s
 from tests.support.strategies import problems, schedules
 from weft.cli.main import main
 from weft.solver.io.entries import FormatError
-from weft.solver.io.files import problem_from_json, problem_to_json, schedule_from_json, schedule_to_json
+from weft.solver.io.problem_files import problem_from_json, problem_to_json
+from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.io.schemas import problem_schema, schedule_schema
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule

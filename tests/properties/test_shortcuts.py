@@ -19,7 +19,7 @@ from weft.solver.baselines.lib import sequential
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.baselines.lib.twins import on_every_twin, without_twins
-from weft.solver.io import files
+from weft.solver.io import schedule_files
 from weft.solver.judge.validate import violations
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.relations.graph import Graph, graph_of
@@ -136,7 +136,7 @@ def test_a_schedule_is_written_as_its_object_would_be(problem: Problem, micro_ba
     operations = tuple(Operation(block, m, start * factor, end) for block, m, start, end
                        in time_orders(problem, micro_batches, orders))
     made = Schedule(problem, micro_batches, operations, 0, solver={"name": 'an "operations": [] name'})
-    assert files._schedule_text(made) == json.dumps(files.schedule_to_json(made))
+    assert schedule_files._schedule_text(made) == json.dumps(schedule_files.schedule_to_json(made))
 
 
 @pytest.mark.parametrize("start", [float("nan"), float("inf"), np.float64(2.0), True])
@@ -144,7 +144,7 @@ def test_unusual_numbers_are_written_as_ever(start: float) -> None:
     problem = Problem("p", (Device("d", None),), (Block("b", BlockKind.OTHER, (0,), 1),))
     made = Schedule(problem, 1, (Operation(0, 0, start, 3.0),), 0)
     if np.isfinite(start):
-        assert files._schedule_text(made) == json.dumps(files.schedule_to_json(made))
+        assert schedule_files._schedule_text(made) == json.dumps(schedule_files.schedule_to_json(made))
     else:
         with pytest.raises(ValueError, match="Out of range float"):
-            files._schedule_text(made)
+            schedule_files._schedule_text(made)

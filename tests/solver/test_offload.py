@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.oracles.brute import least_makespan
 from tests.support.builders import chain, pipeline
 from weft.solver.diagnose.sensitivity import changes
-from weft.solver.io.files import problem_from_json, problem_to_json
+from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.judge.validate import validate
 from weft.solver.offload import Offload, host_links, with_offloads
 from weft.solver.problem import Problem, ProblemError

@@ -27,7 +27,8 @@ from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
 from weft.solver.baselines import baseline
-from weft.solver.io.files import save_problem, save_schedule
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import save_schedule
 
 __all__ = ["Input", "Outcome", "COMMANDS", "draw_input", "good_files", "run_input"]
 

@@ -13,7 +13,7 @@ from weft.figures import FORMATS, draw
 from weft.runtime.export.perfetto import save_trace
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.solver.control.stopping import STOP
-from weft.solver.io.files import save_schedule
+from weft.solver.io.schedule_files import save_schedule
 from weft.solver.step.search import Progress
 
 __all__ = ["Demonstration", "demonstrate"]

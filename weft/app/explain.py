@@ -21,7 +21,7 @@ from weft.solver.diagnose.sensitivity import WhatIf, what_if
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.feasibility.memory_conflict import InFlight, in_flight
 from weft.solver.io.entries import read_json
-from weft.solver.io.files import SCHEDULE_FORMAT
+from weft.solver.io.schedule_files import SCHEDULE_FORMAT
 from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule

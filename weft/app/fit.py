@@ -11,7 +11,7 @@ from weft.runtime.measure.fitting import Fit, fit
 from weft.runtime.plan.plan import PLAN_FORMATS, Plan, load_plan, plan_of
 from weft.runtime.plan.timeline import Timeline, load_timeline
 from weft.solver.io.entries import FormatError, read_json
-from weft.solver.io.files import load_schedule
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.schedule import Schedule
 from weft.text.tables import table_text
 from weft.text.units import time_text
@@ -32,7 +32,7 @@ class Fitted:
 
     def save(self, path: PathLike) -> None:
         """Write the problem (``weft.problem/1``). Raises ``OSError``."""
-        from weft.solver.io.files import save_problem
+        from weft.solver.io.problem_files import save_problem
 
         save_problem(self.problem, path)
 

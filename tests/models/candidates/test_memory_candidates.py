@@ -15,7 +15,7 @@ from weft.cli.main import main
 from weft.models.candidates.memory_candidates import decided_candidates, decided_least_period, spec_candidates
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.tensor_parallel.shapes import together
-from weft.solver.io.files import load_problem
+from weft.solver.io.problem_files import load_problem
 from weft.solver.placement.memory.plan_memory import NoMemoryPlan
 from weft.solver.step.search import solve
 

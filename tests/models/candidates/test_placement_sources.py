@@ -17,7 +17,7 @@ from weft.models.spec.families import UnoModel
 from weft.models.spec.spec import SpecError, parse_spec
 from weft.models.zoo.graphs import model_graph
 from weft.solver.io.entries import FormatError
-from weft.solver.io.files import load_problem
+from weft.solver.io.problem_files import load_problem
 from weft.solver.placement.dag.stage_dag import GraphPlacement
 from weft.solver.placement.problem import PlacementError
 

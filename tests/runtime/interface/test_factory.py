@@ -10,7 +10,7 @@ from tests.support.builders import chain, pipeline
 from weft.cli.main import main
 from weft.runtime.interface.factory import FactoryError, load_factory
 from weft.solver.baselines import baseline
-from weft.solver.io.files import save_schedule
+from weft.solver.io.schedule_files import save_schedule
 
 MINE = """
 import sys

@@ -17,7 +17,7 @@ from weft.runtime.plan.plan import plan_from_json, plan_of, plan_to_json
 from weft.runtime.plan.program import BlockWork, Program, ProgramError, StageWork, Vocabulary
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph
 from weft.solver.baselines import baseline
-from weft.solver.io.files import load_problem
+from weft.solver.io.problem_files import load_problem
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 
 F, B, I, W, R, O = (BlockKind.FORWARD, BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD,  # noqa: E741

@@ -44,7 +44,7 @@ from weft.runtime.replay.replay import replay_single_rank
 from weft.runtime.train.agreement import Allowed, differences, facts_of
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
-from weft.solver.io.files import problem_from_json, problem_to_json
+from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.model_facts import ModelFacts, StageFacts
 from weft.solver.problem import Problem
 

@@ -19,7 +19,7 @@ from tests.support.strategies import problems
 from weft.solver.bounds import least_time, steady_bound
 from weft.solver.bounds.load import exact_load, exact_load_bound
 from weft.solver.cpsat.budget import Budget
-from weft.solver.io.files import load_problem
+from weft.solver.io.problem_files import load_problem
 from weft.solver.latency.search import least_latency, slowest_useful_period
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.period.search import find_period

@@ -22,7 +22,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility import infeasible, memory_order
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound, require_room
 from weft.solver.feasibility.memory_order import OrderModel, device_rows, find_room
-from weft.solver.io.files import load_problem, save_problem
+from weft.solver.io.problem_files import load_problem, save_problem
 from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import one_at_a_time
 from weft.solver.problem import Block, BlockKind, Device, Problem

@@ -14,7 +14,7 @@ from tests.support.builders import chain, pipeline
 from tests.support.paths import DATA
 from weft.app.lib.judged import verdict
 from weft.cli.main import main
-from weft.solver.io.files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
+from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import statements, violations
 from weft.solver.period.periodic import Periodic

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.builders import chain, pipeline
 from weft.solver.io.entries import FormatError
-from weft.solver.io.files import schedule_from_json, schedule_to_json
+from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.spans import least_span, span_of
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem

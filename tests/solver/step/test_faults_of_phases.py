@@ -17,7 +17,7 @@ from weft.app.lib.options import SearchOptions
 from weft.app.solve import solve_case
 from weft.cli.main import main
 from weft.solver.baselines import baseline
-from weft.solver.io.files import save_problem
+from weft.solver.io.problem_files import save_problem
 from weft.solver.judge.validate import validate
 from weft.solver.period.improvers.starts import STARTS
 from weft.solver.problem import Problem

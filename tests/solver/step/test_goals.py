@@ -9,7 +9,7 @@ from tests.oracles.spans import least_span
 from tests.support.builders import chain, pipeline, v
 from weft.solver.baselines import BASELINES, baseline
 from weft.solver.cpsat.budget import Budget
-from weft.solver.io.files import schedule_to_json
+from weft.solver.io.schedule_files import schedule_to_json
 from weft.solver.judge.claims import judge_claims
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible, NoneFound, Search, solve

@@ -9,7 +9,7 @@ import pytest
 from tests.support.builders import chain, pipeline, v
 from tests.support.paths import REPROS
 from weft.solver.diagnose.critical_cycle import critical_cycle
-from weft.solver.io.files import load_schedule
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Device
 from weft.solver.schedule import Repetend, Schedule

@@ -21,7 +21,8 @@ from weft.solver.diagnose.bubbles import idle_times
 from weft.solver.diagnose.sensitivity import WhatIf, changes, what_if
 from weft.solver.feasibility.infeasible import Infeasible, require_room
 from weft.solver.feasibility.memory_conflict import forced_collision, held_together, in_flight
-from weft.solver.io.files import load_problem, save_problem, save_schedule
+from weft.solver.io.problem_files import load_problem, save_problem
+from weft.solver.io.schedule_files import save_schedule
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.schedule import Schedule

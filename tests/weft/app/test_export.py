@@ -14,7 +14,8 @@ from weft.cli.main import main
 from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.export.torch_import import read_table, schedule_of_table
 from weft.solver.baselines import baseline
-from weft.solver.io.files import load_schedule, save_problem, save_schedule
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.judge.validate import violations
 from weft.solver.step.search import solve
 

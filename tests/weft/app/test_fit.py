@@ -18,7 +18,8 @@ from weft.runtime.measure.fitting import fit
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import Measured, Timeline, save_timeline
 from weft.solver.baselines import baseline
-from weft.solver.io.files import load_problem, save_schedule
+from weft.solver.io.problem_files import load_problem
+from weft.solver.io.schedule_files import save_schedule
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve

@@ -11,7 +11,8 @@ import weft
 from tests.support.builders import TINY_SPEC, pipeline, v
 from weft.cli.main import main
 from weft.models.spec.spec import parse_spec
-from weft.solver.io.files import load_schedule, save_problem
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.spans import span_of
 from weft.solver.problem import Problem
 

@@ -18,7 +18,8 @@ from weft.cli.commands import commands
 from weft.cli.main import main
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
-from weft.solver.io.files import load_schedule, problem_to_json, save_problem, save_schedule
+from weft.solver.io.problem_files import problem_to_json, save_problem
+from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Problem
 
@@ -217,7 +218,7 @@ def test_a_full_disk_at_the_end_loses_nothing(problem: Path, tmp_path: Path, mon
             raise OSError(28, "No space left on device", os.fspath(path))
         write_atomically(path, content)
 
-    monkeypatch.setattr("weft.solver.io.files.write_atomically", fill)
+    monkeypatch.setattr("weft.solver.io.schedule_files.write_atomically", fill)
     monkeypatch.setenv("TMPDIR", str(rescue))
     monkeypatch.setattr("tempfile.tempdir", None)
     assert run("solve", problem, "-n", 8, "-o", full / "out.json", "--effort", 1, "--quiet") == 2

@@ -110,7 +110,7 @@ class Serving:
 
         Raises ``ValueError`` for another ending and ``OSError`` for a file that cannot be written.
         """
-        from weft.solver.io.files import save_schedule
+        from weft.solver.io.schedule_files import save_schedule
         from weft.solver.io.writing import write_atomically
 
         if Path(path).suffix.lower() != ".json":

@@ -14,7 +14,7 @@ from weft.app.lib.domination import undominated
 from weft.app.lib.options import require_count
 from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
 from weft.solver.control.clock import OutOfTime
-from weft.solver.io.files import load_problem
+from weft.solver.io.problem_files import load_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible

@@ -33,7 +33,7 @@ class Judgement:
 
 def read_schedule(path: PathLike) -> Schedule:
     """The schedule in a file, not judged. Raises ``FormatError``, which for a model spec says how to come to one."""
-    from weft.solver.io.files import schedule_from_json
+    from weft.solver.io.schedule_files import schedule_from_json
 
     return schedule_from_json(_content(path), os.fspath(path))
 
@@ -72,7 +72,7 @@ def judged(schedule: Schedule | PathLike, *, in_turn: bool = True, capacities: b
 def verdict(schedule: Schedule | PathLike) -> Judgement:
     """The judgement on a schedule, or on a file and every number that stands in it. Raises ``FormatError`` for a file
     that is no schedule."""
-    from weft.solver.io.files import schedule_from_json, schedule_to_json
+    from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
     from weft.solver.judge.claims import judge_claims
     from weft.solver.judge.validate import violations
 

@@ -23,7 +23,8 @@ from weft.app.lib.options import SearchOptions
 from weft.app.sweep.task import Solved
 from weft.solver.baselines import BASELINES
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
-from weft.solver.io.files import problem_to_json, schedule_from_json, schedule_to_json
+from weft.solver.io.problem_files import problem_to_json
+from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import violations

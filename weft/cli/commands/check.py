@@ -28,7 +28,7 @@ def _run(options: argparse.Namespace) -> int:
         for fault in found.faults:
             print(f"  {fault}")
     else:
-        from weft.solver.io.files import load_schedule
+        from weft.solver.io.schedule_files import load_schedule
 
         print(f"{options.schedule}: valid")
         print(summary(load_schedule(options.schedule)))

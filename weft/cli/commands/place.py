@@ -153,7 +153,7 @@ def _run_memory(options: argparse.Namespace) -> int:
 
 
 def _write(options: argparse.Namespace, answer: dict[str, Any], blocks: Problem | None) -> None:
-    from weft.solver.io.files import save_problem
+    from weft.solver.io.problem_files import save_problem
     from weft.solver.io.writing import write_atomically
 
     if options.output:

@@ -59,7 +59,7 @@ def _run(options: argparse.Namespace) -> int:
 def _run_stages(options: argparse.Namespace) -> int:
     from weft.app.profile.stages import stage_lines
     from weft.runtime.measure.stage_costs import measured_problem, save_stage_costs, stage_costs_to_json
-    from weft.solver.io.files import save_problem
+    from weft.solver.io.problem_files import save_problem
 
     measured = api.profile_stages(options.stages, repeats=options.repeats, device=options.device,
                                   ranks=options.ranks)

@@ -29,7 +29,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.output is not None:
         save(schedule, options.output)
     if options.json:
-        from weft.solver.io.files import schedule_to_json
+        from weft.solver.io.schedule_files import schedule_to_json
 
         told = schedule_to_json(schedule, operations=False)
         for bulky in ("problem", "operations"):

@@ -72,7 +72,7 @@ def show(found: Comparison | Sweep | Serving | Fitted | Report | MemoryPlans, as
 
 def save(schedule: Schedule, path: str) -> None:
     """Save a schedule as :func:`kept` does."""
-    from weft.solver.io.files import save_schedule
+    from weft.solver.io.schedule_files import save_schedule
 
     kept(lambda name: save_schedule(schedule, name), path, "the schedule")
 

@@ -14,7 +14,8 @@ from weft.app.latency.serving import Serving, parse_period, parse_throughput
 from weft.app.lib.case import case_of
 from weft.cli.main import main
 from weft.models.spec.spec import parse_spec
-from weft.solver.io.files import load_schedule, save_problem
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.validate import validate
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
 from weft.solver.step.search import Infeasible

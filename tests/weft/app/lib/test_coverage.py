@@ -14,7 +14,8 @@ from weft.app.lib.case import case_of
 from weft.app.lib.coverage import NOTHING, Coverage
 from weft.cli.main import main
 from weft.models.spec.spec import load_spec
-from weft.solver.io.files import load_schedule, save_problem
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import load_schedule
 
 SPEC = SPECS / "tiny.yaml"
 COVERED = "every cut of the 9 layers (1 stage a GPU; V, 2 chunks; loop, 2 chunks; wave, 3 chunks; loop, 3 chunks; I+W)"

@@ -10,7 +10,8 @@ import pytest
 import weft
 from weft.app.place.place import blocks_of, placement_text
 from weft.cli.main import main
-from weft.solver.io.files import load_problem, load_schedule, problem_from_json, problem_to_json
+from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.placement.dag.place_graph import place_graph
 from weft.solver.placement.problem import DeviceKind, Node, PlacementProblem, Tensor
 from weft.solver.problem import Device, ProblemError

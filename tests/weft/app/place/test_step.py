@@ -16,7 +16,8 @@ from weft.models.spec.families import UnoModel
 from weft.models.zoo.graphs import model_graph
 from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.stage_graph import NotAStageGraph, StageGraph
-from weft.solver.io.files import load_problem, load_schedule
+from weft.solver.io.problem_files import load_problem
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.placement.joint.answer import PlacedStep
 from weft.solver.placement.joint.candidates import candidate_of
 from weft.solver.placement.problem import PlacementError

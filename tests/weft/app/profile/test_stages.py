@@ -9,7 +9,7 @@ import pytest
 from tests.support.stage_files import TRAINING
 from weft.cli.main import main
 from weft.runtime.measure.stage_costs import load_stage_costs
-from weft.solver.io.files import load_problem
+from weft.solver.io.problem_files import load_problem
 
 
 def test_profile_of_stages_writes_what_to_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from tests.support.sweeps import EFFORT, sweep, uniform
 from weft.app.sweep.result import Sweep
 from weft.app.sweep.run import SweepProgress
 from weft.cli.main import main
-from weft.solver.io.files import save_problem
+from weft.solver.io.problem_files import save_problem
 
 # -- executors ------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from weft.figures import draw
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.baselines import baseline
 from weft.solver.control.stopping import STOP
-from weft.solver.io.files import load_schedule, save_problem, save_schedule
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import load_schedule, save_schedule
 from weft.solver.io.writing import write_atomically
 from weft.text.tables import table_text
 from weft.text.units import name_text

@@ -21,7 +21,8 @@ from weft.cli.main import main
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.cpsat.budget import Budget
 from weft.solver.diagnose.sensitivity import what_if
-from weft.solver.io.files import load_schedule, save_problem
+from weft.solver.io.problem_files import save_problem
+from weft.solver.io.schedule_files import load_schedule
 from weft.solver.schedule import Schedule
 
 

@@ -14,16 +14,8 @@ import pytest
 from tests.support.builders import chain, pipeline
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError, read_json, read_text
-from weft.solver.io.files import (
-    load_problem,
-    load_schedule,
-    problem_from_json,
-    problem_to_json,
-    save_problem,
-    save_schedule,
-    schedule_from_json,
-    schedule_to_json,
-)
+from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json, save_problem
+from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.judge.claims import judge_claims
 

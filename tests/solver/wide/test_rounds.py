@@ -1,0 +1,47 @@
+"""Rounds are the run: each operation in its place, in turn, at what its class costs."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+
+from tests.support.wide_problems import keep_or_recompute, wide_runs
+from weft.solver.baselines.greedy import orders
+from weft.solver.problem import BlockKind, Device
+from weft.solver.timing import time_orders
+from weft.solver.wide.block import WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
+
+
+def test_one_job_of_one_class_is_the_plain_problem() -> None:
+    wide = keep_or_recompute(5, choices=False)
+    assert Rounds(wide, Run.of(wide, 7)).problem == wide.plain()
+
+
+def test_copies_run_in_turn_and_cost_what_their_class_does() -> None:
+    wide = WideProblem("w", (Device("gpu"),), (
+        WideBlock("f", BlockKind.OTHER, (0,), {"s": 1, "l": 4}),
+        WideBlock("g", BlockKind.OTHER, (0,), 2, after=(WideDependency("f", {"s": 0, "l": 7}),
+                                                      WideDependency("g", distance=1)))))
+    rounds = Rounds(wide, Run.of(wide, ["s", "l"] * 3))
+    assert [(b.name, b.duration) for b in rounds.problem.blocks] == [("f*0", 1), ("g*0", 2), ("f*1", 4), ("g*1", 2)]
+    assert [(w.block, w.lag, w.distance) for w in rounds.problem.blocks[1].after] == [
+        ("f*0", 0, 0), ("g*1", 0, 1), ("g*1", 0, 1)]
+    assert [(w.block, w.lag, w.distance) for w in rounds.problem.blocks[3].after] == [
+        ("f*1", 7, 0), ("g*0", 0, 0), ("g*0", 0, 0)]
+    assert rounds.apart(2, 2) == (0, 5) and rounds.joined(0, 5) == (2, 2)
+
+
+@given(wide_runs(choices=False, classes=True, jobs=True))
+@settings(max_examples=40, deadline=None)
+def test_every_micro_batch_of_every_job_stands_there_once(drawn: tuple[WideProblem, Run]) -> None:
+    wide, run = drawn
+    rounds = Rounds(wide, run)
+    made = time_orders(rounds.problem, run.rounds, orders(rounds.problem, run.rounds))
+    found = sorted(rounds.apart(block, m) for block, m, _, _ in made)
+    assert found == sorted((i, m) for i, block in enumerate(wide.blocks) for m in range(len(run.classes[block.job])))
+    for block, m, start, end in made:
+        i, number = rounds.apart(block, m)
+        assert rounds.joined(i, number) == (block, m)
+        assert abs(end - start - wide.blocks[i].of_class(run.classes[wide.blocks[i].job][number]).duration) < 1e-9

@@ -1,0 +1,127 @@
+"""Random small problems with choices, jobs and classes, for hypothesis."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+
+from weft.solver.problem import BlockKind, Device, Number
+from weft.solver.wide.block import WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
+
+__all__ = ["drawn_run", "drawn_wide", "keep_or_recompute", "wide_problems", "wide_runs"]
+
+_CLASSES = ("short", "long")
+
+
+def keep_or_recompute(seed: int, *, classes: bool = False, choices: bool = True, tight: bool = True) -> WideProblem:
+    """A small pipeline whose stages keep activations, or recompute them: an option of each stage's own."""
+    draw = random.Random(seed)
+    stages = draw.choice([2, 2, 3])
+    devices = tuple(Device(f"gpu{s}", draw.randint(2, 5) if tight else None) for s in range(stages))
+    blocks: list[WideBlock] = []
+    taken: dict[str, tuple[str, ...]] = {}
+
+    def costs(least: int, most: int) -> int | Mapping[str, int]:
+        if not classes:
+            return draw.randint(least, most)
+        short = draw.randint(least, most)
+        return {"short": short, "long": short + draw.randint(0, 3)}
+
+    amount: Number
+    for s in range(stages):
+        choice = f"memory{s}"
+        open_ = choices and (s == 0 or draw.random() < 0.7)
+        if open_:
+            taken[choice] = ("keep", "recompute")
+        after = () if s == 0 else (WideDependency(f"F{s - 1}", draw.choice([0, 0, 1])),)
+        forward = costs(1, 3)
+        kept = draw.randint(1, 2)
+        for option, amount in [("keep", kept), *([("recompute", draw.choice([0, 1]))] if open_ else [])]:
+            when = {choice: option} if open_ else {}
+            blocks.append(WideBlock(f"F{s}", BlockKind.FORWARD, (s,), forward, (amount,), after=after, when=when))
+        if open_:
+            blocks.append(WideBlock(f"R{s}", BlockKind.RECOMPUTE, (s,), draw.randint(1, 2), (0,),
+                                    (draw.choice([0, 1]),), (WideDependency(f"F{s}"),), {choice: "recompute"}))
+    for s in reversed(range(stages)):
+        choice = f"memory{s}"
+        waits = [WideDependency(f"F{s}")] + ([WideDependency(f"B{s + 1}")] if s + 1 < stages else [])
+        length = costs(1, 4)
+        for option in ("keep", "recompute") if choice in taken else ("",):
+            when = {choice: option} if option else {}
+            amount = next(-block.memory[0] for block in blocks  # gives back what the forward took
+                          if block.name == f"F{s}" and block.when == when and isinstance(block.memory, tuple))
+            extra = [WideDependency(f"R{s}", when={choice: "recompute"})] if option == "recompute" else []
+            blocks.append(WideBlock(f"B{s}", BlockKind.BACKWARD, (s,), length, (amount,),
+                                    after=(*waits, *extra), when=when))
+    return WideProblem(f"drawn{seed}", devices, tuple(blocks), choices=taken)
+
+
+def drawn_wide(seed: int, *, choices: bool = True, classes: bool = False, jobs: bool = False) -> WideProblem:
+    """A small block graph of any shape with what is asked for."""
+    draw = random.Random(seed)
+    devices = tuple(Device(f"gpu{d}", draw.choice([None, 2, 3, 4])) for d in range(draw.choice([1, 2, 2])))
+    taken: dict[str, tuple[str, ...]] = {}
+    if choices:
+        for name in ("p", "q")[:draw.randint(1, 2)]:
+            taken[name] = ("a", "b", "c")[:draw.randint(2, 3)]
+    blocks: list[WideBlock] = []
+    for job in ("one", "two") if jobs else (None,):
+        of_job: list[str] = []
+        for i in range(draw.randint(2, 3)):
+            name = f"{job or 'x'}{i}"
+            choice = draw.choice([None, *taken])
+            options = taken[choice] if choice is not None else ("",)
+            waits = [WideDependency(before, draw.choice([0, 0, 1]), distance=draw.choice([0, 0, 0, 1]))
+                     for before in of_job if draw.random() < 0.5]
+            present = [option for option in options if draw.random() < 0.85] or list(options)
+            for option in present:
+                length: int | dict[str, int] = draw.randint(1, 3)
+                if classes and draw.random() < 0.7:
+                    length = {label: draw.randint(1, 4) for label in _CLASSES}
+                device = draw.randrange(len(devices))
+                space = draw.choice([0, 0, 1])
+                blocks.append(WideBlock(name, BlockKind.OTHER, (device,), length, (0,), (space,), tuple(waits),
+                                        {} if choice is None else {str(choice): option}, job))
+            of_job.append(name)
+    named = {(choice, option) for block in blocks for choice, option in block.when.items()}
+    for choice, options in taken.items():  # an option that nobody names means nothing
+        for option in options:
+            if (choice, option) not in named:
+                blocks.append(WideBlock(f"only-{choice}-{option}", BlockKind.OTHER, (0,), draw.randint(1, 2), (0,),
+                                        when={choice: option}, job="one" if jobs else None))
+    return WideProblem(f"drawn{seed}", devices, tuple(blocks), choices=taken)
+
+
+def drawn_run(problem: WideProblem, seed: int) -> Run:
+    """Some micro-batches of ``problem``, at most three of each job."""
+    draw = random.Random(seed)
+    jobs = problem.jobs or (None,)
+    counted: dict[str | None, int | list[str]] = {}
+    for job in jobs:
+        names = problem.classes_of(job)
+        count = draw.randint(1, 3)
+        counted[job] = [draw.choice(names) for _ in range(count)] if names else count
+    if jobs == (None,):
+        return Run.of(problem, counted[None])
+    return Run.of(problem, {str(job): value for job, value in counted.items()})
+
+
+@st.composite
+def wide_problems(draw: st.DrawFn, *, choices: bool = True, classes: bool = False, jobs: bool = False) -> WideProblem:
+    """Either of the two kinds."""
+    seed = draw(st.integers(0, 10**6))
+    if not jobs and draw(st.booleans()):
+        return keep_or_recompute(seed, classes=classes, choices=choices)
+    return drawn_wide(seed, choices=choices, classes=classes, jobs=jobs)
+
+
+@st.composite
+def wide_runs(draw: st.DrawFn, *, choices: bool = True, classes: bool = False, jobs: bool = False
+              ) -> tuple[WideProblem, Run]:
+    """A problem and a run of it."""
+    problem = draw(wide_problems(choices=choices, classes=classes, jobs=jobs))
+    return problem, drawn_run(problem, draw(st.integers(0, 10**6)))
