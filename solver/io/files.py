@@ -79,7 +79,9 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
         "time_unit": problem.time_unit,
         "memory_unit": problem.memory_unit,
         "devices": [{"name": device.name, "memory": device.memory,
-                     **({"static": device.static} if device.static else {})} for device in problem.devices],
+                     **({"static": device.static} if device.static else {}),
+                     **({"lane_of": device.lane_of} if device.lane_of is not None else {})}
+                    for device in problem.devices],
     }
     if problem.links:
         result["links"] = [{"name": link.name, "source": problem.devices[link.source].name,
@@ -112,11 +114,12 @@ def problem_from_json(value: Any, where: str = "problem") -> Problem:
 
 
 def _device(entry: Entry) -> Device:
-    entry.allow("name", "memory", "static")
-    memory = None if entry.get("memory") is None else entry.number("memory")
+    entry.allow("name", "memory", "static", "lane_of")
+    lane_of = entry.text("lane_of") if entry.get("lane_of", None) is not None else None
+    memory = None if entry.get("memory", *([None] if lane_of is not None else [])) is None else entry.number("memory")
     static = entry.number("static") if entry.has("static") else 0
     with _naming(entry.where):
-        return Device(entry.text("name"), memory, static)
+        return Device(entry.text("name"), memory, static, lane_of)
 
 
 def _link(entry: Entry, devices: Mapping[str, int]) -> Link:
