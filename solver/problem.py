@@ -62,11 +62,16 @@ class Device:
     ``memory`` is the capacity for what blocks hold at run time (weights and other constants are already
     subtracted), in the problem's memory unit; ``None`` is unlimited. ``static`` is what was subtracted, where that is
     known: schedules need no less for it, but people want to see it.
+
+    With ``lane_of``, the name of another device, it is an engine of that one (its network, its copies): a lane. It runs
+    one block at a time beside what its owner computes, has no rank and no memory of its own, and what its blocks take
+    and give counts on its owner.
     """
 
     name: str
     memory: Number | None = None
     static: Number = 0
+    lane_of: str | None = None
 
     def __post_init__(self) -> None:
         _require_name(self.name, "device")
@@ -77,6 +82,13 @@ class Device:
         _require_finite(self.static, f"device {self.name!r}: static")
         if self.static < 0:
             raise ProblemError(f"device {self.name!r}: static is {self.static}, it must be 0 or more")
+        if self.lane_of is None:
+            return
+        _require_name(self.lane_of, f"device {self.name!r}: lane_of")
+        for label, value in (("memory", self.memory), ("static", self.static or None)):
+            if value is not None:
+                raise ProblemError(f"device {self.name!r}: {label} is {value}, but a lane has none of its own: leave "
+                                   f"it out, what its blocks hold counts on device {self.lane_of!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +185,12 @@ class Block:
 class Problem:
     """One micro-batch's blocks on their devices. How many micro-batches run is no part of it.
 
-    Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a link that does not
-    join the blocks that use it, and a cycle among dependencies of distance 0.
+    A device and its lanes are a *pool*: they share its memory. A block may hold several devices of one pool; what it
+    takes and gives on each adds up.
+
+    Raises :class:`ProblemError` for duplicate names, unknown names, a device out of range, a lane of a device that is
+    none or is a lane itself, a link that does not join the blocks that use it, and a cycle among dependencies of
+    distance 0.
     """
 
     name: str
@@ -197,6 +213,7 @@ class Problem:
         _require_distinct("devices", (device.name for device in self.devices))
         _require_distinct("blocks", (block.name for block in self.blocks))
         _require_distinct("links", (link.name for link in self.links))
+        self._check_lanes()
         object.__setattr__(self, "index", {block.name: i for i, block in enumerate(self.blocks)})
         for link in self.links:
             for label, device in (("source", link.source), ("target", link.target)):
@@ -228,6 +245,37 @@ class Problem:
         return places
 
     @cached_property
+    def has_lanes(self) -> bool:
+        """Whether some device is a lane of another."""
+        return any(device.lane_of is not None for device in self.devices)
+
+    @cached_property
+    def pool_of(self) -> tuple[int, ...]:
+        """Per device, the device whose memory its blocks count on: its owner for a lane, else itself."""
+        places = {device.name: d for d, device in enumerate(self.devices)}
+        return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(self.devices))
+
+    @cached_property
+    def lanes_of(self) -> tuple[tuple[int, ...], ...]:
+        """Per device, its lanes; none for a lane."""
+        lanes: list[list[int]] = [[] for _ in self.devices]
+        for device, owner in enumerate(self.pool_of):
+            if owner != device:
+                lanes[owner].append(device)
+        return tuple(map(tuple, lanes))
+
+    @cached_property
+    def pool_places(self) -> tuple[dict[int, tuple[int, ...]], ...]:
+        """Per device, the blocks of its pool in file order, each with its places in the block's ``devices`` that belong
+        to the pool; nothing for a lane."""
+        pools: tuple[dict[int, tuple[int, ...]], ...] = tuple({} for _ in self.devices)
+        for i, block in enumerate(self.blocks):
+            for place, device in enumerate(block.devices):
+                pool = pools[self.pool_of[device]]
+                pool[i] = (*pool.get(i, ()), place)
+        return pools
+
+    @cached_property
     def topological_order(self) -> tuple[int, ...]:
         """Block indices, each after the blocks of the same micro-batch it waits for; ties in file order."""
         return tuple(nx.lexicographical_topological_sort(self._graph()))
@@ -237,6 +285,20 @@ class Problem:
         for consumer, block in enumerate(self.blocks):
             for dependency in block.after:
                 yield self.index[dependency.block], consumer, dependency
+
+    def _check_lanes(self) -> None:
+        owners = {device.name: device for device in self.devices}
+        for device in self.devices:
+            if device.lane_of is None:
+                continue
+            where = f"device {device.name!r}: lane_of is {device.lane_of!r}"
+            if device.lane_of == device.name:
+                raise ProblemError(f"{where}, but no device is a lane of itself: name the device it is an engine of")
+            if device.lane_of not in owners:
+                raise ProblemError(f"{where}, but there is no device of that name")
+            if owners[device.lane_of].lane_of is not None:
+                raise ProblemError(f"{where}, which is a lane itself: name the device both are engines of, "
+                                   f"{owners[device.lane_of].lane_of!r}")
 
     def _graph(self) -> nx.DiGraph[int]:
         graph: nx.DiGraph[int] = nx.DiGraph()

@@ -16,8 +16,8 @@ from experiments.house.imports import Sources, imported
 TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
-GROUND = {"control", "io", "model_facts", "objectives", "offload", "pipeline", "problem", "public_names", "schedule", "wide",
-          "ticks", "timing"}
+GROUND = {"control", "io", "model_facts", "objectives", "offload", "pipeline", "problem", "public_names", "schedule",
+          "ticks", "timing", "wide"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
     "public_names": set(),

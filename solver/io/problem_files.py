@@ -57,7 +57,8 @@ def frame_to_json(name: str, time_unit: str, memory_unit: str, devices: Sequence
         "time_unit": time_unit,
         "memory_unit": memory_unit,
         "devices": [{"name": device.name, "memory": device.memory,
-                     **({"static": device.static} if device.static else {})} for device in devices],
+                     **({"static": device.static} if device.static else {}),
+                     **({"lane_of": device.lane_of} if device.lane_of is not None else {})} for device in devices],
     }
     if links:
         result["links"] = [{"name": link.name, "source": devices[link.source].name,
@@ -93,11 +94,12 @@ def frame_from_json(entry: Entry) -> tuple[tuple[Device, ...], tuple[Link, ...]]
 
 
 def _device(entry: Entry) -> Device:
-    entry.allow("name", "memory", "static")
-    memory = None if entry.get("memory") is None else entry.number("memory")
+    entry.allow("name", "memory", "static", "lane_of")
+    lane_of = entry.text("lane_of") if entry.get("lane_of", None) is not None else None
+    memory = None if entry.get("memory", *([None] if lane_of is not None else [])) is None else entry.number("memory")
     static = entry.number("static") if entry.has("static") else 0
     with naming(entry.where):
-        return Device(entry.text("name"), memory, static)
+        return Device(entry.text("name"), memory, static, lane_of)
 
 
 def _link(entry: Entry, devices: Mapping[str, int]) -> Link:

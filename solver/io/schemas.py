@@ -75,7 +75,12 @@ def _problem() -> dict[str, Any]:
         "job": {**_NAME, "description": "micro-batches are counted per job"},
         "after": _list({"anyOf": [_NAME, wait]}),
     }, "name", "kind", "devices", "duration", "memory", "after")
-    device = _object({"name": _NAME, "memory": _or_null(_FROM_0), "static": _FROM_0}, "name", "memory")
+    owner = _object({"name": _NAME, "memory": _or_null(_FROM_0), "static": _FROM_0, "lane_of": {"type": "null"}},
+                    "name", "memory")
+    lane = _object({"name": _NAME, "memory": {"type": "null"}, "static": {"const": 0},
+                    "lane_of": {**_NAME, "description": "the device that it is an engine of, and whose memory counts"}},
+                   "name", "lane_of")
+    device = {"anyOf": [owner, lane]}
     return _object({
         "format": {"const": PROBLEM_FORMAT},
         "name": _NAME, "time_unit": _NAME, "memory_unit": _NAME,

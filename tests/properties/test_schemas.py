@@ -29,7 +29,7 @@ BEYOND = re.compile("|".join((
     "is used twice", "there is no (device|block|link) named", "there is no block of that name", "in a cycle",
     "names device", r"has \d+ entries for \d+ devices", "one number for each of the", "must be 0 or at least 1e-60",
     "it must be a whole number", "solver", "goes from device", "indices into devices",
-    "cannot be shown")))
+    "cannot be shown", "lane_of is")))
 
 
 def plain(value: Any) -> bool:

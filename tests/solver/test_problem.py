@@ -23,6 +23,11 @@ def linked(link: Link) -> Problem:
     return problem(block("a"), block("b", (1,), after=(Dependency("a", 1, "wire"),)), links=(link,))
 
 
+def laned(name: str, owner: str) -> Problem:
+    return Problem("p", (Device(name, lane_of=owner), Device("gpu", 8), Device("copy", lane_of="gpu")),
+                   (block(devices=(0, 1), memory=(1, 2)), block("b", (1,)), block("c", (2,))))
+
+
 @pytest.mark.parametrize(("build", "message"), [
     (lambda: block(devices=()), "block 'a': devices is empty, a block runs on at least one device"),
     (lambda: block(devices=(1, 1)), "block 'a': devices [1, 1] names a device twice"),
@@ -54,6 +59,14 @@ def linked(link: Link) -> Problem:
     (lambda: block(after=(Dependency("b", distance=-1),)), "block 'a': after 'b': distance is -1, it must be 0 or"),
     (lambda: Device("gpu0", -1), "device 'gpu0': memory is -1, it must be 0 or more"),
     (lambda: Device("gpu0", math.nan), "device 'gpu0': memory is nan, it must be a finite number"),
+    (lambda: Device("nic", lane_of=3),  # type: ignore[arg-type]
+     "device 'nic': lane_of: the name is 3, it must be text"),
+    (lambda: Device("nic", 4, lane_of="gpu0"), "device 'nic': memory is 4, but a lane has none of its own: leave it out"),
+    (lambda: Device("nic", static=2, lane_of="gpu0"), "device 'nic': static is 2, but a lane has none of its own"),
+    (lambda: laned("nic", "gpu9"), "device 'nic': lane_of is 'gpu9', but there is no device of that name"),
+    (lambda: laned("nic", "nic"), "device 'nic': lane_of is 'nic', but no device is a lane of itself"),
+    (lambda: laned("nic", "copy"), "device 'nic': lane_of is 'copy', which is a lane itself: name the device both are "
+                                   "engines of, 'gpu'"),
     (lambda: problem(), "blocks is empty, a problem has at least one block"),
     (lambda: problem(block(), devices=0), "devices is empty, a problem has at least one device"),
     (lambda: problem(block(), block()), "blocks: the name 'a' is used twice"),
@@ -108,3 +121,19 @@ def test_topological_order_does_not_need_file_order() -> None:
 @pytest.mark.parametrize(("kind", "letter"), list(zip(BlockKind, "FBIWRO", strict=True)))
 def test_letters(kind: BlockKind, letter: str) -> None:
     assert kind.letter == letter
+
+
+def test_a_device_and_its_lanes_are_a_pool() -> None:
+    made = laned("nic", "gpu")
+    assert made.has_lanes
+    assert made.pool_of == (1, 1, 1)
+    assert made.lanes_of == ((), (0, 2), ())
+    assert made.pool_places == ({}, {0: (0, 1), 1: (0,), 2: (0,)}, {})
+
+
+def test_without_lanes_each_device_is_its_own_pool() -> None:
+    made = problem(block(devices=(1, 3)), block("b", (1,)), devices=4)
+    assert not made.has_lanes
+    assert made.pool_of == (0, 1, 2, 3)
+    assert made.lanes_of == ((), (), (), ())
+    assert made.pool_places == tuple({i: (place,) for i, place in here.items()} for here in made.places_on)

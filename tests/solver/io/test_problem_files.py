@@ -18,6 +18,7 @@ from weft.solver.io.problem_files import load_problem, problem_from_json, proble
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.judge.claims import judge_claims
+from weft.solver.problem import Device
 
 PROBLEM: dict[str, Any] = {
     "format": "weft.problem/1", "name": "small", "time_unit": "ms", "memory_unit": "GiB",
@@ -52,6 +53,19 @@ def test_problem_is_read_as_written() -> None:
     assert problem.blocks[1].workspace == (1, 1)
     assert problem.devices[1].memory is None
     assert problem_from_json(problem_to_json(problem)) == problem
+
+
+def test_lanes_are_read_as_written() -> None:
+    value = copy.deepcopy(PROBLEM)
+    value["devices"].append({"name": "nic", "lane_of": "gpu1"})
+    value["blocks"].append({"name": "send", "kind": "other", "devices": [2], "duration": 1, "memory": 1, "after": []})
+    problem = problem_from_json(value)
+    assert problem.devices[2] == Device("nic", lane_of="gpu1")
+    assert problem.pool_of == (0, 1, 1)
+    written = problem_to_json(problem)
+    assert written["devices"][2] == {"name": "nic", "memory": None, "lane_of": "gpu1"}
+    assert "lane_of" not in written["devices"][0]
+    assert problem_from_json(written) == problem
 
 
 @pytest.mark.parametrize(("damage", "message"), [
@@ -92,6 +106,11 @@ def test_problem_is_read_as_written() -> None:
     (lambda p: p.update(devices={}), "devices is {}, it must be a list"),
     (lambda p: p["devices"][0].update(memory=-1), "devices[0]: device 'gpu0': memory is -1, it must be 0 or more"),
     (lambda p: p["devices"][0].pop("memory"), "devices[0]: the field 'memory' is missing"),
+    (lambda p: p["devices"].append({"name": "nic", "lane_of": "gpu2"}),
+     "device 'nic': lane_of is 'gpu2', but there is no device of that name"),
+    (lambda p: p["devices"].append({"name": "nic", "lane_of": "gpu1", "memory": 3}),
+     "devices[2]: device 'nic': memory is 3, but a lane has none of its own: leave it out"),
+    (lambda p: p["devices"].append({"name": "nic", "lane_of": 1}), "devices[2]: lane_of is 1, it must be text"),
     (lambda p: p["links"][0].update(source="gpu2"), "links[0]: source: there is no device named 'gpu2'; did you mean"),
 ])
 def test_bad_problem(damage: Damage, message: str) -> None:
