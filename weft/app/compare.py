@@ -22,11 +22,14 @@ from weft.solver.problem import Number, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
+from weft.solver.wide.problem import WideProblem
+from weft.text.counts import micro_batches_text
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft.app.lib.sources import Source
+    from weft.app.lib.sources import MicroBatches, Source
+    from weft.models.spec.spec import Spec
 
 __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 
@@ -113,7 +116,8 @@ class Comparison:
 
         problem = self.weft.problem
         time_unit, memory_unit = _units(problem.time_unit, problem.memory_unit)
-        table = Table(title=f"{self.case.name}: {self.case.micro_batches} micro-batches, {len(problem.devices)} GPUs",
+        gpus = sum(device.lane_of is None for device in problem.devices)
+        table = Table(title=f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs",
                       caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
         for header in ("schedule", "placement"):
             table.add_column(header)
@@ -127,7 +131,8 @@ class Comparison:
                 *(time_text(row.value, problem.time_unit)[0] for _ in spans),
                 "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
                 f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
-                " ".join(memory_text(amount, problem.memory_unit)[0] for amount in row.peak),
+                " ".join(memory_text(amount, problem.memory_unit)[0]
+                         for amount, device in zip(row.peak, problem.devices, strict=True) if device.lane_of is None),
                 "yes" if row.fits else "no", style="bold" if row.name == "weft" else None)
         return table
 
@@ -172,15 +177,15 @@ class Comparison:
 
 def compare_source(
     source: Source,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     options: SearchOptions,
     on_progress: Callable[[Progress], None],
 ) -> Comparison:
     """See :func:`weft.compare`."""
     source = read_source(source)
     with options.preparing():
-        case = for_objective(case_of(source, micro_batches), options.objective)
-    twofold = not isinstance(source, Problem) and source.training is not None and source.training.optimizer == "adama"
+        case = for_objective(case_of(source, micro_batches, options), options.objective)
+    twofold = _with_adama(source)
     if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
         # weft has a first schedule within seconds, the known ones together have not.
         own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
@@ -198,7 +203,7 @@ def compare_source(
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
     cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
-    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem) and not cut_short:
+    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem | WideProblem) and not cut_short:
         assert source.training is not None
         twin = source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
         try:
@@ -207,6 +212,12 @@ def compare_source(
             adam = str(refusal)
     return Comparison(case, tuple(_row(name, schedule) for name, schedule in schedules.items()), schedules, left_out,
                       adam)
+
+
+def _with_adama(source: Problem | WideProblem | Spec) -> bool:
+    """Whether the same with Adam is another problem."""
+    return (not isinstance(source, Problem | WideProblem) and source.training is not None
+            and source.training.optimizer == "adama")
 
 
 def known_schedules(case: Case, budget: Budget | None = None,

@@ -12,6 +12,7 @@ from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
+from weft.app.lib.wide import WideCase
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
@@ -21,7 +22,7 @@ from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 
 if TYPE_CHECKING:
     from weft.app.cuts.search import CutSearch, Proposal
-    from weft.app.lib.sources import Source
+    from weft.app.lib.sources import MicroBatches, Source
 
 __all__ = ["for_objective", "solve_case", "solve_source"]
 
@@ -37,13 +38,13 @@ _LOWEST = 0.5
 
 def solve_source(
     source: Source,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     options: SearchOptions,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Schedule:
     """See :func:`weft.solve`."""
     with options.preparing():
-        case = case_of(source, micro_batches)
+        case = case_of(source, micro_batches, options)
     return solve_case(case, options, on_progress)
 
 
@@ -65,6 +66,8 @@ def solve_case(
     found anywhere is passed over. Where the case has all cuts of its layers, those that may be best are searched beside
     them.
     """
+    if case.wide is not None:
+        return _solve_wide(case.wide, options, on_progress)
     case = for_objective(case, options.objective)
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress, options.objective)
@@ -76,6 +79,15 @@ def solve_case(
         if tournament.winner is None:
             raise
     return tournament.result()
+
+
+def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best schedule over all assignments of a problem with choices, jobs or classes."""
+    from weft.solver.choices.solve import solve_wide
+
+    return solve_wide(case.problem, case.run, reorder=case.reorder, objective=options.objective,
+                      on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
+                      workers=options.workers)
 
 
 @dataclass(eq=False)
