@@ -23,7 +23,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
 from weft.solver.wide.problem import WideProblem
-from weft.text.counts import micro_batches_text
+from weft.text.counts import choices_text, micro_batches_text
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
@@ -151,6 +151,8 @@ class Comparison:
             lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else others(over)))
         elif over:
             lines.append(f"that is over {over}; {others(over)}")
+        if self.weft.choices:
+            lines.append(f"weft: {choices_text(self.weft)}")
         if decided := plan_text(self.weft):
             lines.append(f"weft: {decided}")
         published = next((row for row in self.rows if row.name == self.best_fixed), None)

@@ -12,7 +12,7 @@ from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
-from weft.app.lib.wide import WideCase
+from weft.app.lib.wide import WideCase, assignment_title
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
@@ -85,9 +85,9 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
     """The best schedule over all assignments of a problem with choices, jobs or classes."""
     from weft.solver.choices.solve import solve_wide
 
-    return solve_wide(case.problem, case.run, reorder=case.reorder, objective=options.objective,
-                      on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
-                      workers=options.workers)
+    found = solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
+                       time_limit=options.left, effort=options.effort, seed=options.seed, workers=options.workers)
+    return found.with_solver(placement=assignment_title(found.choices)) if found.choices else found
 
 
 @dataclass(eq=False)

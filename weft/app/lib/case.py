@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.coverage import Coverage
+from weft.app.lib.coverage import NOTHING, Coverage
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
 from weft.app.lib.options import require_count
@@ -93,7 +93,10 @@ class Case:
 
     @cached_property
     def coverage(self) -> Coverage:
-        """The placements that a bound over all of them is proven for."""
+        """The placements that a bound over all of them is proven for; none where these are all assignments there are.
+        """
+        if self.wide is not None:
+            return NOTHING
         spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
                   for space in self.spaces for layout in [space.ground.layout]]
         return Coverage.of(((placement.title, placement.details) for placement in self.placements), spaces)
