@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from weft.solver.baselines import BASELINES, NotApplicable, steady_period
-from weft.solver.baselines import dynapipe
+from weft.solver.baselines import BASELINES, NotApplicable, dynapipe, steady_period
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row
 from weft.solver.baselines.lib.round_list import RoundList

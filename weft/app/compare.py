@@ -15,6 +15,7 @@ from weft.app.lib.known import SEARCHES, Known
 from weft.app.lib.options import SearchOptions
 from weft.app.solve import for_objective, solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines.on_rounds import baseline_on_rounds
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
@@ -305,7 +306,8 @@ def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
     reason = ""
     for placement in case.placements:
         try:
-            made = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+            made = (baseline(name, placement.problem, case.micro_batches // placement.replicas)
+                    if placement.rounds is None else baseline_on_rounds(name, placement.rounds))
             schedule = made if objective == "makespan" else timed_for(made, objective)
         except NotApplicable as error:
             reason = reason or str(error)

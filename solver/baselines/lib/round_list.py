@@ -88,7 +88,7 @@ class RoundList:
         """The offset of every block, and the interval of rounds."""
         offsets = [0.0] * len(self.problem.blocks)
         interval = 0.0
-        for job, begins in self._begins.items():
+        for begins in self._begins.values():
             interval = max(interval, begins[-1] * stretch)
         for block in self._topological:
             i, c = self.rounds.places[block]
