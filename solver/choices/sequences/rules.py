@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 from weft.solver.baselines.dynapipe import injections
-from weft.solver.sequences.costs import Costs
-from weft.solver.sequences.partial import Partial
-from weft.solver.sequences.partial import Sequence as ClassSequence
+from weft.solver.choices.sequences.costs import Costs
+from weft.solver.choices.sequences.partial import Partial
+from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 
 __all__ = ["sequences_by_rule"]
 

@@ -14,7 +14,7 @@ from weft.solver.problem import ProblemError
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
-__all__ = ["Partial", "Sequence", "any_sequences", "given_sequences"]
+__all__ = ["JobPart", "Partial", "Sequence", "any_sequences", "given_sequences"]
 
 #: The class of every micro-batch, for each job (``None`` where there are none, and where all are alike).
 Sequence: TypeAlias = Mapping[str | None, tuple[str | None, ...]]
@@ -54,6 +54,10 @@ class JobPart:
         return replace(self, fixed=(*self.fixed[:place], c, *self.fixed[place + 1:]),
                        left=(*self.left[:c], self.left[c] - 1, *self.left[c + 1:]))
 
+    def holding(self, row: tuple[str | None, ...]) -> JobPart:
+        """With the classes of ``row`` in all places."""
+        return replace(self, fixed=tuple(map(self.names.index, row)), left=(0,) * len(self.names))
+
     @cached_property
     def only(self) -> tuple[str | None, ...]:
         """The one sequence that is left, where one class at most may stand in open places."""
@@ -91,7 +95,7 @@ class Partial:
     @property
     def count(self) -> int:
         """How many sequences are left where as many of each class are as there are open places."""
-        return prod(factorial(part.open) // prod(map(factorial, part.left)) for part in self.jobs.values())
+        return prod(factorial(part.open) // prod(map(factorial, part.left)) for part in self.jobs.values() if part.open)
 
 
 def _allows(part: JobPart, row: tuple[str | None, ...]) -> bool:
