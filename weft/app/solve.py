@@ -85,9 +85,20 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
     """The best schedule over all assignments of a problem with choices, jobs or classes."""
     from weft.solver.choices.solve import solve_wide
 
+    if case.reorder or case.any_class:
+        return _solve_sequence(case, options, on_progress)
     found = solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
                        time_limit=options.left, effort=options.effort, seed=options.seed, workers=options.workers)
     return found.with_solver(placement=assignment_title(found.choices)) if found.choices else found
+
+
+def _solve_sequence(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best schedule over all orders of the micro-batches, or over all classes that they may be of."""
+    from weft.solver.choices.sequences.solve import solve_sequence
+
+    return solve_sequence(case.problem, case.run, any_class=case.any_class, objective=options.objective,
+                          on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
+                          workers=options.workers)
 
 
 @dataclass(eq=False)
