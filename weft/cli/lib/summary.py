@@ -36,7 +36,7 @@ def summary(schedule: Schedule) -> str:
         *covered_lines(schedule),
     ]
     period = schedule.period or schedule.solver.get("repetend_period")
-    if period is not None:
+    if period is not None and (schedule.rounds is None or schedule.rounds.run.rounds > 1):
         bound = schedule.period_bound if schedule.period is not None else schedule.solver["repetend_period_bound"]
         proof = "" if bound is None else (f", proven the shortest that advances one {unit_text(schedule)} a period"
                                           if period <= bound * (1 + 1e-6) else f", lower bound {shown(bound)}")
