@@ -20,16 +20,14 @@ infeasibility that holds for the relaxed problem holds for every assignment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from weft.solver.choices.certain import (
     ByClass,
+    Facts,
     alternative_under,
     by_class,
-    cases,
-    certain_names,
-    choices_of,
     exact,
     involved,
     number,
@@ -50,10 +48,11 @@ def relaxed(problem: WideProblem) -> WideProblem | None:
     block is common to all."""
     if not problem.choices:
         return problem
-    certain = certain_names(problem)
+    facts = Facts(problem)
+    certain = facts.certain()
     if not certain:
         return None
-    made = _Relaxed(problem, certain)
+    made = _Relaxed(problem, facts, certain)
     return WideProblem(problem.name, made.devices, made.blocks, problem.links, {}, problem.time_unit,
                        problem.memory_unit)
 
@@ -63,7 +62,8 @@ class _Relaxed:
     """The parts of the relaxed problem, each made from those before."""
 
     problem: WideProblem
-    certain: Collection[str]
+    facts: Facts
+    certain: Set[str]
 
     def __post_init__(self) -> None:
         names = [name for name in self.problem.alternatives if name in self.certain]
@@ -73,9 +73,6 @@ class _Relaxed:
         self.waits = self._waits()
         self.held = self._memory()
         self.blocks = tuple(map(self._block, names))
-
-    def _classes(self, name: str) -> tuple[str | None, ...]:
-        return self.problem.classes_of(self.problem.alternatives[name][0].job) or (None,)
 
     def _place(self, name: str) -> tuple[int, ...]:
         """The devices that all alternatives hold, or one of its own."""
@@ -92,14 +89,14 @@ class _Relaxed:
         return (len(self.devices) - 1,)
 
     def _duration(self, name: str) -> ByClass:
-        values = [by_class(block.duration, self._classes(name)) for block in self.problem.alternatives[name]]
+        values = map(self.facts.duration, self.problem.alternatives[name])
         return tuple(map(min, zip(*values, strict=True)))
 
     def _waits(self) -> Mapping[str, list[WideDependency]]:
         found: dict[str, list[WideDependency]] = {}
-        for wait, length in implied_waits(self.problem, self.certain).items():
+        for wait, length in implied_waits(self.facts, self.certain).items():
             producer, consumer, distance = wait
-            classes = self._classes(producer)
+            classes = self.facts.classes_of(producer)
             lag = [number(a - b) for a, b in zip(length, self.durations[producer], strict=True)]
             linked = self._linked(wait)
             here = found.setdefault(consumer, [])
@@ -113,7 +110,7 @@ class _Relaxed:
     def _linked(self, wait: Wait) -> WideDependency | None:
         """The transfer of ``wait`` on the link that all alternatives use, if there is one."""
         producer, consumer, distance = wait
-        sources, targets = self.problem.alternatives[producer], self.problem.alternatives[consumer]
+        targets = self.problem.alternatives[consumer]
         waits = [(block, wait) for block in targets for wait in block.after
                  if wait.block == producer and wait.distance == distance]
         links = {wait.link for _, wait in waits}
@@ -122,14 +119,14 @@ class _Relaxed:
         if len(links) > 1 or link is None or not (link.source in self.places[producer]
                                                   and link.target in self.places[consumer]):
             return None
-        every = cases(self.problem.choices, choices_of(sources) | choices_of(targets)
-                      | involved(wait.when for _, wait in waits))
+        every = self.facts.cases(self.facts.choices_of[producer] | self.facts.choices_of[consumer]
+                                 | involved(wait.when for _, wait in waits))
         for case in every or ():
             target = alternative_under(targets, case)
             if sum(block is target and holds(wait.when, case) for block, wait in waits) != 1:
                 return None
-        classes = self._classes(producer)
-        lags = zip(*(by_class(wait.lag, classes) for _, wait in waits), strict=True)
+        classes = self.facts.classes_of(producer)
+        lags = zip(*(self.facts.lag(wait, block) for block, wait in waits), strict=True)
         return WideDependency(producer, of_class([number(min(lag)) for lag in lags], classes), label, distance)
 
     def _memory(self) -> Mapping[tuple[int, str | None, str | None], Mapping[str, Held]]:
@@ -141,9 +138,9 @@ class _Relaxed:
                 continue
             members = {d for d, of in enumerate(owner) if of == pool}
             kept = {name for name, place in self.places.items() if members & set(place)}
-            for job in self.problem.jobs or (None,):
-                for name in self.problem.classes_of(job) or (None,):
-                    amounts = relaxed_amounts(self.problem, members, kept, name, job)
+            for job, classes in self.facts.classes.items():
+                for name in classes:
+                    amounts = relaxed_amounts(self.facts, members, kept, name, job)
                     if amounts is None or not all(map(_is_written, amounts.values())):
                         self.devices = tuple(replace(of, memory=None) if d == pool else of
                                              for d, of in enumerate(self.devices))
@@ -154,7 +151,7 @@ class _Relaxed:
     def _block(self, name: str) -> WideBlock:
         alternatives = self.problem.alternatives[name]
         first = alternatives[0]
-        classes = self._classes(name)
+        classes = self.facts.classes_of(name)
         memory: dict[str, Amounts] = {}
         workspace: dict[str, Amounts] = {}
         for label in classes:
@@ -170,7 +167,7 @@ class _Relaxed:
         """What the block takes for good or gives, and its workspace, on each of its devices."""
         alternatives = self.problem.alternatives[name]
         place = self.places[name]
-        if not choices_of(alternatives):
+        if not self.facts.choices_of[name]:
             plain = alternatives[0].of_class(label)
             return plain.memory, plain.workspace
         memory: list[Number] = [0] * len(place)

@@ -27,12 +27,11 @@ from math import gcd, lcm
 import networkx as nx
 from ortools.sat.python import cp_model
 
-from weft.solver.choices.certain import alternative_under, cases, certain_names, choices_of, exact
+from weft.solver.choices.certain import Facts, alternative_under, cases, exact
 from weft.solver.choices.relaxed_waits import direct_waits
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.wide.block import Options, WideBlock
-from weft.solver.wide.problem import WideProblem
 
 __all__ = ["Held", "held_of", "relaxed_amounts"]
 
@@ -63,17 +62,17 @@ def held_of(block: WideBlock, name: str | None, pool: Collection[int]) -> Held:
     return Held(take, give)
 
 
-def relaxed_amounts(problem: WideProblem, pool: Collection[int], kept: Set[str], name: str | None,
+def relaxed_amounts(facts: Facts, pool: Collection[int], kept: Set[str], name: str | None,
                     job: str | None) -> dict[str, Held] | None:
     """What each block of ``job`` that depends on open choices is to take and give on the devices of ``pool``, where
     the micro-batch is of class ``name``; of these the blocks ``kept`` may, the others have nothing. ``None`` where the
     pool must count as unlimited."""
     found: dict[str, Held] = {}
-    for names, choices in _groups(problem, pool, job):
-        every = cases(problem.choices, choices, _MOST_CASES)
+    for names, choices in _groups(facts, pool, job):
+        every = cases(facts.choices, choices, _MOST_CASES)
         if every is None:
             return None
-        seen = [_case(problem, case, names, pool, name) for case in every]
+        seen = [_case(facts, case, names, pool, name) for case in every]
         if any(block in kept for block in names) or any(amounts for amounts, _ in seen):
             amounts = _sought(tuple(sorted(kept & set(names))), tuple(seen), _depths(seen, names))
             if amounts is None:
@@ -82,12 +81,12 @@ def relaxed_amounts(problem: WideProblem, pool: Collection[int], kept: Set[str],
     return found
 
 
-def _groups(problem: WideProblem, pool: Collection[int], job: str | None) -> Iterator[tuple[list[str], frozenset[str]]]:
+def _groups(facts: Facts, pool: Collection[int], job: str | None) -> Iterator[tuple[list[str], frozenset[str]]]:
     """The blocks on ``pool`` that depend on choices, apart by the choices that they depend on."""
     joined: nx.Graph[str] = nx.Graph()
     of_name: dict[str, str] = {}
-    for name, alternatives in problem.alternatives.items():
-        choices = sorted(choices_of(alternatives))
+    for name, alternatives in facts.alternatives.items():
+        choices = sorted(facts.choices_of[name])
         if choices and alternatives[0].job == job and any(set(block.devices) & set(pool) for block in alternatives):
             nx.add_path(joined, choices)
             of_name[name] = choices[0]
@@ -99,14 +98,13 @@ def _groups(problem: WideProblem, pool: Collection[int], job: str | None) -> Ite
 Case = tuple[tuple[tuple[str, Held], ...], tuple[tuple[str, str], ...]]
 
 
-def _case(problem: WideProblem, case: Options, names: list[str], pool: Collection[int], name: str | None) -> Case:
-    under = problem.under(case)
-    here = {block: alternative_under(problem.alternatives[block], case) for block in names}
+def _case(facts: Facts, case: Options, names: list[str], pool: Collection[int], name: str | None) -> Case:
+    here = {block: alternative_under(facts.alternatives[block], case) for block in names}
     held = {block: held_of(found, name, pool) for block, found in here.items() if found is not None}
     waits: nx.DiGraph[str] = nx.DiGraph()
     waits.add_nodes_from(held)
-    certain = certain_names(under)
-    waits.add_edges_from((a, c) for a, c, distance in direct_waits(under, certain, certain) if not distance)
+    certain = facts.certain(case)
+    waits.add_edges_from((a, c) for a, c, distance in direct_waits(facts, certain, certain, case) if not distance)
     closed = nx.transitive_closure_dag(waits).subgraph(held)
     return tuple(held.items()), tuple(sorted(nx.transitive_reduction(closed).edges))
 

@@ -14,24 +14,18 @@ the way counts with the least of all classes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
+from types import MappingProxyType
 from typing import TypeAlias
 
 import networkx as nx
 
-from weft.solver.choices.certain import (
-    ByClass,
-    alternative_under,
-    by_class,
-    cases,
-    certain_names,
-    choices_of,
-    involved,
-)
-from weft.solver.wide.block import WideBlock, holds
-from weft.solver.wide.problem import WideProblem
+from weft.solver.choices.certain import ByClass, Facts, alternative_under, involved
+from weft.solver.wide.block import Options, WideBlock, holds
 
 __all__ = ["Wait", "direct_waits", "implied_waits"]
+
+_NONE: Options = MappingProxyType({})
 
 #: Producer, consumer, distance.
 Wait: TypeAlias = tuple[str, str, int]
@@ -39,62 +33,64 @@ Wait: TypeAlias = tuple[str, str, int]
 _FARTHEST = 3
 
 
-def implied_waits(problem: WideProblem, certain: Collection[str]) -> dict[Wait, ByClass]:
+def implied_waits(facts: Facts, certain: Set[str]) -> dict[Wait, ByClass]:
     """The waits between the ``certain`` blocks that hold whatever is decided, with their least lengths."""
-    found = direct_waits(problem, certain, problem.alternatives)
-    for choice in problem.choices:
-        for wait, length in _by_choice(problem, certain, choice).items():
+    found = direct_waits(facts, certain, facts.alternatives)
+    for choice in facts.choices:
+        for wait, length in _by_choice(facts, certain, choice).items():
             found[wait] = _most(found[wait], length) if wait in found else length
     return found
 
 
-def direct_waits(problem: WideProblem, names: Collection[str], consumers: Collection[str]) -> dict[Wait, ByClass]:
-    """Waits between ``names``, which exist under every assignment, for ``consumers`` among them."""
+def direct_waits(facts: Facts, names: Collection[str], consumers: Collection[str], given: Options = _NONE
+                 ) -> dict[Wait, ByClass]:
+    """Waits between ``names``, which exist under every assignment with the ``given`` options, for ``consumers`` among
+    them."""
     found: dict[Wait, ByClass] = {}
     for consumer in consumers:
         if consumer in names:
-            waits = (wait for block in problem.alternatives[consumer] for wait in block.after)
+            waits = (wait for block in facts.alternatives[consumer] for wait in block.after)
             for producer in dict.fromkeys(wait.block for wait in waits if wait.block in names):
-                for distance, length in _between(problem, producer, consumer).items():
+                for distance, length in _between(facts, producer, consumer, given).items():
                     found[producer, consumer, distance] = length
     return found
 
 
-def _between(problem: WideProblem, producer: str, consumer: str) -> dict[int, ByClass]:
+def _between(facts: Facts, producer: str, consumer: str, given: Options) -> dict[int, ByClass]:
     """By distance, the least length of the waits of ``consumer`` for ``producer`` in all cases."""
-    sources, targets = problem.alternatives[producer], problem.alternatives[consumer]
+    sources, targets = facts.alternatives[producer], facts.alternatives[consumer]
     whens = (wait.when for block in targets for wait in block.after if wait.block == producer)
-    every = cases(problem.choices, choices_of(sources) | choices_of(targets) | involved(whens))
+    every = facts.cases(facts.choices_of[producer] | facts.choices_of[consumer] | involved(whens), given)
     found: dict[int, ByClass] | None = None
     for case in every or ():
         source, target = alternative_under(sources, case), alternative_under(targets, case)
         assert source is not None and target is not None  # both are certain
-        lengths = _lengths(problem, source, target, case)
+        lengths = _lengths(facts, source, target, case)
         found = lengths if found is None else {distance: _least(length, lengths[distance])
                                                for distance, length in found.items() if distance in lengths}
+        if not found:
+            return {}
     return found or {}
 
 
-def _lengths(problem: WideProblem, source: WideBlock, target: WideBlock, case: Mapping[str, str]
-             ) -> dict[int, ByClass]:
-    classes = problem.classes_of(source.job) or (None,)
-    duration = by_class(source.duration, classes)
+def _lengths(facts: Facts, source: WideBlock, target: WideBlock, case: Options) -> dict[int, ByClass]:
+    duration = facts.duration(source)
     found: dict[int, ByClass] = {}
     for wait in target.after:
         if wait.block == source.name and holds(wait.when, case):
-            length = tuple(a + b for a, b in zip(duration, by_class(wait.lag, classes), strict=True))
+            length = _sum(duration, facts.lag(wait, target))
             found[wait.distance] = _most(found[wait.distance], length) if wait.distance in found else length
     return found
 
 
-def _by_choice(problem: WideProblem, certain: Collection[str], choice: str) -> dict[Wait, ByClass]:
-    """What every option of ``choice`` implies between the ``certain`` blocks, and some do not say directly."""
+def _by_choice(facts: Facts, certain: Set[str], choice: str) -> dict[Wait, ByClass]:
+    """What every option of ``choice`` implies between the ``certain`` blocks, as far as it has to do with that."""
     found: dict[Wait, ByClass] | None = None
-    for option in problem.choices[choice]:
-        under = problem.under({choice: option})
-        names = certain_names(under) | set(certain)
-        waits = direct_waits(under, names, _touched(problem, choice))
-        lengths = dict(_through(waits, names - set(certain)))
+    touched = _touched(facts, choice)
+    for option in facts.choices[choice]:
+        given = {choice: option}
+        names = facts.certain(given)
+        lengths = dict(_through(direct_waits(facts, names, touched, given), names - certain))
         found = lengths if found is None else {wait: _least(length, lengths[wait])
                                                for wait, length in found.items() if wait in lengths}
         if not found:
@@ -102,11 +98,10 @@ def _by_choice(problem: WideProblem, certain: Collection[str], choice: str) -> d
     return found or {}
 
 
-def _touched(problem: WideProblem, choice: str) -> list[str]:
+def _touched(facts: Facts, choice: str) -> list[str]:
     """The blocks whose waits ``choice`` has to do with."""
-    changed = {name for name, alternatives in problem.alternatives.items()
-               if any(choice in block.when for block in alternatives)}
-    return [name for name, alternatives in problem.alternatives.items()
+    changed = {name for name, choices in facts.choices_of.items() if choice in choices}
+    return [name for name, alternatives in facts.alternatives.items()
             if name in changed or any(wait.block in changed or choice in wait.when
                                       for block in alternatives for wait in block.after)]
 
@@ -147,8 +142,12 @@ def _from(source: str, out: Mapping[str, list[tuple[str, int, ByClass]]], order:
             if name in here:
                 for consumer, distance, length in out.get(name, ()):
                     further = length if not passed else (min(length),) * len(length)
-                    go(consumer, passed + distance, tuple(a + b for a, b in zip(here[name], further, strict=True)))
+                    go(consumer, passed + distance, _sum(here[name], further))
     yield from reached.items()
+
+
+def _sum(one: ByClass, other: ByClass) -> ByClass:
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 def _least(one: ByClass, other: ByClass) -> ByClass:
