@@ -61,8 +61,8 @@ def laned(name: str, owner: str) -> Problem:
     (lambda: Device("gpu0", math.nan), "device 'gpu0': memory is nan, it must be a finite number"),
     (lambda: Device("nic", lane_of=3),  # type: ignore[arg-type]
      "device 'nic': lane_of: the name is 3, it must be text"),
-    (lambda: Device("nic", 4, lane_of="gpu0"), "device 'nic': memory is 4, but a lane has none of its own: leave it out"),
-    (lambda: Device("nic", static=2, lane_of="gpu0"), "device 'nic': static is 2, but a lane has none of its own"),
+    (lambda: Device("nic", 4, lane_of="gpu"), "device 'nic': memory is 4, but a lane has none of its own: leave it"),
+    (lambda: Device("nic", static=2, lane_of="gpu"), "device 'nic': static is 2, but a lane has none of its own"),
     (lambda: laned("nic", "gpu9"), "device 'nic': lane_of is 'gpu9', but there is no device of that name"),
     (lambda: laned("nic", "nic"), "device 'nic': lane_of is 'nic', but no device is a lane of itself"),
     (lambda: laned("nic", "copy"), "device 'nic': lane_of is 'copy', which is a lane itself: name the device both are "
