@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
 
@@ -45,11 +46,20 @@ def _violations(schedule: Schedule, whole: WideProblem) -> Iterator[str]:
     if (problem.time_unit, problem.memory_unit) != (whole.time_unit, whole.memory_unit):
         yield (f"the schedule's problem is in {problem.time_unit} and {problem.memory_unit}, the whole problem in "
                f"{whole.time_unit} and {whole.memory_unit}")
-    existing = {block.name: block for block in whole.blocks if _is_taken(block.when, schedule.choices)}
+    existing = _existing(whole, schedule.choices)
     if schedule.rounds is None:
         yield from _check_plain(schedule, existing)
     else:
-        yield from _check_wide(schedule.rounds.wide, schedule.rounds.run.classes, schedule.choices, existing)
+        yield from _check_wide(schedule.rounds.wide, schedule.rounds.run.classes, existing)
+
+
+def _existing(whole: WideProblem, taken: Mapping[str, str]) -> dict[str, WideBlock]:
+    """The blocks that exist under the options ``taken``, by name, with the waits that exist and are not void."""
+    blocks = [block for block in whole.blocks if _is_taken(block.when, taken)]
+    names = {block.name for block in blocks}
+    return {block.name: replace(block, after=tuple(wait for wait in block.after
+                                                   if wait.block in names and _is_taken(wait.when, taken)))
+            for block in blocks}
 
 
 def _is_taken(when: Mapping[str, str], taken: Mapping[str, str]) -> bool:
@@ -91,10 +101,10 @@ def _check_plain(schedule: Schedule, existing: Mapping[str, WideBlock]) -> Itera
     for plain in schedule.problem.blocks:
         if plain.name in existing:
             waits = Counter((wait.block, wait.lag, wait.link, wait.distance) for wait in plain.after)
-            yield from _check_block(plain, waits, existing[plain.name], None, schedule.choices, existing)
+            yield from _check_block(plain, waits, existing[plain.name], None)
 
 
-def _check_wide(problem: WideProblem, classes: Mapping[str | None, Sequence[str | None]], taken: Mapping[str, str],
+def _check_wide(problem: WideProblem, classes: Mapping[str | None, Sequence[str | None]],
                 existing: Mapping[str, WideBlock]) -> Iterator[str]:
     """A schedule of a problem with jobs or classes: the same for every class of which micro-batches run."""
     for choice in problem.choices:
@@ -109,18 +119,16 @@ def _check_wide(problem: WideProblem, classes: Mapping[str | None, Sequence[str 
         elif block.job not in classes:
             yield f"block {block.name!r}: no micro-batches are counted of its job"
         else:
-            yield from _check_classes(block, whole, tuple(dict.fromkeys(classes[block.job])), taken, existing)
+            yield from _check_classes(block, whole, tuple(dict.fromkeys(classes[block.job])))
 
 
-def _check_classes(block: WideBlock, whole: WideBlock, classes: Sequence[str | None], taken: Mapping[str, str],
-                   existing: Mapping[str, WideBlock]) -> Iterator[str]:
+def _check_classes(block: WideBlock, whole: WideBlock, classes: Sequence[str | None]) -> Iterator[str]:
     for one in (block, whole):
         if (unknown := unknown_class(one, classes)) is not None:
             yield f"block {block.name!r}: {unknown}"
             return
     for class_ in classes:
-        waits = Counter((wait.block, lag_of(wait, class_), wait.link, wait.distance) for wait in block.after)
-        yield from _check_block(block_of(block, class_, block.name), waits, whole, class_, taken, existing)
+        yield from _check_block(block_of(block, class_, block.name), _waits(block, class_), whole, class_)
 
 
 def _check_names(stated: Sequence[str], existing: Mapping[str, WideBlock]) -> Iterator[str]:
@@ -135,8 +143,7 @@ def _check_names(stated: Sequence[str], existing: Mapping[str, WideBlock]) -> It
         yield "the blocks of the schedule's problem stand in another order than those of the whole problem"
 
 
-def _check_block(stated: Block, waits: Counter[_Wait], whole: WideBlock, class_: str | None, taken: Mapping[str, str],
-                 existing: Mapping[str, WideBlock]) -> Iterator[str]:
+def _check_block(stated: Block, waits: Counter[_Wait], whole: WideBlock, class_: str | None) -> Iterator[str]:
     actual = block_of(whole, class_, whole.name)
     of_class = "" if class_ is None else f" of class {class_!r}"
     for label in ("kind", "devices", "duration", "memory", "workspace"):
@@ -144,11 +151,14 @@ def _check_block(stated: Block, waits: Counter[_Wait], whole: WideBlock, class_:
         if one != other:
             yield (f"block {whole.name!r}{of_class}: {label} is {_shown(one)}, and {_shown(other)} under the options "
                    "taken")
-    expected = Counter((wait.block, lag_of(wait, class_), wait.link, wait.distance) for wait in whole.after
-                       if wait.block in existing and _is_taken(wait.when, taken))
+    expected = _waits(whole, class_)
     if waits != expected:
         yield (f"block {whole.name!r}{of_class} waits for {_names(waits)}, and for {_names(expected)} under the "
                "options taken")
+
+
+def _waits(block: WideBlock, class_: str | None) -> Counter[_Wait]:
+    return Counter((wait.block, lag_of(wait, class_), wait.link, wait.distance) for wait in block.after)
 
 
 def _names(waits: Counter[_Wait]) -> str:
