@@ -107,12 +107,12 @@ def _problem(draw: random.Random, seed: int) -> WideProblem:
             names.append(name)
         if classes and not any(block.classes for block in blocks if block.job == job):
             blocks.append(WideBlock(f"{job}-classes", BlockKind.OTHER, (0,), dict(zip(classes, (1, 3), strict=True)),
-                                    job=job))
+                                    (0,), job=job))
         if not any(block.job == job for block in blocks):
-            blocks.append(WideBlock(f"{job}-only", BlockKind.OTHER, (0,), 1, job=job))
+            blocks.append(WideBlock(f"{job}-only", BlockKind.OTHER, (0,), 1, (0,), job=job))
     named = {entry for block in blocks for entry in block.when.items()}
     for choice, options in choices.items():  # an option that nobody names means nothing
-        blocks += [WideBlock(f"only {choice} {option}", BlockKind.OTHER, (0,), draw.randint(1, 3),
+        blocks += [WideBlock(f"only {choice} {option}", BlockKind.OTHER, (0,), draw.randint(1, 3), (0,),
                              when={choice: option}, job=blocks[0].job)
                    for option in options if (choice, option) not in named]
     return WideProblem(f"drawn{seed}", tuple(devices), tuple(blocks), links, choices)
