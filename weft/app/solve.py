@@ -17,6 +17,8 @@ from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.choice_rules import violations_of_choice
+from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 
@@ -86,9 +88,17 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
     from weft.solver.choices.solve import solve_wide
 
     if case.reorder or case.any_class:
-        return _solve_sequence(case, options, on_progress)
+        return _judged(_solve_sequence(case, options, on_progress), case)
     found = solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
                        time_limit=options.left, effort=options.effort, seed=options.seed, workers=options.workers)
+    return _judged(found, case)
+
+
+def _judged(found: Schedule, case: WideCase) -> Schedule:
+    """``found``, which keeps every rule and is one of the case's problem, with the options taken as its placement."""
+    faults = [*violations(found), *violations_of_choice(found, case.problem)]
+    if faults:
+        raise InvalidSchedule(faults)
     return found.with_solver(placement=assignment_title(found.choices)) if found.choices else found
 
 

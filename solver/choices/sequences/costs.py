@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 from weft.solver.bounds.memory import area_of_one, chains_of_one
+from weft.solver.choices.sequences.partial import JobPart, Partial
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import Problem
-from weft.solver.choices.sequences.partial import JobPart, Partial
 from weft.solver.ticks import TickProblem, in_whole_numbers
 from weft.solver.wide.problem import WideProblem
 
