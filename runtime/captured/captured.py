@@ -1,0 +1,174 @@
+"""A model as one graph of torch operators: exported, checked, and with the names that the model itself has.
+
+The graph is that of ``torch.export``, in the form before it is made functional, so that operators are those that the
+model calls and its gradients those of the model. Parameters and buffers are the model's own objects: what trains the
+graph trains the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
+
+__all__ = ["CaptureError", "Captured"]
+
+SHOWN = 3  # names that a sentence shows
+#: Operators that only check what is known when shapes do not change.
+CHECKS = {"_assert_tensor_metadata", "_assert_async", "_assert_scalar", "sym_constrain_range",
+          "sym_constrain_range_for_size"}
+
+
+class CaptureError(ValueError):
+    """A model that cannot be captured, or cannot be cut so; the message says where and what to do, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Captured:
+    """An exported model.
+
+    ``graph_module``: its operators; ``names``: of each parameter and buffer, by ``id``, the model's own first name for
+    it; ``inputs``: the placeholders, in the order of the leaves of ``(args, kwargs)`` as ``in_spec`` has them;
+    ``out_spec``: how the results are put together.
+    """
+
+    model: nn.Module
+    graph_module: GraphModule
+    names: Mapping[int, str]
+    in_spec: TreeSpec
+    out_spec: TreeSpec
+
+    @classmethod
+    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Captured:
+        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch.
+
+        Raises :class:`CaptureError` for a model that ``torch.export`` cannot follow.
+        """
+        given = dict(kwargs or {})
+        try:
+            exported = torch.export.export(model, tuple(args), given, strict=False)
+        except Exception as error:  # of many types: whatever the model's own code raises, too
+            raise CaptureError(f"{type(model).__name__} cannot be exported: {_told(error)}; torch.export must follow "
+                               "the whole forward: take out branches on values of tensors, and for a model of "
+                               "transformers give use_cache=False among kwargs") from error
+        try:
+            graph_module = exported.module(check_guards=False)
+        except TypeError:  # before torch 2.9 there were no guards in the graph
+            graph_module = exported.module()
+        assert isinstance(graph_module, GraphModule)
+        _drop_checks(graph_module)
+        found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec)
+        found._require_read()
+        return found
+
+    @cached_property
+    def calls(self) -> tuple[Node, ...]:
+        """The operators in the order in which they run: what can be cut between."""
+        return tuple(node for node in self.graph_module.graph.nodes if node.op in ("call_function", "call_module"))
+
+    @cached_property
+    def inputs(self) -> tuple[Node, ...]:
+        """The placeholders."""
+        return tuple(node for node in self.graph_module.graph.nodes if node.op == "placeholder")
+
+    @cached_property
+    def results(self) -> tuple[Any, ...]:
+        """What the graph returns: nodes, and numbers or ``None`` among them, as leaves of the model's result."""
+        node, = self.graph_module.graph.find_nodes(op="output")
+        return tuple(node.args[0]) if isinstance(node.args[0], tuple | list) else (node.args[0],)
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells two models apart: operators, how they hang together, and what their tensors look like."""
+        lines = [f"{node.op} {node.name} {node.target} {node.args} {node.kwargs} {_looks(node)}"
+                 for node in self.graph_module.graph.nodes]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def attribute(self, node: Node) -> Any:
+        """What a ``get_attr`` node reads."""
+        value: Any = self.graph_module
+        for step in str(node.target).split("."):
+            value = getattr(value, step)
+        return value
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The model's own name of a parameter or buffer; ``None`` for a constant of the graph."""
+        return self.names.get(id(tensor))
+
+    def unread(self) -> list[str]:
+        """The trained parameters that no operator reads."""
+        read = {id(self.attribute(node)) for node in self.graph_module.graph.find_nodes(op="get_attr")}
+        return [name for name, parameter in self.model.named_parameters()
+                if parameter.requires_grad and id(parameter) not in read]
+
+    def _require_read(self) -> None:
+        if not self.calls:
+            raise CaptureError(f"{type(self.model).__name__} computes nothing: no operator was captured")
+        for node in self.calls:
+            if isinstance(looks := node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool):
+                raise CaptureError(f"the operator {node.name}{where(node)} gives the number {looks} whose value "
+                                   "depends on data: compute it outside the model, and give it as an argument")
+
+
+def where(node: Node) -> str:
+    """The module that ``node`` was called in, for a sentence."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path, kind = list(stack.values())[-1]
+    kind = kind if isinstance(kind, str) else kind.__name__
+    return f" of {path or 'the model'} ({kind.rpartition('.')[2]})"
+
+
+def tensors(node: Node) -> Tensor | None:
+    """What ``node`` gives, without data, if it is one tensor."""
+    looks = node.meta.get("val")
+    return looks if isinstance(looks, Tensor) else None
+
+
+def is_item(node: Node) -> bool:
+    """Whether it takes one of several results apart."""
+    return node.target is operator.getitem
+
+
+def _names(model: nn.Module) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        found.setdefault(id(tensor), name)
+    return found
+
+
+def _drop_checks(graph_module: GraphModule) -> None:
+    """Take out checks of shapes, and what is computed for nothing: each might be one more value between stages."""
+    graph = graph_module.graph
+    for node in list(graph.nodes):
+        name = getattr(getattr(node.target, "_schema", None), "name", "").rpartition("::")[2]
+        if node.op == "call_function" and name in CHECKS and not node.users:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    graph_module.recompile()
+
+
+def _looks(node: Node) -> str:
+    return str(tree_map(lambda leaf: (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else str(leaf),
+                        node.meta.get("val")))
+
+
+def _told(error: BaseException) -> str:
+    """The first line of what was raised, and the user's line where it happened, if torch says so."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    place = next((line for line in lines if line.startswith("File ") and "site-packages/torch/" not in line), "")
+    return f"{lines[0].rstrip('.'):.300}" + (f" ({place:.200})" if place else "")
+
+
+def leaves(value: Any) -> list[Any]:
+    """All that stands in nested arguments."""
+    return tree_leaves(value)

@@ -1,0 +1,290 @@
+"""A captured model cut into stages: one module each, and the values that pass between them.
+
+A cut is a place in the row of operators: the operators before it are of one stage, those from it on of the next. A
+value that a later stage reads becomes a port between the two, however many stages lie between; what is free
+(:mod:`~weft.runtime.captured.purity`) is computed again where it is read instead; results taken out of a tuple belong
+to the stage that makes the tuple. A stage holds the parameters, buffers and constants that it reads, under the model's
+own names, and they are the model's own objects. A parameter that several stages read is a tie.
+
+``linear`` operators become ``nn.Linear`` modules again, so that a split backward can defer their weight gradients.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule, Node
+
+from weft.runtime.captured.captured import Captured, CaptureError, is_item, tensors, where
+from weft.runtime.captured.purity import Purity
+from weft.runtime.interface.training import Boundary, Ports
+
+__all__ = ["BATCH", "Cut", "Crossing", "Stages", "crossings"]
+
+#: How the data that stages take is named: this, and the input's own name.
+BATCH = "batch."
+#: Where a stage's module keeps the layers that operators have been made of.
+OPERATORS = "weft_operators"
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """What would pass between two stages at one place: the values, and whether a cut may be there."""
+
+    values: tuple[Node, ...]
+    refused: Node | None
+
+    @property
+    def size(self) -> int:
+        """Bytes that would be sent one way."""
+        return sum(looks.numel() * looks.element_size() for node in self.values
+                   if (looks := tensors(node)) is not None)
+
+
+def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
+    """What passes at each place, from 0 (before the first operator) to the number of operators."""
+    forbidden, count = purity.forbidden(), len(captured.calls)
+    last: dict[Node, int] = {}
+    first: dict[Node, int] = {}
+    for node in captured.calls:
+        if node in purity.free:
+            continue
+        first[node] = purity.place[_giver(node)]
+        for user in _users(node, purity):
+            last[node] = max(last.get(node, 0), count if user.op == "output" else purity.place[user])
+    return [Crossing(tuple(node for node, end in last.items() if first[node] < place <= end
+                           and not isinstance(node.meta.get("val"), tuple | list)), forbidden.get(place))
+            for place in range(count + 1)]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of a cut: modules and ports by number, and how every value that passes looks.
+
+    ``results`` are the model's, as values' names or numbers: what the last stage gives, or takes and gives.
+    """
+
+    modules: Mapping[int, GraphModule]
+    ports: Mapping[int, Ports]
+    boundaries: Mapping[str, Boundary]
+    results: tuple[Any, ...]
+
+
+class Cut:
+    """``captured`` cut at ``places``, which rise: the numbers of the operators that are the first of a stage.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a place where no cut may be.
+    """
+
+    def __init__(self, captured: Captured, places: Sequence[int], purity: Purity | None = None) -> None:
+        self.captured, self.places = captured, tuple(places)
+        self.purity = purity or Purity(captured)
+        self._require_places()
+        self.count = len(self.places) + 1
+        self.stage = {node: self._stage(node) for node in captured.calls if node not in self.purity.free}
+        self.takes: dict[int, list[Node]] = {s: [] for s in range(self.count)}  # values of other stages
+        self.data: dict[int, list[Node]] = {s: [] for s in range(self.count)}  # inputs
+        for s in range(self.count):
+            self._enter(s)
+        self.given: dict[int, list[Node]] = {s: [] for s in range(self.count)}
+        for s in range(self.count):
+            for node in self.takes[s]:
+                if node not in self.given[self.stage[node]]:
+                    self.given[self.stage[node]].append(node)
+
+    @cached_property
+    def parameters(self) -> tuple[tuple[nn.Parameter, ...], ...]:
+        """The trained parameters that each stage reads."""
+        found: list[dict[int, nn.Parameter]] = [{} for _ in range(self.count)]
+        for s in range(self.count):
+            for node in self._wanted(s):
+                if node.op == "get_attr" and isinstance(value := self.captured.attribute(node), nn.Parameter):
+                    found[s][id(value)] = value
+        return tuple(tuple(p for p in each.values() if p.requires_grad) for each in found)
+
+    def stages(self, only: Sequence[int] | None = None) -> Stages:
+        """The modules of all stages, or of those in ``only``; ports and boundaries are those of all."""
+        ports, boundaries = {}, {}
+        last = self.count - 1
+        for s in range(self.count):
+            gives = self._gives(s)
+            ports[s] = Ports((*(node.name for node in self.takes[s]), *(BATCH + node.name for node in self.data[s])),
+                             tuple(node.name for node in gives))
+            for node in self.given[s]:
+                boundaries[node.name] = _boundary(node)
+        results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
+        wanted = range(self.count) if only is None else only
+        assert last >= 0
+        return Stages({s: self._module(s) for s in wanted}, ports, boundaries, results)
+
+    def ties(self, modules: Mapping[int, GraphModule]) -> list[dict[int, str]]:
+        """The parameters that several stages read: by stage, the name that each has in its module."""
+        held: dict[int, dict[int, str]] = {}
+        for s, parameters in enumerate(self.parameters):
+            for parameter in parameters:
+                name = self.captured.name_of(parameter)
+                assert name is not None
+                held.setdefault(id(parameter), {})[s] = name
+        return [names for names in held.values() if len(names) > 1]
+
+    # -- which operators -----------------------------------------------------------------------------------------------
+
+    def _require_places(self) -> None:
+        count, forbidden = len(self.captured.calls), self.purity.forbidden()
+        for before, place in zip((0, *self.places), self.places, strict=False):
+            if not before < place < count:
+                raise CaptureError(f"a cut at operator {place} of {count}, after one at {before}: cuts must rise, and "
+                                   "leave each stage an operator")
+            if place in forbidden:
+                node = forbidden[place]
+                raise CaptureError(f"the operator {node.name}{where(node)} writes in place into what an operator "
+                                   f"before the cut at {place} made or reads: cut elsewhere, or write "
+                                   "x = f(x) in the model")
+
+    def _stage(self, node: Node) -> int:
+        return bisect_right(self.places, self.purity.place[_giver(node)])
+
+    def _wanted(self, s: int) -> list[Node]:
+        """All that stage ``s`` computes or reads, in the graph's order."""
+        wanted = {node for node, stage in self.stage.items() if stage == s}
+        if s == self.count - 1:
+            wanted.update(leaf for leaf in self.captured.results if isinstance(leaf, Node))
+        waiting = list(wanted)
+        while waiting:
+            node = waiting.pop()
+            if node in self.stage and self.stage[node] != s:
+                continue  # comes through a port
+            for arg in node.all_input_nodes:
+                if arg not in wanted:
+                    wanted.add(arg)
+                    waiting.append(arg)
+        return [node for node in self.captured.graph_module.graph.nodes if node in wanted]
+
+    def _enter(self, s: int) -> None:
+        for node in self._wanted(s):
+            if node.op == "placeholder":
+                if tensors(node) is not None:
+                    self.data[s].append(node)
+            elif node in self.stage and self.stage[node] != s:
+                if self.stage[node] > s:
+                    raise CaptureError(f"stage {s} reads {node.name}{where(node)}, which stage {self.stage[node]} makes")
+                if tensors(node) is None:
+                    raise CaptureError(f"stage {s} reads {node.name}{where(node)}, which is no tensor and cannot be "
+                                       "sent: cut elsewhere")
+                self.takes[s].append(node)
+
+    def _gives(self, s: int) -> list[Node]:
+        """What stage ``s`` gives: what others take, and the last one the results."""
+        if s < self.count - 1:
+            return self.given[s]
+        return list(dict.fromkeys(leaf for leaf in self.captured.results if isinstance(leaf, Node)))
+
+    # -- modules -------------------------------------------------------------------------------------------------------
+
+    def _module(self, s: int) -> GraphModule:
+        graph, root = Graph(), nn.Module()
+        env: dict[Node, Node] = {}
+        for node in (*self.takes[s], *self.data[s]):
+            env[node] = graph.placeholder(node.name)
+        operators = nn.Module()
+        root.add_module(OPERATORS, operators)
+        for node in self._wanted(s):
+            if node in env or node.op == "placeholder":
+                continue
+            if node.op == "get_attr":
+                env[node] = graph.get_attr(self._put(root, node))  # under its own name, whoever reads it
+            elif (layer := self._layer(node)) is not None:
+                operators.add_module(node.name, layer)
+                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", (env[_first(node)],))
+            else:
+                env[node] = graph.node_copy(node, lambda arg: env[arg])
+        graph.output(tuple(env[node] for node in self._gives(s)))
+        for read in graph.find_nodes(op="get_attr"):
+            if not read.users:
+                graph.erase_node(read)  # what layers hold
+        module = GraphModule(root, graph, class_name=f"Stage{s}")
+        self._name(module, root)
+        module.train(self.captured.model.training)
+        return module
+
+    def _put(self, root: nn.Module, node: Node) -> str:
+        """Put what ``node`` reads into ``root``, under the model's own name; gives that name."""
+        value = self.captured.attribute(node)
+        name = (self.captured.name_of(value) if isinstance(value, Tensor) else None) or str(node.target)
+        _register(root, name, value)
+        return name
+
+    def _name(self, module: nn.Module, root: nn.Module) -> None:
+        """Give ``module`` all that ``root`` holds under the model's names, before what operators call it; and say of
+        what kind the modules were that held it."""
+        own = module._modules.pop(OPERATORS, None)
+        for name, parameter in root.named_parameters(remove_duplicate=False):
+            if not name.startswith(OPERATORS + "."):
+                _register(module, name, parameter)
+        kinds = {path: type(part).__name__ for path, part in self.captured.model.named_modules()}
+        for path, part in module.named_modules():
+            if path in kinds and type(part) is nn.Module:
+                part.__class__ = type(kinds[path], (nn.Module,), {})
+        if own is not None:
+            module._modules[OPERATORS] = own
+
+    def _layer(self, node: Node) -> nn.Module | None:
+        """The ``nn.Linear`` that a ``linear`` operator on the model's own weights is."""
+        if node.target is not torch.ops.aten.linear.default or node.kwargs or not isinstance(node.args[0], Node):
+            return None
+        values = [self.captured.attribute(arg) if isinstance(arg, Node) and arg.op == "get_attr" else arg
+                  for arg in node.args[1:]]
+        weight, bias = values[0], values[1] if len(values) > 1 else None
+        if not isinstance(weight, nn.Parameter) or not (bias is None or isinstance(bias, nn.Parameter)):
+            return None
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
+        linear.weight = weight
+        if bias is not None:
+            linear.bias = bias
+        return linear
+
+
+def _register(root: nn.Module, name: str, value: Any) -> None:
+    path, _, leaf = name.rpartition(".")
+    for step in path.split(".") if path else ():
+        if not hasattr(root, step):
+            root.add_module(step, nn.Module())
+        root = getattr(root, step)
+    if hasattr(root, leaf):
+        return
+    if isinstance(value, nn.Parameter):
+        root.register_parameter(leaf, value)
+    elif isinstance(value, Tensor):
+        root.register_buffer(leaf, value)
+    else:
+        setattr(root, leaf, value)
+
+
+def _first(node: Node) -> Node:
+    first = node.args[0]
+    assert isinstance(first, Node)
+    return first
+
+
+def _boundary(node: Node) -> Boundary:
+    looks = tensors(node)
+    assert looks is not None
+    return Boundary(tuple(looks.shape), looks.dtype)
+
+
+def _giver(node: Node) -> Node:
+    """The operator whose stage ``node`` is of."""
+    while is_item(node) and isinstance(node.args[0], Node) and node.args[0].op.startswith("call"):
+        node = node.args[0]
+    return node
+
+
+def _users(node: Node, purity: Purity) -> list[Node]:
+    """The operators that read ``node``, by way of such as are taken along with it."""
+    return [user for user in node.users if user not in purity.free and not is_item(user)]

@@ -1,0 +1,81 @@
+"""The loss behind the last stage: of what the model gave and a target, or the one that the model gives itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_leaves, tree_unflatten
+
+from weft.runtime.captured.captured import CaptureError
+
+__all__ = ["LOSS", "TARGET", "LossStage", "ResultStage", "loss_of"]
+
+#: The value that is trained on, and how the leaves of a target are named in a batch, with their number.
+LOSS, TARGET = "loss", "target."
+
+
+def loss_of(output: Any) -> Tensor:
+    """The loss that a model gives itself: its whole result, ``result.loss``, ``result["loss"]``, or the first of a
+    tuple. Raises :class:`~weft.runtime.captured.captured.CaptureError` where none of these is a scalar."""
+    found = output
+    if isinstance(output, Mapping) and "loss" in output:
+        found = output["loss"]
+    elif isinstance(getattr(output, "loss", None), Tensor):
+        found = output.loss
+    elif isinstance(output, Sequence) and output:
+        found = output[0]
+    require_scalar(found, f"the model gives {type(output).__name__}, in which")
+    return found  # type: ignore[no-any-return]
+
+
+def require_scalar(loss: object, whose: str) -> None:
+    """Refuse a loss that is no scalar of real numbers."""
+    if not isinstance(loss, Tensor):
+        raise CaptureError(f"{whose} the loss is {type(loss).__name__}, it must be a tensor with one number: give "
+                           "loss=FUNCTION(output, target), or labels among the model's arguments")
+    if loss.numel() != 1 or not loss.is_floating_point():
+        raise CaptureError(f"{whose} the loss has the shape {tuple(loss.shape)} and type {loss.dtype}, it must be one "
+                           "floating-point number: take the mean over the micro-batch")
+
+
+class ResultStage(nn.Module):
+    """A stage that gives the model's results: ``stage`` gives the tensors among them, which ``spec`` puts together with
+    the numbers and ``None`` of ``results`` (``str``: the next of the tensors)."""
+
+    def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any]) -> None:
+        super().__init__()
+        self.stage, self.spec, self.results = stage, spec, tuple(results)
+
+    def output(self, *xs: Tensor) -> Any:
+        """The model's result."""
+        found = dict(zip(dict.fromkeys(leaf for leaf in self.results if isinstance(leaf, str)), self.stage(*xs),
+                         strict=True))
+        return tree_unflatten([found[leaf] if isinstance(leaf, str) else leaf for leaf in self.results], self.spec)
+
+    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        """All tensors of the model's result, in the order of its leaves."""
+        return tuple(leaf for leaf in tree_leaves(self.output(*xs)) if isinstance(leaf, Tensor))
+
+
+class LossStage(ResultStage):
+    """The last stage of a training: its last arguments are the ``targets`` leaves of the target, which ``target_spec``
+    puts together. ``loss`` is called with result and target; ``None``: the model gives its own."""
+
+    def __init__(self, stage: nn.Module, spec: TreeSpec, results: Sequence[Any],
+                 loss: Callable[..., Tensor] | None, target_spec: TreeSpec | None = None) -> None:
+        super().__init__(stage, spec, results)
+        self.loss, self.target_spec = loss, target_spec
+        self.targets = 0 if target_spec is None else target_spec.num_leaves
+
+    def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The mean loss of the micro-batch."""
+        inputs, targets = xs[:len(xs) - self.targets], xs[len(xs) - self.targets:]
+        output = self.output(*inputs)
+        if self.loss is None:
+            return (loss_of(output),)
+        assert self.target_spec is not None
+        loss = self.loss(output, tree_unflatten(targets, self.target_spec))
+        require_scalar(loss, f"{getattr(self.loss, '__name__', type(self.loss).__name__)}:")
+        return (loss.reshape(()),)

@@ -1,0 +1,138 @@
+"""Which operators may be computed anywhere and twice, and between which the graph must not be cut.
+
+An operator that writes into a tensor (``add_``, ``relu_``, the running statistics of a batch norm) must run on the rank
+that holds the tensor. So no cut may lie between the operator that made a tensor, or was the first to read a buffer, and
+one that writes into it or into a view of it; and what reads a buffer that is written to must all be in one stage.
+
+What depends on inputs, buffers and constants alone (masks, positions, rotary angles) is *free*: cheaper computed again
+on each rank that needs it than sent, as every rank has the batch. It must have no weights, draw no random numbers,
+write nowhere, and multiply no matrices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from weft.runtime.captured.captured import Captured, CaptureError, is_item, leaves, where
+
+__all__ = ["Purity", "written"]
+
+#: Operators that may give a view of their first argument, though their schema does not say so.
+MAYBE_VIEWS = {"reshape", "contiguous", "flatten", "to", "type_as", "dropout", "unflatten", "view_as", "matrix_H"}
+#: Running statistics are written to, though schemas do not say so: the places of the tensors and of the flag.
+STATISTICS = {"batch_norm": ((3, 4), 5), "instance_norm": ((3, 4), 5), "_batch_norm_impl_index": ((3, 4), 5)}
+#: Operators that multiply matrices, and how long a sum may be for which they are cheap all the same.
+PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "convolution", "conv1d", "conv2d", "conv3d",
+            "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "_grouped_mm"}
+SHORT_SUM = 8
+
+
+def operator_name(node: Node) -> str:
+    """``"add_"`` of ``torch.ops.aten.add_.Tensor``; the name of any other function that is called."""
+    schema = getattr(node.target, "_schema", None)
+    return schema.name.rpartition("::")[2] if schema is not None else getattr(node.target, "__name__", str(node.target))
+
+
+def written(node: Node) -> Iterator[Node]:
+    """The nodes whose tensors a call writes into."""
+    schema = getattr(node.target, "_schema", None)
+    for place, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from _nodes(_argument(node, place, argument.name))
+    places, flag = STATISTICS.get(operator_name(node), ((), 0))
+    if places and (len(node.args) <= flag or node.args[flag] is True):
+        for place in places:
+            yield from _nodes(_argument(node, place, ""))
+
+
+class Purity:
+    """What holds of the operators of ``captured``.
+
+    ``free``: those that may be computed wherever they are used. :meth:`forbidden` has the places where no cut may be.
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its inputs.
+    """
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured = captured
+        self.base: dict[Node, Node] = {}  # whose memory a node's tensor lies in
+        self.place = {node: i for i, node in enumerate(captured.calls)}
+        for node in captured.graph_module.graph.nodes:
+            self.base[node] = self._base(node)
+        self.writers: dict[Any, list[Node]] = {}
+        for node in captured.calls:
+            for target in written(node):
+                base = self.base[target]
+                if base.op == "placeholder":
+                    raise CaptureError(f"the operator {node.name}{where(node)} writes into the input {base.name!r}, "
+                                       "which every rank has its own copy of: give the model a clone of it")
+                self.writers.setdefault(self._memory(base), []).append(node)
+        self.free: set[Node] = set()
+        for node in captured.calls:
+            if self._is_free(node):
+                self.free.add(node)
+
+    def forbidden(self) -> dict[int, Node]:
+        """The places where no cut may be, each with a node that it would part from the tensor that is written to. A cut
+        at place i has call i as the first of the next stage."""
+        found: dict[int, Node] = {}
+        for memory, writers in self.writers.items():
+            members = [self.place[node] for node in self.captured.calls
+                       if self._memory(self.base[node]) == memory or node in writers or (
+                           isinstance(memory, int) and any(self._memory(self.base[arg]) == memory
+                                                           for arg in node.all_input_nodes))]
+            last = max(members) if isinstance(memory, int) else max(self.place[node] for node in writers)
+            for place in range(min(members) + 1, last + 1):
+                found.setdefault(place, writers[-1])
+        return found
+
+    def _memory(self, base: Node) -> Any:
+        """The same for all nodes whose tensors lie in one memory: several may read one buffer."""
+        return id(self.captured.attribute(base)) if base.op == "get_attr" else base
+
+    def _base(self, node: Node) -> Node:
+        if node.op != "call_function" or not node.args:
+            return node
+        schema = getattr(node.target, "_schema", None)
+        first = next(_nodes(node.args[0]), None)
+        shares = operator_name(node) in MAYBE_VIEWS or is_item(node)
+        if schema is not None and any(result.alias_info is not None for result in schema.returns):
+            shares = True
+        return self.base[first] if shares and first is not None else node
+
+    def _is_free(self, node: Node) -> bool:
+        schema = getattr(node.target, "_schema", None)
+        if is_item(node):
+            return all(self._is_source(arg) for arg in node.all_input_nodes)
+        if schema is None or schema.is_mutable or any(True for _ in written(node)):
+            return False
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            return False
+        if operator_name(node) in PRODUCTS and self._summed(node) > SHORT_SUM:
+            return False
+        return all(self._is_source(arg) for arg in node.all_input_nodes)
+
+    def _is_source(self, node: Node) -> bool:
+        if node.op == "get_attr":
+            value = self.captured.attribute(node)
+            return isinstance(value, Tensor) and not isinstance(value, nn.Parameter) and id(value) not in self.writers
+        return node.op == "placeholder" or node in self.free
+
+    def _summed(self, node: Node) -> int:
+        """How many products each number of the result is the sum of, about."""
+        first = next((looks for arg in node.all_input_nodes if isinstance(looks := arg.meta.get("val"), Tensor)), None)
+        return SHORT_SUM + 1 if first is None or not first.dim() else int(first.shape[-1])
+
+
+def _argument(node: Node, place: int, name: str) -> Any:
+    return node.args[place] if place < len(node.args) else node.kwargs.get(name)
+
+
+def _nodes(value: Any) -> Iterator[Node]:
+    for leaf in leaves(value):
+        if isinstance(leaf, Node):
+            yield leaf
