@@ -48,7 +48,7 @@ class Crossing:
 
 
 def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
-    """What passes at each place, from 0 (before the first operator) to the number of operators."""
+    """What passes at each place: before each operator."""
     forbidden, count = purity.forbidden(), len(captured.calls)
     last: dict[Node, int] = {}
     first: dict[Node, int] = {}
@@ -60,7 +60,7 @@ def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
             last[node] = max(last.get(node, 0), count if user.op == "output" else purity.place[user])
     return [Crossing(tuple(node for node, end in last.items() if first[node] < place <= end
                            and not isinstance(node.meta.get("val"), tuple | list)), forbidden.get(place))
-            for place in range(count + 1)]
+            for place in range(count)]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,114 @@
+"""Small models of plain torch, written as one module, that captures are tried on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["CASES", "Case", "GPT", "Masked", "Skip", "made", "mean_loss", "token_loss"]
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.attend(self.before(x)).chunk(3, -1)
+        scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(~mask, float("-inf"))
+        x = x + self.project(scores.softmax(-1) @ v)
+        return x + self.narrow(nn.functional.gelu(self.wide(self.after(x))))
+
+
+class GPT(nn.Module):
+    """Positions and a mask made of the ids' shape, and a head whose weight is the embedding's."""
+
+    def __init__(self, layers: int = 3, width: int = 16, words: int = 23, length: int = 12) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(length, width)
+        self.layers = nn.ModuleList([Layer(width) for _ in range(layers)])
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        length = ids.shape[-1]
+        x = self.words(ids) + self.places(torch.arange(length, device=ids.device))
+        mask = torch.ones(length, length, dtype=torch.bool, device=ids.device).tril()
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+
+class Skip(nn.Module):
+    """What the first layer gives is read by the last one too; it gives a dictionary, and writes in place."""
+
+    def __init__(self, width: int = 8, layers: int = 4) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(width, width), nn.Linear(2 * width, 1)
+        self.inner = nn.ModuleList([nn.Linear(width, width) for _ in range(layers)])
+        self.scale = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor, *, factor: float = 1.0) -> dict[str, Any]:
+        early = self.first(x)
+        y = early
+        for layer in self.inner:
+            y = torch.relu_(layer(y)) * self.scale
+            y += early
+        return {"y": self.last(torch.cat([y * factor, early], -1)), "n": 3, "early": early}
+
+
+class Masked(nn.Module):
+    """Whole numbers are made by one part and read by the next: the places of the largest values; and it gives its own
+    loss, with running statistics."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.into, self.norm = nn.Linear(width, width), nn.BatchNorm1d(width)
+        self.table, self.out = nn.Embedding(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, keep: Tensor, labels: Tensor | None = None) -> tuple[Tensor, ...]:
+        y = self.norm(self.into(x))
+        best = y.argmax(-1)
+        high, low = y.split([5, 3], -1)
+        z = torch.cat([low, high], -1) + self.table(best)
+        z = self.out(z.masked_fill(~keep[:, None], 0.0))
+        return (z,) if labels is None else (nn.functional.cross_entropy(z, labels), z)
+
+
+def token_loss(output: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def mean_loss(output: dict[str, Tensor], target: Tensor) -> Tensor:
+    return nn.functional.mse_loss(output["y"], target) + 0.1 * output["early"].square().mean()
+
+
+class Case(NamedTuple):
+    """A model, what a batch of ``size`` is, its loss (``None``: its own), and its target."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    loss: Callable[..., Tensor] | None
+    target: Any
+
+
+CASES = ("gpt", "skip", "masked")
+
+
+def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
+    """The case called ``name`` for a batch of ``size``: the same model for each size and seed of the data."""
+    torch.manual_seed(7)
+    model = {"gpt": GPT, "skip": Skip, "masked": Masked}[name]().to(dtype)
+    torch.manual_seed(seed)
+    if name == "gpt":
+        return Case(model, (torch.randint(23, (size, 10)),), {}, token_loss, torch.randint(23, (size, 10)))
+    x = torch.randn(size, 8, dtype=dtype)
+    if name == "skip":
+        return Case(model, (x,), {"factor": 0.5}, mean_loss, torch.randn(size, 1, dtype=dtype))
+    return Case(model, (x, torch.rand(size) > 0.2), {"labels": torch.randint(8, (size,))}, None, None)
