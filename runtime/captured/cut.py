@@ -111,7 +111,6 @@ class Cut:
     def stages(self, only: Sequence[int] | None = None) -> Stages:
         """The modules of all stages, or of those in ``only``; ports and boundaries are those of all."""
         ports, boundaries = {}, {}
-        last = self.count - 1
         for s in range(self.count):
             gives = self._gives(s)
             ports[s] = Ports((*(node.name for node in self.takes[s]), *(BATCH + node.name for node in self.data[s])),
@@ -120,11 +119,10 @@ class Cut:
                 boundaries[node.name] = _boundary(node)
         results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
         wanted = range(self.count) if only is None else only
-        assert last >= 0
         return Stages({s: self._module(s) for s in wanted}, ports, boundaries, results)
 
-    def ties(self, modules: Mapping[int, GraphModule]) -> list[dict[int, str]]:
-        """The parameters that several stages read: by stage, the name that each has in its module."""
+    def ties(self) -> list[dict[int, str]]:
+        """The trained parameters that several stages read: by stage, the name that each has in its module."""
         held: dict[int, dict[int, str]] = {}
         for s, parameters in enumerate(self.parameters):
             for parameter in parameters:

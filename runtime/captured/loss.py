@@ -75,7 +75,7 @@ class LossStage(ResultStage):
         output = self.output(*inputs)
         if self.loss is None:
             return (loss_of(output),)
-        assert self.target_spec is not None
-        loss = self.loss(output, tree_unflatten(targets, self.target_spec))
+        target = None if self.target_spec is None else tree_unflatten(targets, self.target_spec)
+        loss = self.loss(output, target)
         require_scalar(loss, f"{getattr(self.loss, '__name__', type(self.loss).__name__)}:")
         return (loss.reshape(()),)

@@ -112,7 +112,7 @@ def test_a_tied_head_is_found_by_identity_and_masks_do_not_travel() -> None:
     cut = Cut(captured, [borders[2], borders[4]], purity)
     stages = cut.stages()
     assert [len(stages.ports[s].gives) for s in range(3)] == [1, 1, 1] and len(between[borders[2]].values) == 1
-    assert cut.ties(stages.modules) == [{0: "words.weight", 2: "words.weight"}]
+    assert cut.ties() == [{0: "words.weight", 2: "words.weight"}]
     assert isinstance(case.model, GPT)
     assert dict(stages.modules[2].named_parameters())["words.weight"] is case.model.head.weight
     assert "layers.0.attend.weight" in dict(stages.modules[0].named_parameters())

@@ -1,0 +1,89 @@
+"""A plan run one batch at a time, as a loop of the user's asks for it, who steps the optimizer too."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from weft.runtime.execute.executor import Executor
+from weft.runtime.interface.training import Training
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.timeline import Measured
+from weft.runtime.ranks.session import Session
+from weft.runtime.replay.options import seconds_in_unit
+from weft.runtime.replay.result import Replay, gather_replay
+from weft.runtime.replay.run import Trainer
+from weft.runtime.train.agreement import Allowed
+
+__all__ = ["Stepping"]
+
+#: Batches that all ranks begin at one moment, so that their times can be held against the plan: with what is made in
+#: the first one, and without.
+TOGETHER = (0, 1)
+THEIRS = "running the script's own code between two steps"
+
+
+class Stepping:
+    """Rank ``session.rank`` of ``plan`` with ``training``, whose optimizer is left out.
+
+    All ranks make theirs together, and call :meth:`step` and :meth:`replay` together. Raises
+    :class:`~weft.runtime.ranks.session.SessionError` for stages that are not those of the plan.
+    """
+
+    def __init__(self, plan: Plan, session: Session, training: Training, allowed: Allowed | None = None) -> None:
+        session.add_groups(plan.groups)
+        self.session, self.training = session, training
+        self.trainer = Trainer.of(plan, session, training, allowed)
+        self.plan = self.trainer.gradients.plan
+        self.executor = Executor(self.plan, session, self.trainer.worker, reduce=self.trainer.gradients.start)
+        self.steps, self.norm = 0, None  # type: int, float | None
+        self._measured: list[Measured] = []
+        self._seconds: list[float] = []
+
+    def step(self) -> float:
+        """Run one batch. Afterwards parameters have the gradients of its mean loss, which is returned on every rank.
+
+        Raises :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
+        """
+        begun = time.perf_counter()
+        self.trainer.begin(self.steps)
+        measured = self.executor.run(together=self.steps in TOGETHER)
+        if self.steps in TOGETHER:
+            self._measured = measured
+        self.norm = self.trainer.end(self.session, self.training, self.steps)
+        loss = self._everywhere(self.trainer.worker.loss())
+        if self.steps:
+            self._seconds.append(time.perf_counter() - begun)
+        self.steps += 1
+        self.session.watch.doing(THEIRS)
+        return loss
+
+    @property
+    def seconds(self) -> float | None:
+        """The median time of a step, from the second on; ``None`` before there is one."""
+        return statistics.median(self._seconds) if self._seconds else None
+
+    def replay(self) -> Replay | None:
+        """What the last batch that all ranks began together took, beside the plan; on process 0."""
+        return gather_replay(self.plan, self.session, seconds_in_unit(self.plan), self._measured)
+
+    def close(self) -> None:
+        """Give buffers and modules back."""
+        self.executor.close()
+        self.trainer.worker.close()
+
+    def _everywhere(self, part: float) -> float:
+        total = torch.tensor([part], dtype=torch.float64)
+        self.session.doing("adding up the loss", range(self.session.world))
+        dist.all_reduce(total)
+        return float(total) / self.session.replicas
+
+
+def stages_of(plan: Plan, rank: int) -> Sequence[int]:
+    """The stages that ``rank`` runs."""
+    groups = plan.stage_groups or ()
+    return [s for s, ranks in enumerate(groups) if rank in ranks]

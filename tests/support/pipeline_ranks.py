@@ -1,0 +1,79 @@
+"""What each rank of a test runs: a small model as a pipeline for two steps of AdamW, beside one process.
+
+``python -m tests.support.pipeline_ranks FOLDER CASE [SCHEDULE] [FAULT]`` under ranks; each writes what it found.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import weft
+from tests.support.captured_models import Case, made
+from weft.runtime.captured.loss import loss_of
+
+MICRO_BATCHES = 4
+SIZE = 8
+
+
+def parts(case: Case) -> list[tuple[Any, ...]]:
+    """The micro-batches of a case: arguments, keywords, target."""
+    def cut(value: Any) -> list[Any]:
+        if isinstance(value, torch.Tensor):
+            return list(value.chunk(MICRO_BATCHES))
+        return [value] * MICRO_BATCHES
+
+    args = zip(*map(cut, case.args), strict=True)
+    kwargs = [dict(zip(case.kwargs, values, strict=True)) for values in zip(*map(cut, case.kwargs.values()),
+                                                                            strict=True)] or [{}] * MICRO_BATCHES
+    return list(zip(args, kwargs, cut(case.target), strict=True))
+
+
+def one_process(name: str, steps: int) -> tuple[list[float], list[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """Losses, gradients and the last state of the plain model."""
+    model = made(name, SIZE).model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses, gradients = [], []
+    for step in range(steps):
+        total = 0.0
+        for args, kwargs, target in parts(made(name, SIZE, seed=step)):
+            case = made(name, SIZE)
+            output = model(*args, **kwargs)
+            loss = (loss_of(output) if case.loss is None else case.loss(output, target)) / MICRO_BATCHES
+            loss.backward()
+            total += float(loss)
+        losses.append(total)
+        gradients.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, gradients, model.state_dict()
+
+
+def main() -> None:
+    folder, name = Path(sys.argv[1]), sys.argv[2]
+    schedule = sys.argv[3] if len(sys.argv) > 3 and sys.argv[3] != "search" else None
+    case = made(name, SIZE)
+    pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target,
+                         micro_batches=MICRO_BATCHES, schedule=schedule, time_limit=2.0, timeout=30.0)
+    optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
+    losses, gradients = [], []
+    for step in range(2):
+        batch = made(name, SIZE, seed=step)
+        losses.append(pipe.step(*batch.args, target=batch.target, **batch.kwargs))
+        gradients.append({n: g.clone() for n, g in pipe.gradients().items()})
+        optimizer.step()
+        optimizer.zero_grad()
+    state = pipe.state_dict()
+    batch = made(name, SIZE)
+    evaluated = pipe.eval_step(*batch.args, target=batch.target, **batch.kwargs)
+    report = pipe.report()
+    torch.save({"losses": losses, "gradients": gradients, "state": state, "evaluated": evaluated,
+                "report": report.to_json(), "text": str(report)}, folder / f"{pipe.rank}.pt")
+    pipe.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""From a module to a running pipeline."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.app.lib.sources import PathLike
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from weft.app.pipeline.pipe import Pipeline
+    from weft.runtime.plan.plan import Plan
+    from weft.solver.schedule import Schedule
+
+__all__ = ["pipeline"]
+
+
+def pipeline(
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss: Callable[..., Tensor] | None = None,
+    target: Any = None,
+    micro_batches: int,
+    schedule: Schedule | PathLike | None = None,
+    plan: Plan | PathLike | None = None,
+    cuts: Sequence[int] | None = None,
+    memory: int | None = None,
+    batch_dims: int = 0,
+    clip_norm: float | None = None,
+    time_limit: float = 10.0,
+    timeout: float = 60.0,
+    transport: str | None = None,
+    allow_unread: bool = False,
+) -> Pipeline:
+    """Make a running pipeline of ``module``: every rank that ``torchrun`` started calls this alike.
+
+    ``args`` and ``kwargs`` are one whole batch as an example; batches are cut into ``micro_batches`` equal parts along
+    dimension ``batch_dims``. ``loss(output, target)`` gives the mean loss of a micro-batch; without it the module gives
+    its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be measured too, and says how a target
+    is nested if it is not one tensor.
+
+    Each rank captures the model with ``torch.export``; rank 0 measures operators and stages, cuts the model, and
+    searches for at most ``time_limit`` seconds for a schedule; all run it. ``memory``: bytes that each rank has.
+    ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
+    plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the second
+    stage and those after, by number. With ``clip_norm`` each step clips the norm of the whole model's gradient.
+    ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
+    :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
+
+    A mistake ends all ranks with one sentence, where the ranks are together already; before that
+    ``weft.runtime.captured.captured.CaptureError`` is raised.
+    """
+    from weft.app.pipeline.build import make_pipeline
+
+    name = schedule if schedule is None or isinstance(schedule, str) or not isinstance(schedule, os.PathLike) else (
+        os.fspath(schedule))
+    return make_pipeline(module, args, kwargs, loss=loss, target=target, micro_batches=micro_batches, schedule=name,
+                         plan=plan, cuts=cuts, memory=memory, batch_dims=batch_dims, clip_norm=clip_norm,
+                         time_limit=time_limit, timeout=timeout, transport=transport, allow_unread=allow_unread)

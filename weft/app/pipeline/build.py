@@ -1,0 +1,168 @@
+"""``weft.pipeline``: the call that every rank makes, and what it refuses."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+from weft.app.pipeline.decide import Decision, Example, decide
+from weft.app.pipeline.pipe import Pipeline, target_spec
+from weft.runtime.captured.batch import Layout, micro_batch
+from weft.runtime.captured.captured import Captured, CaptureError, tensors
+from weft.runtime.captured.cut import BATCH, Cut
+from weft.runtime.captured.part import Goal
+from weft.runtime.captured.purity import Purity
+from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
+from weft.runtime.ranks.session import Session, SessionError, join
+from weft.runtime.transports.registry import device_for
+from weft.solver.schedule import Schedule
+
+__all__ = ["make_pipeline"]
+
+
+def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *,
+                  loss: Callable[..., Tensor] | None, target: Any, micro_batches: int,
+                  schedule: Schedule | str | os.PathLike[str] | None, plan: Plan | str | os.PathLike[str] | None,
+                  cuts: Sequence[int] | None, memory: int | None, batch_dims: int, clip_norm: float | None,
+                  time_limit: float, timeout: float, transport: str | None, allow_unread: bool) -> Pipeline:
+    """See :func:`weft.pipeline`."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        script = shlex.join(["torchrun", "--standalone", "--nproc-per-node=2", *sys.argv[:1]])
+        raise CaptureError(f"weft.pipeline runs under torchrun, one process a rank; use: {script}")
+    if torch.distributed.is_initialized():
+        raise CaptureError("torch.distributed is initialized already: weft.pipeline joins the ranks itself, so leave "
+                           "init_process_group out, and close an earlier pipeline first")
+    stack = ExitStack()
+    session = stack.enter_context(join(timeout, device_for(transport), transport=transport))
+
+    def close(error: BaseException | None) -> None:
+        atexit.unregister(at_exit)
+        if not stack.__exit__(None if error is None else type(error), error, None if error is None
+                              else error.__traceback__) and error is not None:
+            raise error
+
+    def at_exit() -> None:
+        if getattr(sys, "last_value", None) is not None:  # the script ended by an error, which Python has shown
+            session.watch.give_up(f"the script ended by {type(sys.last_value).__name__}: {sys.last_value}")
+        pipe.close()
+
+    try:
+        pipe = _made(session, close, module, tuple(args), dict(kwargs or {}), loss, target, micro_batches, schedule,
+                     plan, cuts, memory, batch_dims, clip_norm, time_limit, allow_unread)
+    except (CaptureError, ValueError) as error:
+        close(error if isinstance(error, SessionError) else SessionError(_sentence(error)))
+        raise
+    except BaseException as error:
+        close(error)
+        raise
+    atexit.register(at_exit)
+    return pipe
+
+
+def _made(session: Session, close: Callable[[BaseException | None], None], module: nn.Module, args: tuple[Any, ...],
+          kwargs: dict[str, Any], loss: Callable[..., Tensor] | None, target: Any, micro_batches: int,
+          schedule: Schedule | str | os.PathLike[str] | None, plan: Plan | str | os.PathLike[str] | None,
+          cuts: Sequence[int] | None, memory: int | None, batch_dims: int, clip_norm: float | None, time_limit: float,
+          allow_unread: bool) -> Pipeline:
+    _require_plain(module, args, loss, micro_batches, batch_dims, session.device)
+    session.watch.doing("capturing the model")
+    part_args, part_kwargs = (micro_batch(value, micro_batches, batch_dims) for value in (args, kwargs))
+    captured = Captured.of(module, part_args, part_kwargs)
+    if (unread := captured.unread()) and not allow_unread:
+        shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
+        raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
+                           "allow_unread=True, and they stay as they are")
+    purity = Purity(captured)
+    _require_equal(session, captured, (micro_batches, batch_dims, clip_norm))
+    goal = Goal(loss, None if loss is None else target_spec(target))
+    example = _example(captured, part_args, part_kwargs, None if loss is None else target, goal, micro_batches,
+                       batch_dims)
+    session.watch.doing("waiting for rank 0 to plan" if session.rank else "planning")
+    made: Decision | None = None
+    if session.rank == 0:
+        made = decide(captured, purity, example, goal, session.world, micro_batches, schedule=schedule, plan=plan,
+                      places=cuts, memory=memory, time_limit=time_limit, device=session.device)
+    told = None if made is None else (made.places, plan_to_json(made.plan), made.notes)
+    told = session.exchange(told, "waiting for rank 0 to plan")[0]
+    assert told is not None
+    places, plan_json, notes = told
+    looks = [node.meta.get("val") if tensors(node) is not None else leaf
+             for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
+    inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
+                    looks, micro_batches, batch_dims)
+    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json), goal, inputs, clip_norm,
+                    tuple(notes))
+
+
+def _require_plain(module: object, args: object, loss: object, micro_batches: object, batch_dims: object,
+                   device: torch.device) -> None:
+    """Refuse what is wrong by itself."""
+    if not isinstance(module, nn.Module):
+        raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
+    if type(micro_batches) is not int or micro_batches < 1:
+        raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
+    if type(batch_dims) is not int or batch_dims < 0:
+        raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    if loss is not None and not callable(loss):
+        raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise CaptureError(f"{name} is on the meta device, without numbers: build the model on {device}")
+        if tensor.device.type != device.type:
+            raise CaptureError(f"{name} is on {tensor.device}, but this rank runs on {device}: move the model there "
+                               "before weft.pipeline")
+
+
+def _require_equal(session: Session, captured: Captured, settings: object) -> None:
+    """Refuse ranks that have built another model, or the same with other numbers."""
+    facts = {"the settings of weft.pipeline": repr(settings),
+             "the model's operators": captured.digest,
+             "the model's values": _values(captured.model)}
+    everywhere = session.everywhere(facts, "comparing the models")
+    hints = {"the settings of weft.pipeline": "call it alike on all ranks",
+             "the model's operators": "build the same model, from the same versions of its code, on all ranks",
+             "the model's values": "call torch.manual_seed with one number before the model is built, or load one state "
+                                   "dict on all ranks"}
+    for what, hint in hints.items():
+        for process, other in enumerate(everywhere):
+            if other[what] != everywhere[0][what]:
+                raise SessionError(f"{what} differ on rank {process} from those on rank 0: {hint}")
+
+
+def _values(model: nn.Module) -> str:
+    """What tells two states apart."""
+    total = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            wide = value.detach().reshape(-1).to(torch.float64) if not value.is_complex() else torch.view_as_real(
+                value.detach()).reshape(-1).double()
+            total.update(f"{name} {float(wide.sum())!r} {float(torch.linalg.vector_norm(wide))!r}".encode())
+    return total.hexdigest()
+
+
+def _example(captured: Captured, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
+             dim: int) -> Example:
+    leaves = tree_flatten((args, kwargs))[0]
+    if len(leaves) != len(captured.inputs):
+        raise CaptureError(f"the model was captured with {len(captured.inputs)} inputs, but the example has "
+                           f"{len(leaves)}: give each argument by position or by name, as the model takes them")
+    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, leaves, strict=True)
+             if isinstance(leaf, Tensor)}
+    if target is None:
+        return Example(leaves, None, named)
+    parts = tree_flatten(micro_batch(target, micro_batches, dim))[0]
+    return Example(leaves, parts, {**named, **dict(zip(goal.names, parts, strict=True))})
+
+
+def _sentence(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

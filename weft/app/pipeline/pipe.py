@@ -1,0 +1,287 @@
+"""A running pipeline: what :func:`weft.pipeline` gives on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import TreeSpec, tree_flatten
+
+from weft.runtime.captured.batch import BatchError, Layout, batch_size
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.loss import TARGET
+from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
+from weft.runtime.plan.plan import Plan, plan_of
+from weft.runtime.ranks.session import Session, SessionError
+from weft.runtime.replay.stepping import Stepping, stages_of
+from weft.solver.baselines import baseline
+from weft.solver.problem import BlockKind, Problem
+
+__all__ = ["Pipeline", "Report"]
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one step was planned to take and took, in seconds: ``planned`` and ``measured`` are from the first block to
+    the last (``None`` before the first step), ``step`` is the median of whole steps on this rank, without the
+    optimizer's. ``stages``: the operators of each stage, first to last; ``ranks``: where each stage is. ``peaks``: the
+    bytes that each rank was planned to hold at most."""
+
+    planned: float
+    measured: float | None
+    step: float | None
+    stages: tuple[tuple[str, str], ...]
+    ranks: tuple[int, ...]
+    peaks: tuple[int, ...]
+    bound: float | None
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as plain data."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"stage {s} on rank {rank}: {first} to {last}"
+                 for s, ((first, last), rank) in enumerate(zip(self.stages, self.ranks, strict=True))]
+        lines.append(f"planned step   {self.planned * 1e3:.3f} ms" + (
+            f" (no schedule is under {self.bound * 1e3:.3f} ms)" if self.bound is not None else ""))
+        if self.measured is not None:
+            lines.append(f"measured step  {self.measured * 1e3:.3f} ms, ratio {self.measured / self.planned:.3f}")
+        if self.step is not None:
+            lines.append(f"whole step     {self.step * 1e3:.3f} ms, with losses, sums and what the script hands over")
+        lines += [f"rank {rank}: {peak / 2**20:.1f} MiB planned at most" for rank, peak in enumerate(self.peaks)]
+        return "\n".join([*lines, *self.notes])
+
+
+class Pipeline:
+    """This rank's part of a model that trains as a pipeline. All ranks call each method together, but for those that
+    only read: :meth:`parameters`, :meth:`named_parameters`, :meth:`gradients`.
+
+    A mistake in a call ends all ranks with one sentence, as does a rank that is lost: see
+    :class:`~weft.runtime.ranks.watch.Watch`.
+    """
+
+    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Cut, plan: Plan,
+                 goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...]) -> None:
+        self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
+        self.model, self.rank = cut.captured.model, session.rank
+        self._close, self._closed = close, False
+        self._inputs, self._data = inputs, Data()
+        self.stages = tuple(stages_of(plan, session.rank))
+        training = training_of(cut, self.stages, goal, self._data)
+        training.clip_norm = clip_norm
+        self._stepping = Stepping(plan, session, training)
+        self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
+        self._own = {name: parameter for name, parameter in self.model.named_parameters()
+                     if any(parameter is own for s in self.stages for own in self.cut.parameters[s])}
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def step(self, *args: Any, target: Any = None, **kwargs: Any) -> float:
+        """Run one batch through the schedule: its mean loss, on every rank. Gradients are ready then.
+
+        ``args`` and ``kwargs`` are what the model is called with, for a whole batch; ``target`` what the loss is given
+        beside the result. Each micro-batch is an equal part of it.
+        """
+        return self._guarded(lambda: self._step(args, kwargs, target))
+
+    def eval_step(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
+        """Run one batch forward only, in evaluation: without dropout, with running statistics as they are.
+
+        With ``target``, or where the model gives its own loss, the mean loss is returned on every rank; otherwise the
+        model's results, one for each micro-batch, on the rank of the last stage, and ``None`` on the others.
+        """
+        with_loss = target is not None or self.goal.loss is None
+        return self._guarded(lambda: self._evaluate(args, kwargs, target, with_loss))
+
+    @property
+    def norm(self) -> float | None:
+        """The norm of the whole model's gradient in the last step, before clipping; ``None`` without ``clip_norm``."""
+        return self._stepping.norm
+
+    # -- what is trained -----------------------------------------------------------------------------------------------
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The trained parameters of this rank's stages, each once: the model's own objects."""
+        yield from self._own.values()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The same with the names that they have in the model."""
+        yield from self._own.items()
+
+    def gradients(self) -> dict[str, Tensor]:
+        """The gradients of this rank's parameters that have one, by the model's own names."""
+        return {name: parameter.grad for name, parameter in self._own.items() if parameter.grad is not None}
+
+    def state_dict(self, whole: bool = True) -> dict[str, Tensor]:
+        """All parameters and buffers of the model as they are now, on every rank, in the model's own names: it loads
+        into the plain module. Not ``whole``: those of this rank's stages only."""
+        return self._guarded(lambda: self._state(whole))
+
+    def report(self) -> Report:
+        """What was planned beside what was measured, on every rank."""
+        return self._guarded(self._report)
+
+    def draw(self, path: str) -> None:
+        """Draw the measured step to ``path`` (``.html``, ``.svg`` or ``.png``) under the planned one; rank 0 writes."""
+        self._guarded(lambda: self._draw(path))
+
+    def close(self) -> None:
+        """Give buffers back and leave the other ranks, when all have come here; further calls are refused. At the end
+        of a script it happens by itself."""
+        if not self._closed:
+            self._guarded(self._leave)
+            self._closed = True
+            self._close(None)
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and not self._closed:
+            self._closed = True
+            self._close(error)
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _guarded(self, run: Callable[[], Result]) -> Result:
+        if self._closed:
+            raise RuntimeError("the pipeline is closed")
+        try:
+            return run()
+        except CaptureError as error:
+            self._fail(SessionError(str(error)))
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        """End this rank and tell the others why."""
+        self._closed = True
+        self._close(error)
+        raise error
+
+    def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
+        self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
+        return self._stepping.step()
+
+    def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
+             with_target: bool) -> list[dict[str, Tensor]]:
+        micro_batches = self._inputs.micro_batches((args, self._ordered(kwargs)))
+        if not with_target:
+            if target is not None:
+                raise BatchError("target was given, but the pipeline has no loss to hand it to: give loss= to "
+                                 "weft.pipeline, or leave target out")
+            return micro_batches
+        size = batch_size(tree_flatten((args, kwargs))[0], self._inputs.dim)
+        for name, parts in zip(self.goal.names, self._targets(target, size), strict=True):
+            for micro_batch, part in zip(micro_batches, parts, strict=True):
+                micro_batch[name] = part
+        return micro_batches
+
+    def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """``kwargs`` in the order of the example's."""
+        wanted = list(self._inputs.spec.unflatten([None] * self._inputs.spec.num_leaves)[1])
+        return {name: kwargs[name] for name in [*wanted, *kwargs] if name in kwargs}
+
+    def _targets(self, target: Any, size: int | None) -> Iterator[tuple[Tensor, ...]]:
+        leaves, spec = tree_flatten(target)
+        if target is None or spec != self.goal.target:
+            raise BatchError(f"target is {type(target).__name__}, but the pipeline was made for "
+                             + ("one tensor: give target=TENSOR" if self.goal.target == tree_flatten(0)[1] else
+                                f"what is nested as {self.goal.target!s:.120}"))
+        for i, leaf in enumerate(leaves):
+            if not isinstance(leaf, Tensor) or leaf.dim() <= self._inputs.dim:
+                raise BatchError(f"target's part {i} is no tensor with a batch dimension: give one")
+            if size is not None and leaf.shape[self._inputs.dim] != size:
+                raise BatchError(f"target has {leaf.shape[self._inputs.dim]} entries along dimension "
+                                 f"{self._inputs.dim}, but the batch has {size}: give one for each sample")
+            yield leaf.chunk(self._inputs.count, self._inputs.dim)
+
+    def _evaluate(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any, with_loss: bool) -> Any:
+        stepping, results = self._evaluator(with_loss)
+        self._data.micro_batches = self._fed(args, kwargs, target, with_loss and self.goal.loss is not None)
+        with torch.no_grad():
+            loss = stepping.step()
+        found = results()
+        return loss if with_loss else found or None
+
+    def _evaluator(self, with_loss: bool) -> tuple[Stepping, Callable[[], list[Any]]]:
+        """What runs forwards only, made when it is asked for first."""
+        if with_loss not in self._evaluation:
+            plan = forward_plan(self.plan)
+            training, results = ((training_of(self.cut, self.stages, self.goal, self._data, True), list) if with_loss
+                                 else evaluation_of(self.cut, self.stages, self._data))
+            self._evaluation[with_loss] = Stepping(plan, self.session, training), results
+        return self._evaluation[with_loss]
+
+    def _state(self, whole: bool) -> dict[str, Tensor]:
+        mine: dict[str, Tensor] = {}
+        held = {id(t) for s in self.stages for t in self._tensors(s)}
+        for name, value in self.model.state_dict(keep_vars=True).items():
+            if isinstance(value, Tensor) and id(value) in held:
+                mine[name] = value.detach()
+        if not whole:
+            return mine
+        found = {name: value.detach().clone() for name, value in self.model.state_dict(keep_vars=True).items()}
+        for each in self.session.exchange({n: v.cpu() for n, v in mine.items()}, "gathering the state"):
+            found.update(each)
+        return found
+
+    def _tensors(self, stage: int) -> Iterator[Tensor]:
+        module = self._stepping.training.stages[stage]
+        yield from module.parameters()
+        yield from module.buffers()
+
+    def _report(self) -> Report:
+        replay = self._stepping.replay() if self._stepping.steps else None
+        measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
+        calls, ends = self.cut.captured.calls, [0, *self.cut.places, len(self.cut.captured.calls)]
+        static = self.plan.solver.get("static_memory") or [0] * self.session.world
+        bound = self.plan.solver.get("makespan_bound")
+        return Report(self.plan.makespan, measured, self._stepping.seconds,
+                      tuple((calls[a].name, calls[b - 1].name) for a, b in zip(ends, ends[1:], strict=False)),
+                      self.plan.stage_ranks or (), tuple(int(held) for held in static), bound, self.notes)
+
+    def _draw(self, path: str) -> None:
+        from weft.app.pipeline.drawing import draw_step
+
+        replay = self._stepping.replay()
+        if replay is not None:
+            draw_step(self.plan, replay, path)
+
+    def _leave(self) -> None:
+        for stepping, _ in self._evaluation.values():
+            stepping.close()
+        self._stepping.close()
+
+
+def forward_plan(plan: Plan) -> Plan:
+    """The forwards of ``plan`` alone, on the same ranks."""
+    problem = plan.problem
+    forwards = [block for block in problem.blocks if block.kind == BlockKind.FORWARD]
+    kept = {block.name for block in forwards}
+    free = (0,) * len(forwards[0].memory)
+    from dataclasses import replace
+    blocks = tuple(replace(block, memory=free[:len(block.memory)], after=tuple(
+        item for item in block.after if item.block in kept)) for block in forwards)
+    alone = Problem(f"{problem.name}, forwards", problem.devices, blocks, time_unit=problem.time_unit,
+                    memory_unit=problem.memory_unit)
+    return plan_of(baseline("greedy", alone, plan.micro_batches))
+
+
+def target_spec(target: Any) -> TreeSpec:
+    """How ``target`` is nested; without an example, one tensor."""
+    found: TreeSpec = tree_flatten(0 if target is None else target)[1]
+    return found
+
+
+def target_names(spec: TreeSpec) -> list[str]:
+    """What the leaves of a target are called."""
+    return [f"{TARGET}{i}" for i in range(spec.num_leaves)]
