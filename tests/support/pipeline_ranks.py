@@ -1,10 +1,11 @@
 """What each rank of a test runs: a small model as a pipeline for two steps of AdamW, beside one process.
 
-``python -m tests.support.pipeline_ranks FOLDER CASE [SCHEDULE] [FAULT]`` under ranks; each writes what it found.
+``python -m tests.support.pipeline_ranks FOLDER CASE SCHEDULE [FAULT]`` under ranks; each writes what it found.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,8 @@ def one_process(name: str, steps: int) -> tuple[list[float], list[dict[str, torc
             case = made(name, SIZE)
             output = model(*args, **kwargs)
             loss = (loss_of(output) if case.loss is None else case.loss(output, target)) / MICRO_BATCHES
-            loss.backward()
-            total += float(loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.item()
         losses.append(total)
         gradients.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
         optimizer.step()
@@ -52,12 +53,30 @@ def one_process(name: str, steps: int) -> tuple[list[float], list[dict[str, torc
     return losses, gradients, model.state_dict()
 
 
+def refuse(pipe: Any, case: Case, fault: str) -> None:
+    """Do what a pipeline refuses."""
+    if fault == "batch":
+        pipe.step(case.args[0][:6], target=case.target[:6])
+    if fault == "target":
+        pipe.step(*case.args, target=case.target[:6])
+    if fault == "loss":
+        pipe.step(*case.args)
+
+
 def main() -> None:
+    """What one rank does."""
     folder, name = Path(sys.argv[1]), sys.argv[2]
-    schedule = sys.argv[3] if len(sys.argv) > 3 and sys.argv[3] != "search" else None
+    schedule = None if sys.argv[3] == "search" else sys.argv[3]
+    fault = sys.argv[4] if len(sys.argv) > 4 else ""
     case = made(name, SIZE)
+    if fault == "seed" and os.environ["RANK"] == "1":
+        torch.nn.init.normal_(next(case.model.parameters()))
+    if fault == "unread":
+        case.model.register_parameter("idle", torch.nn.Parameter(torch.ones(2)))
     pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target,
-                         micro_batches=MICRO_BATCHES, schedule=schedule, time_limit=2.0, timeout=30.0)
+                         micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
+                         timeout=30.0)
+    refuse(pipe, case, fault)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
     losses, gradients = [], []
     for step in range(2):

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Node
+from torch.utils._pytree import tree_leaves
 
 from weft.app.lib.judged import judged
 from weft.app.pipeline.places import cut_places
-from weft.app.pipeline.times import operator_seconds
+from weft.app.pipeline.times import operator_seconds, untouched
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut, crossings
 from weft.runtime.captured.loss import LOSS
@@ -26,6 +27,7 @@ from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.problem import Device, Problem
 from weft.solver.schedule import Schedule
+from weft.solver.step.search import solve
 
 __all__ = ["Decision", "Example", "decide", "stage_count"]
 
@@ -129,7 +131,9 @@ def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, 
     """What the stages cost, measured as the executor runs them; and the cuts, moved once by what was measured."""
     best: tuple[float, list[StageCosts], tuple[int, ...]] | None = None
     for _ in range(1 if fixed or not places else ROUNDS):
-        costs = _chain(measure_stages(_training(captured, purity, example, goal, places), device=device, repeats=3))
+        with untouched(captured.model):
+            found = measure_stages(_training(captured, purity, example, goal, places), device=device, repeats=3)
+        costs = _chain(found)
         whole = [sum(cost.passes["full"][letter].time.seconds for letter in "FB") for cost in costs]
         if best is None or max(whole) < best[0]:
             best = max(whole), costs, places
@@ -162,8 +166,6 @@ def _training(captured: Captured, purity: Purity, example: Example, goal: Goal, 
 
 def _stand_in(output: Any, target: Any) -> Tensor:
     """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
-    from torch.utils._pytree import tree_leaves
-
     return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
                         if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()
 
@@ -181,8 +183,6 @@ def _chain(costs: Sequence[StageCosts]) -> list[StageCosts]:
 def _scheduled(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[int]]], ranks: int, micro_batches: int,
                name: str | None, memory: int | None, time_limit: float) -> Schedule:
     """The published schedule called ``name``, or the best that a short search finds, with whole backwards or split."""
-    from weft.solver.step.search import solve
-
     problems = {backward: _placed(measured_problem(costs, backward=backward, memory=memory, optimizer_copies=2,
                                                    name="captured stages", ties=ties), ranks)
                 for backward in ("full", "split")}

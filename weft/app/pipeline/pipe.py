@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -13,7 +13,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import Cut
-from weft.runtime.captured.loss import TARGET
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session, SessionError
@@ -268,7 +267,6 @@ def forward_plan(plan: Plan) -> Plan:
     forwards = [block for block in problem.blocks if block.kind == BlockKind.FORWARD]
     kept = {block.name for block in forwards}
     free = (0,) * len(forwards[0].memory)
-    from dataclasses import replace
     blocks = tuple(replace(block, memory=free[:len(block.memory)], after=tuple(
         item for item in block.after if item.block in kept)) for block in forwards)
     alone = Problem(f"{problem.name}, forwards", problem.devices, blocks, time_unit=problem.time_unit,
@@ -280,8 +278,3 @@ def target_spec(target: Any) -> TreeSpec:
     """How ``target`` is nested; without an example, one tensor."""
     found: TreeSpec = tree_flatten(0 if target is None else target)[1]
     return found
-
-
-def target_names(spec: TreeSpec) -> list[str]:
-    """What the leaves of a target are called."""
-    return [f"{TARGET}{i}" for i in range(spec.num_leaves)]

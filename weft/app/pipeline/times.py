@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.fx import Interpreter, Node
 
 from weft.runtime.captured.captured import Captured
 from weft.runtime.measure.measure import single_threaded
 
-__all__ = ["operator_seconds"]
+__all__ = ["operator_seconds", "untouched"]
 
 #: A pass back takes about twice as long as the one forward: two products in place of one.
 BOTH_WAYS = 3.0
@@ -34,12 +36,25 @@ class _Timed(Interpreter):
 
 def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 3) -> list[float]:
     """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: the shortest of ``repeats``
-    forwards, and the backward as twice that. Buffers and random state are given back as they were."""
+    forwards, and the backward as twice that."""
     timed = _Timed(captured)
-    kept = {name: buffer.clone() for name, buffer in captured.model.named_buffers()}
-    with single_threaded(), torch.no_grad(), torch.random.fork_rng():
+    with untouched(captured.model), single_threaded(), torch.no_grad():
         for _ in range(repeats + 1):
             timed.run(*leaves, enable_io_processing=False)
-        for name, buffer in captured.model.named_buffers():
-            buffer.copy_(kept[name])
     return [BOTH_WAYS * timed.seconds.get(node, 0.0) for node in captured.calls]
+
+
+@contextmanager
+def untouched(model: nn.Module) -> Iterator[None]:
+    """Whatever runs inside, buffers, gradients and random state are afterwards as they were."""
+    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
+    gradients = {parameter: parameter.grad for parameter in model.parameters()}
+    for parameter in gradients:
+        parameter.grad = None
+    with torch.random.fork_rng():
+        yield
+    with torch.no_grad():
+        for buffer, value in buffers.items():
+            buffer.copy_(value)
+    for parameter, gradient in gradients.items():
+        parameter.grad = gradient

@@ -1,0 +1,65 @@
+"""``weft.pipeline`` on ranks: it trains as one process does, and says on all ranks what it refuses."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import weft
+from tests.support.captured_models import made
+from tests.support.paths import ROOT
+from tests.support.pipeline_ranks import SIZE, one_process
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.ranks.launch import Ended, launch_local
+
+
+def launch(ranks: int, *arguments: str) -> list[Ended]:
+    return launch_local(ranks, [sys.executable, "-m", "tests.support.pipeline_ranks", *arguments], timeout=200,
+                        environment={"PYTHONPATH": str(ROOT)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "name", "schedule"), [
+    (2, "gpt", "1f1b"), (3, "gpt", "search"), (3, "skip", "search"), (2, "masked", "zb-h1"), (2, "gpt", "zb-v")])
+def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, schedule: str, tmp_path: Path) -> None:
+    ended = launch(ranks, str(tmp_path), name, schedule)
+    assert [end.code for end in ended] == [0] * ranks, ended
+    losses, gradients, state = one_process(name, 2)
+    found = [torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
+    for step in (0, 1):
+        together = {parameter: gradient for each in found for parameter, gradient in each["gradients"][step].items()}
+        assert set(together) == set(gradients[step])
+        for parameter, wanted in gradients[step].items():
+            assert float((together[parameter] - wanted).norm()) <= 1e-12 * float(wanted.norm())
+    for each in found:
+        assert each["losses"] == pytest.approx(losses, rel=1e-12) and each["evaluated"] == found[0]["evaluated"]
+        assert set(each["state"]) == set(state)
+        for key, value in state.items():
+            assert torch.allclose(each["state"][key], value, rtol=1e-12, atol=1e-14)
+        assert each["report"]["measured"] > 0 and len(each["report"]["ranks"]) == ranks * (2 if schedule == "zb-v" else 1)
+    made(name, SIZE).model.load_state_dict(found[0]["state"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "said"), [
+    ("seed", "the model's values differ on rank 1 from those on rank 0: call torch.manual_seed with one number"),
+    ("target", "target has 6 entries along dimension 0, but the batch has 8: give one for each sample"),
+    ("batch", "has the shape (6, 10)"),
+    ("loss", "target is NoneType, but the pipeline was made for one tensor: give target=TENSOR"),
+    ("count", "a batch of 8 does not divide into 3 micro-batches: give a batch whose size is a multiple of 3"),
+    ("unread", "no operator reads the parameters idle: freeze them with requires_grad_(False)")])
+def test_what_is_refused_is_said_on_all_ranks_in_one_sentence(fault: str, said: str, tmp_path: Path) -> None:
+    for end in launch(2, str(tmp_path), "gpt", "1f1b", fault):
+        assert end.code == 2 and not end.late
+        line, = [line for line in end.errors.splitlines() if line.startswith("weft:")]
+        assert said in line and "Traceback" not in end.errors
+
+
+def test_a_call_outside_torchrun_is_refused_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    case = made("gpt", SIZE)
+    with pytest.raises(CaptureError, match="runs under torchrun, one process a rank; use: torchrun --standalone"):
+        weft.pipeline(case.model, case.args, loss=case.loss, micro_batches=2)
