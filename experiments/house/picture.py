@@ -59,8 +59,9 @@ PLACES = {
     },
     "runtime": {
         "replay": Place(1.6, 0, "one rank's run"),
-        "checkpoint": Place(1.0, 1, "save, resume"),
-        "measure": Place(2.2, 1, "costs for the solver"),
+        "checkpoint": Place(0.5, 1, "save, resume"),
+        "measure": Place(1.6, 1, "costs for the solver"),
+        "captured": Place(2.7, 1, "any model, cut"),
         "train": Place(1.6, 2, "real modules"),
         "execute": Place(1.6, 3, "instructions in order"),
         "interface": Place(0.5, 4, "what users write"),

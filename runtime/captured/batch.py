@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,8 +31,7 @@ def micro_batch(value: Any, count: int, dim: int = 0) -> Any:
 
 
 def batch_size(leaves: Sequence[Any], dim: int) -> int | None:
-    """How many samples there are: what the tensors with the most dimensions... have along ``dim``: of the first tensor
-    that has that dimension; ``None`` if there is none."""
+    """How many samples there are along ``dim``, by the first tensor that has that dimension; ``None`` if none has."""
     return next((int(leaf.shape[dim]) for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim() > dim), None)
 
 
@@ -40,7 +39,8 @@ class Layout:
     """How what is given as one batch becomes ``count`` micro-batches of tensors called ``names``.
 
     ``spec``: how it is nested; ``looks``: shape and type of each leaf in one micro-batch, or the value that it must
-    have where it is no tensor. A tensor whose length along ``dim`` is not the batch's is the same for all micro-batches.
+    have where it is no tensor. A tensor that is not as long as the batch along ``dim`` is the same for all
+    micro-batches.
     """
 
     def __init__(self, what: str, names: Sequence[str], spec: TreeSpec, looks: Sequence[Any], count: int,
@@ -82,8 +82,3 @@ def _cut(leaf: Tensor, size: int | None, count: int, dim: int, i: int) -> Tensor
 
 def _shown(spec: TreeSpec) -> str:
     return f"{str(spec)!r:.120}"
-
-
-def by_name(values: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Mappings joined, micro-batch by micro-batch."""
-    return [dict(value) for value in values]

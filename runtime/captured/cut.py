@@ -6,7 +6,8 @@ value that a later stage reads becomes a port between the two, however many stag
 to the stage that makes the tuple. A stage holds the parameters, buffers and constants that it reads, under the model's
 own names, and they are the model's own objects. A parameter that several stages read is a tie.
 
-``linear`` operators become ``nn.Linear`` modules again, so that a split backward can defer their weight gradients.
+Operators on weights become layers again (:mod:`~weft.runtime.captured.layers`), so that a split backward can defer
+their weight gradients.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from weft.runtime.captured.captured import Captured, CaptureError, is_item, tensors, where
+from weft.runtime.captured.layers import layer_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.interface.training import Boundary, Ports
 
@@ -171,7 +172,8 @@ class Cut:
                     self.data[s].append(node)
             elif node in self.stage and self.stage[node] != s:
                 if self.stage[node] > s:
-                    raise CaptureError(f"stage {s} reads {node.name}{where(node)}, which stage {self.stage[node]} makes")
+                    raise CaptureError(f"stage {s} reads {node.name}{where(node)}, which stage {self.stage[node]} "
+                                       "makes")
                 if tensors(node) is None:
                     raise CaptureError(f"stage {s} reads {node.name}{where(node)}, which is no tensor and cannot be "
                                        "sent: cut elsewhere")
@@ -197,9 +199,9 @@ class Cut:
                 continue
             if node.op == "get_attr":
                 env[node] = graph.get_attr(self._put(root, node))  # under its own name, whoever reads it
-            elif (layer := self._layer(node)) is not None:
-                operators.add_module(node.name, layer)
-                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", (env[_first(node)],))
+            elif (layer := layer_of(node, self.captured.attribute)) is not None:
+                operators.add_module(node.name, layer.module)
+                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", (env[layer.x],))
             else:
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
         graph.output(tuple(env[node] for node in self._gives(s)))
@@ -232,21 +234,6 @@ class Cut:
         if own is not None:
             module._modules[OPERATORS] = own
 
-    def _layer(self, node: Node) -> nn.Module | None:
-        """The ``nn.Linear`` that a ``linear`` operator on the model's own weights is."""
-        if node.target is not torch.ops.aten.linear.default or node.kwargs or not isinstance(node.args[0], Node):
-            return None
-        values = [self.captured.attribute(arg) if isinstance(arg, Node) and arg.op == "get_attr" else arg
-                  for arg in node.args[1:]]
-        weight, bias = values[0], values[1] if len(values) > 1 else None
-        if not isinstance(weight, nn.Parameter) or not (bias is None or isinstance(bias, nn.Parameter)):
-            return None
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
-        linear.weight = weight
-        if bias is not None:
-            linear.bias = bias
-        return linear
-
 
 def _register(root: nn.Module, name: str, value: Any) -> None:
     path, _, leaf = name.rpartition(".")
@@ -262,12 +249,6 @@ def _register(root: nn.Module, name: str, value: Any) -> None:
         root.register_buffer(leaf, value)
     else:
         setattr(root, leaf, value)
-
-
-def _first(node: Node) -> Node:
-    first = node.args[0]
-    assert isinstance(first, Node)
-    return first
 
 
 def _boundary(node: Node) -> Boundary:

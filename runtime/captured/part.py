@@ -62,8 +62,8 @@ def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluatin
 
 
 def evaluation_of(cut: Cut, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
-    """The stages in ``only`` of ``cut`` in evaluation, and what gives the results of all micro-batches of the last batch
-    that was run: none on a rank without the last stage."""
+    """The stages in ``only`` of ``cut`` in evaluation, and what gives the results of all micro-batches of the last
+    batch that was run: none on a rank without the last stage."""
     found, last = cut.stages(only), cut.count - 1
     gathered = _Results(found.results, cut.captured.out_spec)
     modules: dict[int, nn.Module] = {s: evaluated(module) for s, module in found.modules.items()}

@@ -24,6 +24,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
+from weft.runtime.train.deferred import DeferredOperator
 from weft.runtime.train.offload import CopyEngine, Shelf
 
 __all__ = ["Offloading", "StageRunner", "add_gradient", "deferrable"]
@@ -40,18 +41,28 @@ def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
         parameter.grad += gradient
 
 
-def deferrable(module: nn.Module) -> list[nn.Linear]:
+def deferrable(module: nn.Module) -> list[nn.Linear | DeferredOperator]:
     """The layers of ``module`` whose weight gradients a split backward can leave for later: plain linear ones of real
-    numbers. A subclass, or a layer with a parametrization, may compute something else."""
-    return [layer for layer in module.modules() if type(layer) is nn.Linear and not layer.weight.is_complex()]
+    numbers, and the operators of :mod:`weft.runtime.train.deferred`. A subclass of ``nn.Linear``, or a layer with a
+    parametrization, may compute something else."""
+    return [layer for layer in module.modules() if (type(layer) is nn.Linear or isinstance(layer, DeferredOperator))
+            and not layer.weight.is_complex()]
 
 
 class _Kept(NamedTuple):
-    """What the weight gradient of one linear layer needs, after one micro-batch's input-gradient pass."""
+    """What the weight gradient of one layer needs, after one micro-batch's input-gradient pass."""
 
-    layer: nn.Linear
+    layer: nn.Linear | DeferredOperator
     x: Tensor
     gradient: Tensor
+
+    def of(self, parameter: nn.Parameter) -> Tensor:
+        """The gradient of ``parameter``, one of the layer's."""
+        if isinstance(self.layer, DeferredOperator):
+            return self.layer.weight_gradient(parameter, self.x, self.gradient)
+        rows = self.gradient.reshape(-1, self.gradient.shape[-1])
+        return rows.T @ self.x.reshape(-1, self.x.shape[-1]).to(rows.dtype) if parameter is self.layer.weight else (
+            rows.sum(0))
 
 
 class _DeferredLinear(torch.autograd.Function):
@@ -70,6 +81,25 @@ class _DeferredLinear(torch.autograd.Function):
         ctx.kept.append(_Kept(ctx.layer, x.detach(), gradient))
         x_gradient = (gradient @ weight.to(gradient.dtype)).to(x.dtype) if ctx.needs_input_grad[0] else None
         return x_gradient, None, None, None, None
+
+
+class _Deferred(torch.autograd.Function):
+    """The same of an operator; its ``parameters`` are there to say that the result has a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: DeferredOperator, kept: list[_Kept], *parameters: nn.Parameter) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.layer, ctx.kept = layer, kept
+        y: Tensor = type(layer).forward(layer, x)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, = ctx.saved_tensors
+        layer = ctx.layer
+        ctx.kept.append(_Kept(layer, x.detach(), gradient))
+        x_gradient = layer.input_gradient(x, gradient) if ctx.needs_input_grad[0] else None
+        return (x_gradient, None, None, *(None for _ in layer.parameters(recurse=False)))
 
 
 class _Entrance(torch.autograd.Function):
@@ -155,7 +185,7 @@ class StageRunner:
             hook.remove()
 
     @property
-    def deferring(self) -> Sequence[nn.Linear]:
+    def deferring(self) -> Sequence[nn.Linear | DeferredOperator]:
         """The layers whose weight gradients wait."""
         return self._split
 
@@ -245,12 +275,10 @@ class StageRunner:
         kept = self._kept.pop(micro_batch)
         uses = Counter(parameter for item in kept for parameter in item.layer.parameters(recurse=False))
         with torch.no_grad():
-            for layer, x, gradient in _drain(kept):
-                rows = gradient.reshape(-1, gradient.shape[-1])
-                for parameter in layer.parameters(recurse=False):
+            for item in _drain(kept):
+                for parameter in item.layer.parameters(recurse=False):
                     if parameter.requires_grad:
-                        self.add(parameter, rows.T @ x.reshape(-1, x.shape[-1]).to(rows.dtype)
-                                 if parameter is layer.weight else rows.sum(0))
+                        self.add(parameter, item.of(parameter))
                     uses[parameter] -= 1
                     if not uses[parameter]:
                         self.complete(parameter)
@@ -295,12 +323,28 @@ class StageRunner:
         yield part.register_forward_pre_hook(enter)
         yield part.register_forward_hook(leave, always_call=True)
 
-    def _deferring(self, layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    def _deferring(self, layer: nn.Linear | DeferredOperator) -> Callable[[Tensor], Tensor]:
+        if isinstance(layer, DeferredOperator):
+            return self._deferring_operator(layer)
+
         def forward(x: Tensor) -> Tensor:
             if not (torch.is_grad_enabled() and layer.weight.requires_grad):
                 return nn.Linear.forward(layer, x)
             kept = self._kept.setdefault(self._micro_batch, [])
             y: Tensor = _DeferredLinear.apply(x, layer.weight, layer.bias, layer, kept)  # type: ignore[no-untyped-call]
+            return y
+
+        return forward
+
+    def _deferring_operator(self, layer: DeferredOperator) -> Callable[[Tensor], Tensor]:
+        own = list(layer.parameters(recurse=False))
+
+        def forward(x: Tensor) -> Tensor:
+            if not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in own)):
+                plain: Tensor = type(layer).forward(layer, x)
+                return plain
+            kept = self._kept.setdefault(self._micro_batch, [])
+            y: Tensor = _Deferred.apply(x, layer, kept, *own)  # type: ignore[no-untyped-call]
             return y
 
         return forward

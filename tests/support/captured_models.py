@@ -22,7 +22,7 @@ class Layer(nn.Module):
         q, k, v = self.attend(self.before(x)).chunk(3, -1)
         scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).masked_fill(~mask, float("-inf"))
         x = x + self.project(scores.softmax(-1) @ v)
-        return x + self.narrow(nn.functional.gelu(self.wide(self.after(x))))
+        return x + self.narrow(nn.functional.gelu(self.wide(self.after(x))))  # type: ignore[no-any-return]
 
 
 class GPT(nn.Module):

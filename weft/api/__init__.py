@@ -17,4 +17,5 @@ from weft.app.lib.sources import PathLike, Source
 
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "capture", "check", "compare", "demo", "draw", "estimate",
            "explain", "export_schedule", "fit", "import_schedule", "latency", "pipeline", "place", "place_memory",
-           "place_step", "plan", "profile", "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep", "unroll"]
+           "place_step", "plan", "profile", "profile_stages", "replay", "replay_alone", "schema", "solve", "sweep",
+           "unroll"]

@@ -41,14 +41,14 @@ def pipeline(
 
     ``args`` and ``kwargs`` are one whole batch as an example; batches are cut into ``micro_batches`` equal parts along
     dimension ``batch_dims``. ``loss(output, target)`` gives the mean loss of a micro-batch; without it the module gives
-    its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be measured too, and says how a target
-    is nested if it is not one tensor.
+    its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be measured too, and says how a
+    target is nested if it is not one tensor.
 
     Each rank captures the model with ``torch.export``; rank 0 measures operators and stages, cuts the model, and
     searches for at most ``time_limit`` seconds for a schedule; all run it. ``memory``: bytes that each rank has.
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
-    plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the second
-    stage and those after, by number. With ``clip_norm`` each step clips the norm of the whole model's gradient.
+    plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the
+    second stage and those after, by number. With ``clip_norm`` each step clips the norm of the whole model's gradient.
     ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
     :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
 

@@ -131,8 +131,8 @@ def _require_equal(session: Session, captured: Captured, settings: object) -> No
     everywhere = session.everywhere(facts, "comparing the models")
     hints = {"the settings of weft.pipeline": "call it alike on all ranks",
              "the model's operators": "build the same model, from the same versions of its code, on all ranks",
-             "the model's values": "call torch.manual_seed with one number before the model is built, or load one state "
-                                   "dict on all ranks"}
+             "the model's values": "call torch.manual_seed with one number before the model is built, or load one "
+                                   "state dict on all ranks"}
     for what, hint in hints.items():
         for process, other in enumerate(everywhere):
             if other[what] != everywhere[0][what]:

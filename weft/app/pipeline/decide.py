@@ -29,7 +29,7 @@ from weft.solver.problem import Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 
-__all__ = ["Decision", "Example", "decide", "stage_count"]
+__all__ = ["Decision", "Example", "decide"]
 
 #: Published schedules that need two stages a device, and where they stand: in a V.
 IN_A_V = ("zb-v", "zb-v-auto", "v-block")

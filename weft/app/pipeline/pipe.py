@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -245,7 +246,7 @@ class Pipeline:
         static = self.plan.solver.get("static_memory") or [0] * self.session.world
         bound = self.plan.solver.get("makespan_bound")
         return Report(self.plan.makespan, measured, self._stepping.seconds,
-                      tuple((calls[a].name, calls[b - 1].name) for a, b in zip(ends, ends[1:], strict=False)),
+                      tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise(ends)),
                       self.plan.stage_ranks or (), tuple(int(held) for held in static), bound, self.notes)
 
     def _draw(self, path: str) -> None:

@@ -24,11 +24,12 @@ class _Timed(Interpreter):
     def __init__(self, captured: Captured) -> None:
         super().__init__(captured.graph_module)
         self.seconds: dict[Node, float] = {}
+        self.on_gpu = any(tensor.is_cuda for tensor in captured.model.state_dict().values())
 
     def run_node(self, n: Node) -> Any:
         begun = time.perf_counter()
         result = super().run_node(n)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if self.on_gpu:
             torch.cuda.synchronize()
         self.seconds[n] = min(self.seconds.get(n, float("inf")), time.perf_counter() - begun)
         return result
