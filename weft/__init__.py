@@ -47,6 +47,7 @@ from weft.api import (
     schema,
     solve,
     sweep,
+    train,
     unroll,
 )
 from weft.text.version import VERSION as __version__
@@ -54,4 +55,4 @@ from weft.text.version import VERSION as __version__
 __all__ = ["SCHEMAS", "PathLike", "SearchOptions", "Source", "__version__", "capture", "check", "compare", "demo",
            "draw", "estimate", "explain", "export_schedule", "fit", "import_schedule", "latency", "pipeline",
            "place", "place_memory", "place_step", "plan", "profile", "profile_stages", "replay", "replay_alone",
-           "schema", "solve", "sweep", "unroll"]
+           "schema", "solve", "sweep", "train", "unroll"]

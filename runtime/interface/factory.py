@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft.runtime.interface.training import Training
 
-__all__ = ["FactoryError", "load_factory", "takes_session"]
+__all__ = ["FactoryError", "find_function", "load_factory", "takes_session"]
 
 
 class FactoryError(ValueError):
@@ -32,7 +32,7 @@ def load_factory(stages: str) -> Callable[..., Training]:
 
     Raises :class:`FactoryError` where there is none, as does the function for all that goes wrong in it.
     """
-    function, name = _function(stages), f"--stages {stages}"
+    function, name = find_function(stages), f"--stages {stages}"
 
     @functools.wraps(function)
     def factory(*arguments: Any, **named: Any) -> Training:
@@ -55,28 +55,30 @@ def takes_session(function: Callable[..., Training]) -> bool:
         return False
 
 
-def _function(stages: str) -> Callable[..., Any]:
+def find_function(stages: str, option: str = "--stages") -> Callable[..., Any]:
+    """The function that ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` names. Raises :class:`FactoryError`, in which
+    ``option`` says where the name was given."""
     where, colon, function_name = stages.rpartition(":")
     if not colon or not where or not function_name:
-        raise FactoryError(f"--stages is {stages!r:.200}, it must be FILE.py:FUNCTION or MODULE:FUNCTION")
+        raise FactoryError(f"{option} is {stages!r:.200}, it must be FILE.py:FUNCTION or MODULE:FUNCTION")
     try:
-        module = _file(where, stages) if where.endswith(".py") else _module(where)
+        module = _file(where, f"{option} {stages}") if where.endswith(".py") else _module(where)
         function = getattr(module, function_name)
     except FactoryError:
         raise
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise FactoryError(f"--stages {stages}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+        raise FactoryError(f"{option} {stages}: {(str(error) or type(error).__name__).splitlines()[0]}") from None
     except (Exception, SystemExit) as error:
-        raise FactoryError(f"--stages {stages}: {where} cannot be imported: {_told(error)}") from error
+        raise FactoryError(f"{option} {stages}: {where} cannot be imported: {_told(error)}") from error
     if not callable(function):
-        raise FactoryError(f"--stages {stages}: {function_name} is {type(function).__name__}, it must be a function")
+        raise FactoryError(f"{option} {stages}: {function_name} is {type(function).__name__}, it must be a function")
     return function  # type: ignore[no-any-return]
 
 
-def _file(where: str, stages: str) -> ModuleType:
+def _file(where: str, name: str) -> ModuleType:
     found = importlib.util.spec_from_file_location(f"stages of {Path(where).stem}", where)  # no module's own name
     if found is None or found.loader is None or not Path(where).is_file():
-        raise FactoryError(f"--stages {stages}: there is no file {where}")
+        raise FactoryError(f"{name}: there is no file {where}")
     folder = str(Path(where).absolute().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # the file may import what stands beside it, as a script may

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
-__all__ = ["pipeline"]
+__all__ = ["pipeline", "train"]
 
 
 def pipeline(
@@ -62,3 +62,26 @@ def pipeline(
     return make_pipeline(module, args, kwargs, loss=loss, target=target, micro_batches=micro_batches, schedule=name,
                          plan=plan, cuts=cuts, memory=memory, batch_dims=batch_dims, clip_norm=clip_norm,
                          time_limit=time_limit, timeout=timeout, transport=transport, allow_unread=allow_unread)
+
+
+def train(setup: str | None = None, *, example: str | None = None, gpus: int | None = None, steps: int = 10,
+          micro_batches: int | None = None, schedule: str | None = None, memory: int | None = None,
+          time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None) -> int:
+    """Train what ``setup``, ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, gives, or a small ``example``, for ``steps``
+    batches on ``gpus`` ranks of this machine (default: 2); the exit code.
+
+    Under a launcher, this is one rank; otherwise the ranks are started here, as processes. The function gives a mapping:
+    ``module``, ``args``, ``kwargs``, ``loss``, ``target``, ``data``, ``optimizer`` (which makes one of parameters) and
+    ``micro_batches``. The other arguments are those of :func:`pipeline`; ``figure``: where the measured step is drawn.
+    """
+    from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
+
+    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure)
+    if "RANK" in os.environ:
+        train_rank(options)
+        return 0
+    given = {"--example": example, "--steps": steps, "--micro-batches": micro_batches, "--schedule": schedule,
+             "--memory": memory, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
+    words = [*([setup] if setup is not None else []),
+             *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
+    return launch_ranks(2 if gpus is None else gpus, rank_command(words))

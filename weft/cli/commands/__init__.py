@@ -26,6 +26,7 @@ _MODULES = (
     "plan",
     "export",
     "import_",
+    "train",
     "replay",
     "fit",
     "capture",

@@ -1,0 +1,121 @@
+"""``weft train``: what ``setup()`` gives, trained for some steps by ranks that it starts itself."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from weft.app.pipeline.build import make_pipeline
+from weft.app.pipeline.setup import Setup, example_setup, setup_of
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.ranks.launch import free_port
+
+__all__ = ["TrainOptions", "launch_ranks", "train_rank"]
+
+MICRO_BATCHES = 4  # where neither the setup nor the user says
+GRACE = 5.0  # seconds that ranks have to end by themselves when one has ended
+
+
+class TrainOptions(NamedTuple):
+    """What is trained, as the command line says it."""
+
+    setup: str | None
+    example: str | None
+    steps: int
+    micro_batches: int | None
+    schedule: str | None
+    memory: int | None
+    time_limit: float
+    timeout: float
+    figure: str | None
+
+
+def train_rank(options: TrainOptions) -> None:
+    """What one rank does. Raises :class:`~weft.runtime.captured.captured.CaptureError` before the ranks are together."""
+    try:
+        setup = _setup(options)
+    except CaptureError:
+        if os.environ.get("RANK", "0") == "0":
+            raise
+        time.sleep(1)  # let rank 0 speak
+        raise SystemExit(2) from None
+    pipe = make_pipeline(
+        setup.module, setup.args, setup.kwargs, loss=setup.loss, target=setup.target,
+        micro_batches=options.micro_batches or setup.micro_batches or MICRO_BATCHES, schedule=options.schedule,
+        plan=None, cuts=None, memory=options.memory, batch_dims=0, clip_norm=None, time_limit=options.time_limit,
+        timeout=options.timeout, transport=None, allow_unread=False)
+    with pipe:
+        parameters = list(pipe.parameters())
+        optimizer = setup.optimizer(parameters) if parameters else None
+        for step, (args, kwargs, target) in enumerate(itertools.islice(_batches(setup), options.steps)):
+            loss = pipe.step(*args, target=target, **kwargs)
+            if optimizer is not None:
+                optimizer.step()
+                optimizer.zero_grad()
+            if pipe.rank == 0:
+                print(f"step {step + 1}  loss {loss:.6g}", flush=True)
+        report = pipe.report()
+        if options.figure is not None:
+            pipe.draw(options.figure)
+        if pipe.rank == 0:
+            print(report, flush=True)
+
+
+def launch_ranks(ranks: int, command: Sequence[str]) -> int:
+    """Run ``command`` as each of ``ranks`` ranks of this machine; the worst of their exit codes. When one ends with an
+    error, the others have :data:`GRACE` seconds."""
+    common = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+              "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+               for rank in range(ranks)]
+    until = float("inf")
+    try:
+        while any(process.poll() is None for process in running) and time.monotonic() < until:
+            if until == float("inf") and any(process.poll() for process in running):
+                until = time.monotonic() + GRACE
+            time.sleep(0.02)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+    return max((abs(process.wait()) for process in running), default=0)
+
+
+def _setup(options: TrainOptions) -> Setup:
+    if (options.setup is None) == (options.example is None):
+        raise CaptureError("say what to train: either FILE.py:FUNCTION, or --example NAME")
+    return setup_of(options.setup) if options.setup is not None else example_setup(str(options.example))
+
+
+def _batches(setup: Setup) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+    """Arguments, named ones and target of each batch, round and round."""
+    if setup.data is None:
+        yield from itertools.repeat((tuple(setup.args), dict(setup.kwargs), setup.target))
+        return
+    seen = False
+    while True:
+        for batch in setup.data:
+            seen = True
+            yield _batch(batch)
+        if not seen:
+            raise CaptureError("data of setup gives no batch")
+
+
+def _batch(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    if isinstance(batch, Mapping):
+        return (), {name: value for name, value in batch.items() if name != "target"}, batch.get("target")
+    if not isinstance(batch, Sequence) or len(batch) != 2:
+        raise CaptureError(f"data of setup gives {type(batch).__name__}, it must give (inputs, target) or a mapping of "
+                           "named arguments")
+    inputs, target = batch
+    return tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,), {}, target
+
+
+def rank_command(arguments: Sequence[str]) -> list[str]:
+    """What starts one rank of ``weft train`` with ``arguments``."""
+    return [sys.executable, "-m", "weft", "train", *arguments]
