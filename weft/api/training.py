@@ -70,9 +70,10 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     """Train what ``setup``, ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, gives, or a small ``example``, for ``steps``
     batches on ``gpus`` ranks of this machine (default: 2); the exit code.
 
-    Under a launcher, this is one rank; otherwise the ranks are started here, as processes. The function gives a mapping:
-    ``module``, ``args``, ``kwargs``, ``loss``, ``target``, ``data``, ``optimizer`` (which makes one of parameters) and
-    ``micro_batches``. The other arguments are those of :func:`pipeline`; ``figure``: where the measured step is drawn.
+    Under a launcher, this is one rank; otherwise the ranks are started here, as processes. The function gives a
+    mapping: ``module``, ``args``, ``kwargs``, ``loss``, ``target``, ``data``, ``optimizer`` (which makes one of
+    parameters) and ``micro_batches``. The other arguments are those of :func:`pipeline`; ``figure``: where the measured
+    step is drawn.
     """
     from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
 

@@ -32,7 +32,8 @@ class Setup:
 
 
 def setup_of(name: str) -> Setup:
-    """What the function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives: a :class:`Setup`, or a mapping of its fields.
+    """What the function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives: a :class:`Setup`, or a mapping of its
+    fields.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
@@ -49,8 +50,8 @@ def setup_of(name: str) -> Setup:
             raise CaptureError(f"setup {name} gives no module: put the model there")
         found = Setup(**found)
     if not isinstance(found, Setup):
-        raise CaptureError(f"setup {name} gives {type(found).__name__}, it must give a mapping with module, args, loss, "
-                           "optimizer and data")
+        raise CaptureError(f"setup {name} gives {type(found).__name__}, it must give a mapping with module, args, "
+                           "loss, optimizer and data")
     return found
 
 

@@ -36,7 +36,7 @@ class TrainOptions(NamedTuple):
 
 
 def train_rank(options: TrainOptions) -> None:
-    """What one rank does. Raises :class:`~weft.runtime.captured.captured.CaptureError` before the ranks are together."""
+    """What one rank does. Raises :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
     try:
         setup = _setup(options)
     except CaptureError:
