@@ -127,7 +127,8 @@ def _wav2vec() -> Model:
 
     config = Wav2Vec2Config(conv_dim=(16, 16), conv_stride=(5, 2), conv_kernel=(10, 3), num_feat_extract_layers=2,
                             num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, num_labels=3,
-                            classifier_proj_size=16, mask_time_prob=0.0, layerdrop=0.0, **_WIDTHS)
+                            classifier_proj_size=16, mask_time_prob=0.0, layerdrop=0.0, attention_dropout=0.0,
+                            **_WIDTHS)
     return Model(Wav2Vec2ForSequenceClassification(config), (), {
         "input_values": torch.randn(2, 800), "labels": torch.randint(3, (2,))})
 

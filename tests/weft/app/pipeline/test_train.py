@@ -1,0 +1,77 @@
+"""``weft train``: ranks are started, train, and say what they refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support.paths import ROOT
+from weft.app.pipeline.setup import Setup, example_setup, setup_of
+from weft.app.pipeline.train import launch_ranks
+from weft.cli.main import main
+from weft.runtime.captured.captured import CaptureError
+
+SCRIPT = """
+import torch
+from torch import nn
+
+def setup():
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    x, y = torch.randn(8, 6), torch.randn(8, 2)
+    return {"module": model, "args": (x,), "loss": nn.functional.mse_loss, "target": y, "data": [(x, y)],
+            "optimizer": lambda parameters: torch.optim.SGD(parameters, 0.1), "micro_batches": 2}
+
+def wrong():
+    return {"module": nn.Linear(2, 2), "batches": 3}
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(SCRIPT)
+    return str(path)
+
+
+@pytest.mark.slow
+def test_a_setup_trains_on_two_ranks_and_the_loss_falls(script: str, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "weft", "train", f"{script}:setup", "--steps", "3", "--schedule", "1f1b", "--draw",
+         str(tmp_path / "run.html")], capture_output=True, text=True, timeout=250,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+    assert ended.returncode == 0, ended.stderr
+    losses = [float(line.split()[-1]) for line in ended.stdout.splitlines() if line.startswith("step ")]
+    assert len(losses) == 3 and losses[0] > losses[1] > losses[2]
+    assert "stage 1 on rank 1" in ended.stdout and "measured step" in ended.stdout
+    assert (tmp_path / "run.html").stat().st_size > 1000
+
+
+def test_what_a_setup_gives_is_looked_at(script: str) -> None:
+    found = setup_of(f"{script}:setup")
+    assert isinstance(found, Setup) and isinstance(found.module, nn.Sequential) and found.micro_batches == 2
+    with pytest.raises(CaptureError, match=r"gives 'batches', it may give args, data, kwargs, loss"):
+        setup_of(f"{script}:wrong")
+    with pytest.raises(CaptureError, match=r"^setup .*mine\.py:other: module .* has no attribute 'other'"):
+        setup_of(f"{script}:other")
+    with pytest.raises(CaptureError, match="--example is 'cat', it must be gpt"):
+        example_setup("cat")
+    gpt = example_setup("gpt")
+    assert gpt.module(*gpt.args).shape == torch.Size((16, 32, 97))
+
+
+def test_ranks_end_with_the_worst_exit_code() -> None:
+    ranks = "import os, sys; sys.exit(int(os.environ['RANK']) * 2)"
+    assert launch_ranks(2, [sys.executable, "-c", ranks]) == 2
+    assert launch_ranks(2, [sys.executable, "-c", "pass"]) == 0
+
+
+def test_the_command_needs_one_thing_to_train(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2 and "either FILE.py:FUNCTION, or --example NAME" in capsys.readouterr().err
+    assert main(["train", "x.py:y", "--example", "gpt"]) == 2
