@@ -69,6 +69,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--only", "K8", "--effort", "0.05"), quiet=True),
     Experiment("adama", "runtime.adama", (*_PLANS, *_EXECUTOR), 25,
                ("--steps", "2", "--seeds", "1", "--effort", "0.02", "--caps"), slow=True),
+    Experiment("any_model", "runtime.any_model", _EXECUTOR, 2, ("--only", "U-Net (torch)")),
     Experiment("bounds", "step.bounds", (*_SEARCH, "experiments/lib/generated.py"), 5,
                ("--every", "180", "--windows", "0.05")),
     Experiment("co_shard", "models.co_shard", _PLANS, 5, ("--tokens", "16384", "--effort", "0.02"), slow=True),

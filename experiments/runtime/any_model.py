@@ -1,33 +1,39 @@
-"""Foreign models captured, cut at arbitrary operators and trained stage by stage: what is exact, and what is refused.
+"""Foreign models captured, cut at any operators and trained stage by stage: how exact their gradients are.
 
-    python -m experiments.runtime.any_model [--only NAME ...] [-o FILE]
+    python -m experiments.runtime.any_model [--only NAME ...]
 
 Each model is tiny, with random weights. It is exported and cut into two and three stages at operators (thirds of the
 row, moved to the next place where a cut may be) and at the places that balance measured times. One micro-batch then
 goes through the stages in one process, with nothing between two stages but the values of their ports; whole backwards
 and split ones. Told are the operators, the values that cross, the largest relative error of a gradient in fp64 (fp32
 where the model has operators that take no fp64), and the share of parameters whose gradient waits for W. Models of
-transformers are left out where it is not installed, with that reason.
+transformers are left out where it is not installed, with that reason. Writes ``any_model.json``; exits with 1 where a
+gradient is not the model's.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from experiments.lib.provenance import RESULTS, Record
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, Cut, crossings
 from weft.runtime.captured.loss import LOSS, LossStage, loss_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.train.stage import StageRunner, deferrable
 
-__all__ = ["MODELS", "Result", "measured"]
+__all__ = ["MODELS", "Result", "main", "measured"]
+
+#: Largest relative errors of a gradient that count as none, in fp64 and in fp32.
+EXACT, CLOSE = 1e-12, 1e-5
 
 
 class Model(NamedTuple):
@@ -42,6 +48,7 @@ class Model(NamedTuple):
 class Result(NamedTuple):
     """What was found of one cut of one model."""
 
+    dtype: str
     operators: int
     stages: int
     backward: str
@@ -220,7 +227,7 @@ def measured(name: str) -> list[Result]:
             if gradients.keys() >= wanted.keys():
                 error = max(float((gradients[n] - g).norm() / g.norm()) for n, g in wanted.items()
                             if float(g.norm()) > 1e-12)
-            found.append(Result(len(captured.calls), count, "split" if split else "whole",
+            found.append(Result(str(model.dtype).removeprefix("torch."), len(captured.calls), count, "split" if split else "whole",
                                 tuple(len(cut.takes[s]) for s in range(1, count)), error,
                                 float((its_loss - loss).detach().abs() / loss.detach().abs()), waits, seconds))
     return found
@@ -267,31 +274,32 @@ def _through(cut: Cut, leaves: Sequence[Any], split: bool) -> tuple[Tensor, floa
     return values[LOSS], sum(p.numel() for p in every & waiting) / sum(p.numel() for p in every)
 
 
-def main() -> None:
-    """Print a line for each model and cut, and write them where ``-o`` says."""
-    options = argparse.ArgumentParser(description="any model, cut and trained stage by stage")
-    options.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
-    options.add_argument("-o", metavar="FILE")
-    given = options.parse_args()
-    rows: dict[str, Any] = {}
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each model and cut, and write them; 1 if a gradient is not the model's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=MODELS, help="these models")
+    parser.add_argument("--output", type=Path, default=RESULTS / "any_model.json")
+    options = parser.parse_args(arguments)
+    record = Record(options.output)
+    rows: list[dict[str, Any]] = []
+    left_out: list[dict[str, str]] = []
     print("model                operators  export s  stages  backward  crossing   gradient error  loss error  "
           "waits for W")
-    for name in given.only:
+    for name in options.only or MODELS:
         try:
             found = measured(name)
-        except (CaptureError, ImportError, RuntimeError) as error:
-            rows[name] = str(error).splitlines()[0]
-            print(f"{name:19}  left out: {rows[name]:.200}", flush=True)
+        except (CaptureError, ImportError) as error:
+            left_out.append({"model": name, "why": str(error).splitlines()[0]})
+            print(f"{name:19}  left out: {left_out[-1]['why']:.200}", flush=True)
             continue
-        rows[name] = [result._asdict() for result in found]
         for result in found:
+            rows.append({"model": name, **result._asdict()})
             print(f"{name:19}  {result.operators:9d}  {result.seconds:8.2f}  {result.stages:6d}  {result.backward:8}  "
                   f"{'+'.join(map(str, result.crossing)):9}  {result.error:14.1e}  {result.loss_error:10.1e}  "
                   f"{result.waits:11.0%}", flush=True)
-    if given.o:
-        with open(given.o, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+    record.write({"rows": rows, "left_out": left_out}, part=bool(options.only))
+    return int(any(row["error"] > (EXACT if row["dtype"] == "float64" else CLOSE) for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

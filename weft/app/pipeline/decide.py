@@ -23,9 +23,10 @@ from weft.runtime.captured.purity import Purity
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
 from weft.runtime.measure.stage_costs import StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
+from weft.runtime.train.stage import deferrable
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.io.schedule_files import load_schedule
-from weft.solver.problem import Device, Problem
+from weft.solver.problem import BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 
@@ -33,6 +34,7 @@ __all__ = ["Decision", "Example", "decide"]
 
 #: Published schedules that need two stages a device, and where they stand: in a V.
 IN_A_V = ("zb-v", "zb-v-auto", "v-block")
+SHOWN = 4  # names in a sentence
 ROUNDS = 2  # how often stages are measured and cut again
 
 
@@ -77,7 +79,10 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ran
     made = _scheduled(costs, ties, ranks, micro_batches, schedule if isinstance(schedule, str) else None, memory,
                       time_limit)
     made = made.with_solver(static_memory=_static(costs, made.problem, micro_batches))
-    return Decision(found, plan_of(made), (_told(goal, example),))
+    notes = [_told(goal, example)]
+    if any(block.kind == BlockKind.WEIGHT_GRAD for block in made.problem.blocks):
+        notes += _held_back(captured, Cut(captured, found, purity))
+    return Decision(found, plan_of(made), tuple(notes))
 
 
 def _given(schedule: Schedule | str | os.PathLike[str] | None, plan: Plan | str | os.PathLike[str] | None, ranks: int,
@@ -218,6 +223,20 @@ def _static(costs: Sequence[StageCosts], problem: Problem, micro_batches: int) -
         device, = problem.blocks[problem.index[f"F{cost.stage}"]].devices
         held[device] += static_bytes(costs, cost.stage, micro_batches=micro_batches)
     return held
+
+
+def _held_back(captured: Captured, cut: Cut) -> list[str]:
+    """What a split backward computes in I all the same: a sentence, where there is any."""
+    waiting = {id(parameter) for module in cut.stages().modules.values() for layer in deferrable(module)
+               for parameter in layer.parameters(recurse=False)}
+    trained = {id(p): p for own in cut.parameters for p in own}
+    held = [p for p in trained.values() if id(p) not in waiting]
+    if not held:
+        return []
+    names = sorted((str(captured.name_of(p)) for p in held), key=len)
+    share = sum(p.numel() for p in held) / sum(p.numel() for p in trained.values())
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [f"of {share:.1%} of the parameters the gradient comes in I, not W: {', '.join(names[:SHOWN])}{more}"]
 
 
 def _told(goal: Goal, example: Example) -> str:
