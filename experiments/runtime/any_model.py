@@ -227,7 +227,8 @@ def measured(name: str) -> list[Result]:
             if gradients.keys() >= wanted.keys():
                 error = max(float((gradients[n] - g).norm() / g.norm()) for n, g in wanted.items()
                             if float(g.norm()) > 1e-12)
-            found.append(Result(str(model.dtype).removeprefix("torch."), len(captured.calls), count, "split" if split else "whole",
+            found.append(Result(str(model.dtype).removeprefix("torch."), len(captured.calls), count,
+                                "split" if split else "whole",
                                 tuple(len(cut.takes[s]) for s in range(1, count)), error,
                                 float((its_loss - loss).detach().abs() / loss.detach().abs()), waits, seconds))
     return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["CASES", "Case", "GPT", "Masked", "Skip", "made", "mean_loss", "token_loss"]
+__all__ = ["CASES", "Case", "GPT", "Masked", "Skip", "Towers", "made", "mean_loss", "token_loss"]
 
 
 class Layer(nn.Module):
@@ -80,6 +80,19 @@ class Masked(nn.Module):
         return (z,) if labels is None else (nn.functional.cross_entropy(z, labels), z)
 
 
+class Towers(nn.Module):
+    """Two rows of layers that do not read each other, joined at the end."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.left = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+        self.right = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+        self.join = nn.Linear(2 * width, 1)
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return self.join(torch.cat([self.left(x), self.right(other)], -1))  # type: ignore[no-any-return]
+
+
 def token_loss(output: Tensor, target: Tensor) -> Tensor:
     return nn.functional.cross_entropy(output.flatten(0, -2), target.flatten())
 
@@ -98,17 +111,20 @@ class Case(NamedTuple):
     target: Any
 
 
-CASES = ("gpt", "skip", "masked")
+CASES = ("gpt", "skip", "masked", "towers")
 
 
 def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
     """The case called ``name`` for a batch of ``size``: the same model for each size and seed of the data."""
     torch.manual_seed(7)
-    model = {"gpt": GPT, "skip": Skip, "masked": Masked}[name]().to(dtype)
+    model = {"gpt": GPT, "skip": Skip, "masked": Masked, "towers": Towers}[name]().to(dtype)
     torch.manual_seed(seed)
     if name == "gpt":
         return Case(model, (torch.randint(23, (size, 10)),), {}, token_loss, torch.randint(23, (size, 10)))
     x = torch.randn(size, 8, dtype=dtype)
     if name == "skip":
         return Case(model, (x,), {"factor": 0.5}, mean_loss, torch.randn(size, 1, dtype=dtype))
+    if name == "towers":
+        other = torch.randn(size, 8, dtype=dtype)
+        return Case(model, (x, other), {}, nn.functional.mse_loss, torch.randn(size, 1, dtype=dtype))
     return Case(model, (x, torch.rand(size) > 0.2), {"labels": torch.randint(8, (size,))}, None, None)

@@ -75,7 +75,8 @@ def main() -> None:
         case.model.register_parameter("idle", torch.nn.Parameter(torch.ones(2)))
     pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target,
                          micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
-                         timeout=30.0)
+                         timeout=30.0, cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
+                         if "WEFT_CUTS" in os.environ else None)
     refuse(pipe, case, fault)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
     losses, gradients = [], []
@@ -88,8 +89,10 @@ def main() -> None:
     state = pipe.state_dict()
     batch = made(name, SIZE)
     evaluated = pipe.eval_step(*batch.args, target=batch.target, **batch.kwargs)
+    results = None if case.loss is None else pipe.eval_step(*batch.args, **batch.kwargs)
     report = pipe.report()
     torch.save({"losses": losses, "gradients": gradients, "state": state, "evaluated": evaluated,
+                "results": results,
                 "report": report.to_json(), "text": str(report)}, folder / f"{pipe.rank}.pt")
     pipe.close()
 
