@@ -25,11 +25,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
+from weft.solver.pools import MixedPool, holder, mixed_pools
 from weft.solver.problem import Number, Problem, ProblemError
 
 __all__ = ["Arc", "TickProblem", "in_whole_numbers"]
@@ -58,8 +59,12 @@ class TickProblem:
 
     ``take[d][i]`` is what block i takes on device d when it starts (workspace included), ``change[d][i]`` by how
     much it has changed the level once it has ended; both hold only the device's blocks. ``capacity[d]`` is None
-    where unlimited. ``tick`` is the length of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for
-    one micro-batch) what rounding to it added, ``memory_unit`` what one unit of the amounts here is in the problem's.
+    where unlimited. A limited memory that a device shares with its lanes stands where one order says all of it: with
+    the one of them that runs all blocks that take or give. Where none does it is one of ``mixed_pools``, which hang on
+    times, and these three say nothing of it: with less to keep, a bound or a proof of theirs still holds for all that
+    keeps the pools too; whoever offers a schedule or a steady state holds it against the pools. ``tick`` is the length
+    of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for one micro-batch) what rounding to it
+    added, ``memory_unit`` what one unit of the amounts here is in the problem's.
     """
 
     problem: Problem
@@ -72,6 +77,7 @@ class TickProblem:
     inflation: Fraction
     loss: Fraction
     memory_unit: Fraction
+    mixed_pools: tuple[MixedPool, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem) -> TickProblem:
@@ -86,23 +92,40 @@ class TickProblem:
         def scaled(amount: Number) -> int:  # every amount is a whole number of units
             return int(_exact(amount) / unit)
 
+        def room(memory: Number) -> int:
+            return math.floor(_exact(memory) / unit)
+
+        take, change, capacity = _by_device(problem, scaled, room)
         return cls(
             problem=problem,
             durations=tuple(math.ceil(_exact(block.duration) / tick) for block in problem.blocks),
             arcs=tuple(Arc(i, j, math.ceil(_exact(dependency.lag) / tick), dependency.distance,
                            None if dependency.link is None else links[dependency.link])
                        for i, j, dependency in dependencies),
-            take=tuple({i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
-                        for i, place in places.items()} for places in problem.places_on),
-            change=tuple({i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
-                         for places in problem.places_on),
-            capacity=tuple(None if device.memory is None else math.floor(_exact(device.memory) / unit)
-                           for device in problem.devices),
+            take=take,
+            change=change,
+            capacity=capacity,
             tick=tick,
             inflation=inflation,
             loss=loss,
             memory_unit=unit,
+            mixed_pools=mixed_pools(problem, scaled, room) if problem.has_lanes else (),
         )
+
+    @cached_property
+    def in_sequence(self) -> TickProblem:
+        """What is to be kept where no two blocks run at once: a pool is then one device, and none is mixed.
+
+        There is a schedule of this instance exactly if there is one of that: put the operations of a schedule one after
+        the other by start, and at each start no more has started than before, while all of that has ended.
+        """
+        if not self.mixed_pools:
+            return self
+        take, change, capacity = list(self.take), list(self.change), list(self.capacity)
+        for pool in self.mixed_pools:
+            take[pool.owner], change[pool.owner] = dict(pool.take), dict(pool.change)
+            capacity[pool.owner] = pool.capacity
+        return replace(self, take=tuple(take), change=tuple(change), capacity=tuple(capacity), mixed_pools=())
 
     @cached_property
     def distinct_devices(self) -> tuple[int, ...]:
@@ -146,8 +169,10 @@ class TickProblem:
 
     @property
     def balanced(self) -> bool:
-        """Whether every micro-batch gives back all it took where memory is limited: else there is no steady state."""
-        return all(sum(self.change[d].values()) == 0 for d in self.distinct_devices if self.limited(d))
+        """Whether every micro-batch gives back all it took where memory is limited, mixed pools too: else there is no
+        steady state."""
+        return (all(sum(self.change[d].values()) == 0 for d in self.distinct_devices if self.limited(d))
+                and all(pool.balanced for pool in self.mixed_pools))
 
     def shared_pairs(self) -> list[tuple[int, int]]:
         """Pairs i < j of blocks that have a device in common, hence never overlap."""
@@ -192,6 +217,34 @@ class TickProblem:
         if least <= 0:  # rounding adds as much as a period may take: nothing is known
             return Fraction(0)
         return max((ticks - 2 * self.loss) / (1 + self.loss / least), Fraction(0)) * self.tick
+
+
+def _by_device(problem: Problem, scaled: Callable[[Number], int], room: Callable[[Number], int]) -> tuple[
+        tuple[dict[int, int], ...], tuple[dict[int, int], ...], tuple[int | None, ...]]:
+    """``take``, ``change`` and ``capacity`` of :class:`TickProblem`."""
+    take = [{i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
+             for i, place in places.items()} for places in problem.places_on]
+    change = [{i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
+              for places in problem.places_on]
+    capacity = [None if device.memory is None else room(device.memory) for device in problem.devices]
+    for owner, lanes in enumerate(problem.lanes_of):
+        if not lanes:
+            continue
+        engine = holder(problem, owner)
+        pool_take = dict.fromkeys(problem.pool_places[owner], 0)
+        pool_change = dict(pool_take)
+        for other in (owner, *lanes):
+            for i in take[other]:
+                pool_take[i] += take[other][i]
+                pool_change[i] += change[other][i]
+            if engine is not None:
+                take[other], change[other] = dict.fromkeys(take[other], 0), dict.fromkeys(change[other], 0)
+        limit, capacity[owner] = capacity[owner], None
+        if engine is not None:
+            capacity[engine] = limit
+            take[engine] = {i: pool_take[i] for i in take[engine]}
+            change[engine] = {i: pool_change[i] for i in change[engine]}
+    return tuple(take), tuple(change), tuple(capacity)
 
 
 def in_whole_numbers(values: Sequence[Number]) -> tuple[list[int], Fraction]:

@@ -73,9 +73,9 @@ def _derived(value: Mapping[str, Any], schedule: Schedule, verdict: Verdict) -> 
 
 
 def _largest_amount(schedule: Schedule, device: int) -> float:
-    return float(max((abs(amount) for block in schedule.problem.blocks if device in block.devices
-                      for amount in (block.memory[block.devices.index(device)],
-                                     block.workspace[block.devices.index(device)])), default=0))
+    blocks = schedule.problem.blocks
+    return float(max((abs(amount) for i, places in schedule.problem.pool_places[device].items() for place in places
+                      for amount in (blocks[i].memory[place], blocks[i].workspace[place])), default=0))
 
 
 def _equal(one: Number, other: Number, slack: float = 0.0) -> bool:

@@ -11,7 +11,9 @@ true of these operations; a bound is verified where a simple argument of its own
   ``micro_batches`` where fewer repeat as well, and all three where one stretch is all there is.
 - *period* is what the repetend takes per micro-batch if it goes on for ever with every block as early as it can
   (:mod:`weft.solver.judge.ring_waits`), or the one interval at which each block starts throughout the schedule: some
-  are made to wait. Without a repetend it is the one interval at which blocks start in the middle third of the
+  are made to wait. Where lanes share a memory and what they hold hangs on when they run, the former is no more than a
+  bound, as blocks may have to wait for room; the latter is what verifies it then.
+  Without a repetend it is the one interval at which blocks start in the middle third of the
   makespan; it stays open where there is none.
 """
 
@@ -22,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from weft.solver.judge.memory_rule import hang_on_times
 from weft.solver.judge.ring_waits import Ring, Stretches, greatest_ratio, stretches, waits_of
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
@@ -186,6 +189,8 @@ class _Statements:
         periods = sorted(value / q for value in found if value is not None)
         if not periods:
             verdict.false.append("repetend: repeated for ever, its blocks wait for each other in a circle")
+        elif any(hang_on_times(self.problem, device) for device in range(len(self.problem.devices))):
+            self._period_in_time(period, periods[0], q, starts)
         elif any(math.isclose(period, value, rel_tol=_PERIOD_TOLERANCE) for value in periods):
             if len(periods) == 1:
                 verdict.verified.append("period")
@@ -196,6 +201,18 @@ class _Statements:
             verdict.false.append(self._false_period(period, periods[0]))
         else:
             self._waiting_period(period, periods[0], q, starts)
+
+    def _period_in_time(self, period: float, shortest: float, q: int, starts: Mapping[tuple[int, int], float]) -> None:
+        """A period where memory hangs on times: none is below what the order needs, and how much above is right shows
+        only where all blocks keep it."""
+        later = [starts[i, m + q] - start for (i, m), start in starts.items() if (i, m + q) in starts]
+        if period < shortest * (1 - _PERIOD_TOLERANCE):
+            self.verdict.false.append(self._false_period(period, shortest))
+        elif later and all(abs(interval / q - period) <= _PERIOD_TOLERANCE * period for interval in later):
+            self.verdict.verified.append("period")
+        else:
+            self.verdict.open["period"] = (f"its order needs {self._time(shortest)}, and how long blocks wait for what "
+                                           "lanes of their device hold is not checked")
 
     def _waiting_period(self, period: float, shortest: float, q: int, starts: Mapping[tuple[int, int], float]) -> None:
         """A period longer than the order needs: blocks may wait for their time."""
