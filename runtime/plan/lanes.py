@@ -8,23 +8,25 @@ queues (:mod:`weft.runtime.plan.check`).
 
 *Memory.* On one device an order of operations is an order of what they take and give back. Of lanes it is not: one that
 is late gives back late, while another goes on. So an operation that takes waits for all of its rank's that give back
-and end, as planned, no later than it starts (:func:`memory_waits`). Then no level is above the planned peak, however
-long things take: of all operations that have started and take, look at the one that the plan starts last. Whatever else
-has taken starts no later in the plan, and what the plan has given back by then has been given back, since that one
-waited for it. So the level is at most the planned one at that moment.
+and end, as planned, no later than it starts (:func:`memory_waits`, the waits of :mod:`weft.solver.pools`). Then no
+level is above the planned peak, however long things take: of all operations that have started and take, look at the one
+that the plan starts last. Whatever else has taken starts no later in the plan, and what the plan has given back by then
+has been given back, since that one waited for it. So the level is at most the planned one at that moment.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping
 
 from weft.runtime.plan.buffers import BufferTable
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import ProgramError, Work
+from weft.solver.pools import Op, mixed_pools
+from weft.solver.pools import memory_waits as ordered_waits
 from weft.solver.problem import Number
+from weft.solver.schedule import Operation, Schedule
 
-__all__ = ["check_pool_memory", "memory_waits", "planned_peak", "queues"]
+__all__ = ["check_pool_memory", "memory_waits", "queues"]
 
 #: Two planned times closer than this share of the makespan are one.
 _NEAR = 1e-9
@@ -35,81 +37,55 @@ def queues(plan: Plan, rank: int) -> Mapping[int, tuple[Work, ...]]:
     ranks = plan.vocabulary.ranks
     found: dict[int, list[Work]] = {device: [] for device in ranks.pool(rank)}
     for work in plan.program.works(rank):
-        for device in ranks.held(rank, _block(plan, work)):
+        for device in ranks.held(rank, _key(plan, work)[0]):
             found[device].append(work)
     return {device: tuple(works) for device, works in found.items()}
 
 
 def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
-    """Per instruction of ``rank`` that takes memory, the last one on each other lane of those that give back and end, as
-    planned, before it starts. Nothing where the device's memory is unlimited."""
-    ranks, problem = plan.vocabulary.ranks, plan.problem
-    if not problem.has_lanes or problem.devices[ranks.devices[rank]].memory is None:
+    """Per instruction of ``rank`` that takes memory, the last one on each other lane of those that give back and end,
+    as planned, by its start. Nothing where the order on one of them says all (:mod:`weft.solver.pools`)."""
+    vocabulary, problem = plan.vocabulary, plan.problem
+    owner = vocabulary.ranks.devices[rank]
+    pools = [pool for pool in mixed_pools(problem, _sign, _sign) if pool.owner == owner]
+    if not pools:
         return {}
-    steps = {work: step for step, work in enumerate(plan.program.works(rank))}
-    near = _NEAR * plan.makespan
-    givers = {device: [work for work in own if _change(plan, rank, work)[1] < 0]
-              for device, own in queues(plan, rank).items()}
-    ends = {device: [plan.times[work][1] for work in works] for device, works in givers.items()}
-    found: dict[Work, tuple[Work, ...]] = {}
-    for work, step in steps.items():
-        if _change(plan, rank, work)[0] <= 0:
-            continue
-        held, start = ranks.held(rank, _block(plan, work)), plan.times[work][0]
-        last: dict[Work, None] = {}
-        for device, works in givers.items():
-            place = bisect_right(ends[device], start + near) - 1
-            while place >= 0 and steps[works[place]] >= step:  # the list is the order, whatever the times say
-                place -= 1
-            if place >= 0 and device not in held:
-                last[works[place]] = None
-        if last:
-            found[work] = tuple(last)
-    return found
-
-
-def planned_peak(plan: Plan, rank: int) -> Number:
-    """The most that the blocks of ``rank`` hold at once as planned. What ends gives back before what starts then takes.
-    """
-    near = _NEAR * plan.makespan
-    steps: list[tuple[float, int, Number]] = []
-    for work in plan.program.works(rank):
-        takes, gives = _change(plan, rank, work)
-        start, end = plan.times[work]
-        steps += [(start + near, 1, takes), (end, 0, gives)]
-    level: Number = 0
-    peak: Number = 0
-    for _, _, change in sorted(steps, key=lambda step: step[:2]):
-        level += change
-        peak = max(peak, level)
-    return peak
+    keys = {work: _key(plan, work) for work in plan.program.works(rank)}
+    rows: list[list[Op]] = [[] for _ in problem.devices]
+    for device, works in queues(plan, rank).items():
+        rows[device] = [keys[work] for work in works]
+    start, end = ({key: plan.times[work][side] for work, key in keys.items()} for side in (0, 1))
+    steps = {key: step for step, key in enumerate(keys.values())}
+    found: dict[Work, list[Work]] = {}
+    for giver, taker in ordered_waits(problem, pools, rows, start, end, _NEAR * plan.makespan):
+        if steps[giver] < steps[taker]:  # the list is the order, whatever the times say
+            found.setdefault(vocabulary.work(*taker), []).append(vocabulary.work(*giver))
+    return {work: tuple(givers) for work, givers in found.items()}
 
 
 def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -> None:
     """Raise :class:`~weft.runtime.plan.program.ProgramError` unless the slots of ``rank``, in a problem with lanes, fit
     beside the planned peak in its device's capacity and ``reserve`` (both in bytes; problems whose memory is in another
-    unit say nothing). What arrives for a block counts twice here, in its slot and as the block's: when lanes let go of a
-    slot is known in order only."""
+    unit say nothing). What arrives for a block counts twice here, in its slot and as the block's: when lanes let go of
+    a slot is known in order only."""
     device = plan.problem.devices[plan.vocabulary.ranks.devices[rank]]
     if plan.problem.memory_unit != "B" or device.memory is None:
         return
-    peak = planned_peak(plan, rank)
+    operations = [Operation(*_key(plan, work), *times) for work, times in plan.times.items()]
+    owner = plan.vocabulary.ranks.devices[rank]
+    peak = Schedule(plan.problem, plan.micro_batches, tuple(operations), 0.0).peak_memory[owner]
     if peak + table.size > device.memory + reserve:
         raise ProgramError(f"rank {rank}'s blocks hold {peak} bytes at once and its {len(table.slots)} message "
                            f"buffers {table.size} more, but device {device.name!r} has {device.memory} and {reserve} "
                            "in reserve")
 
 
-def _change(plan: Plan, rank: int, work: Work) -> tuple[Number, Number]:
-    """What ``work`` takes when it starts and gives back (negative) when it ends, on the memory of ``rank``."""
-    index = _block(plan, work)
-    block, places = plan.problem.blocks[index], plan.problem.pool_places[plan.vocabulary.ranks.devices[rank]][index]
-    workspace = sum(block.workspace[place] for place in places)
-    return (sum(max(block.memory[place], 0) for place in places) + workspace,
-            sum(min(block.memory[place], 0) for place in places) - workspace)
+def _sign(amount: Number) -> int:
+    """All that waits ask of an amount."""
+    return (amount > 0) - (amount < 0)
 
 
-def _block(plan: Plan, work: Work) -> int:
-    block = plan.vocabulary.block(work)
-    assert block is not None, work  # the plan's program has been checked
-    return block
+def _key(plan: Plan, work: Work) -> tuple[int, int]:
+    key = plan.vocabulary.key(work)
+    assert key is not None, work  # the plan's program has been checked
+    return key
