@@ -27,8 +27,8 @@ from functools import cached_property
 
 import networkx as nx
 
-from weft.solver.problem import Block, Number
 from weft.solver.choices.sequences.partial import Partial
+from weft.solver.problem import Block, Number
 from weft.solver.wide.block import WideBlock
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
