@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from weft.solver.choices.loads import load_bound
+from weft.solver.choices.bounds import bound_of
 from weft.solver.choices.node import Node
 from weft.solver.wide.block import Options
 from weft.solver.wide.problem import WideProblem
@@ -38,7 +38,7 @@ class Partial:
 
     @cached_property
     def bound(self) -> float:
-        return max(self.least, load_bound(self.problem, self.run, self.objective))
+        return bound_of(self.problem, self.run, self.objective, self.least)
 
     def children(self) -> Sequence[Partial] | None:
         """One for each option of the choice that raises the bound most."""

@@ -176,12 +176,11 @@ class _SequenceTree(Tree):
         return best
 
     def _start(self, rounds: Rounds) -> Schedule | None:
-        """What is known of these very rounds, or the best order so far, or a list schedule of them."""
+        """What is known of these very rounds, or the best order so far with their times."""
         made = [schedule for schedule in self.known.values() if schedule.problem == rounds.problem]
         if self.leader is not None and self.leader.search is not None and self.leader.search.best is not None:
             before = self.leader.rounds
             rows = [[before.apart(block, m) for block, m in row] for row in self.leader.search.best.orders]
             if [block.name for block in before.wide.blocks] == [block.name for block in rounds.wide.blocks]:
                 made += [schedule for schedule in [retimed(rounds, rows)] if schedule is not None]
-        made += [schedule for schedule in [listed(rounds)] if schedule is not None]
         return min(made, key=lambda schedule: schedule.makespan, default=None)
