@@ -87,9 +87,7 @@ class RoundList:
     def _keys(self, stretch: float) -> tuple[list[float], float]:
         """The offset of every block, and the interval of rounds."""
         offsets = [0.0] * len(self.problem.blocks)
-        interval = 0.0
-        for begins in self._begins.values():
-            interval = max(interval, begins[-1] * stretch)
+        interval = stretch * max(begins[-1] for begins in self._begins.values())
         for block in self._topological:
             i, c = self.rounds.places[block]
             begins = self._begins[self.rounds.wide.blocks[i].job]

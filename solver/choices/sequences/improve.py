@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from weft.solver.baselines.lib.round_list import RoundList
-from weft.solver.choices.sequences.node import rounds_of, swapped
+from weft.solver.choices.sequences.node import SequenceNode, rounds_of, swapped
 from weft.solver.choices.sequences.partial import Partial
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.control.clock import checkpoint
@@ -62,9 +62,10 @@ def _judged(rounds: Rounds, orders: Orders) -> Schedule | None:
     return None if violations(made, limit=1) else made
 
 
-def improved(wide: WideProblem, best: Found, roots: list[Partial], tries: int, seed: int) -> Iterator[Found | None]:
-    """One entry for each change tried: what is shorter than all before, or ``None``. Ends after ``tries`` in a row that
-    were none, or when all changes of a sequence were tried."""
+def improved(root: SequenceNode, best: Found, roots: list[Partial], tries: int, seed: int) -> Iterator[Found | None]:
+    """One entry for each change tried: what is shorter than all before, or ``None``. A sequence whose bound says that
+    it is no shorter is left out. Ends after ``tries`` in a row that were none, or when all changes of a sequence were
+    tried."""
     chance = random.Random(seed)
     seen = {tuple(best.sequence.values())}
     idle = 0
@@ -75,7 +76,8 @@ def improved(wide: WideProblem, best: Found, roots: list[Partial], tries: int, s
         for sequence in changes:
             checkpoint()
             seen.add(tuple(sequence.values()))
-            found = _tried(wide, sequence, best)
+            hopeful = root.at(sequence).bound < best.schedule.makespan * (1 - RELATIVE_TOLERANCE)
+            found = _tried(root.of.wide, sequence, best) if hopeful else None
             idle += 1
             if found is not None:
                 best, idle, better = found, 0, True

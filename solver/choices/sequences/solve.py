@@ -9,6 +9,7 @@ on every sequence; small problems end with a proof.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import islice
 from typing import Unpack
 
@@ -138,6 +139,9 @@ class _SequenceTree(Tree):
             root, best = found
             best = self._changed(root, best)
             leaf_node = root.at(best.sequence)
+            if best.schedule.makespan < self.best:
+                shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
+                self._tell(Progress(shown, self.budget.elapsed, "sequences"))
             self.known[leaf_node.key] = best.schedule
             if leaf_node.key in self.leaves or self.budget.spent:
                 return
@@ -164,7 +168,7 @@ class _SequenceTree(Tree):
         alike = [other.partial for other in self.roots if other.of is root.of]
         operations = sum(len(root.partial.jobs[block.job].fixed) for block in root.of.wide.blocks)
         with self.budget.limited(_CHANGES):
-            for found in improved(root.of.wide, best, alike, _TRIES, self.budget.seed):
+            for found in improved(root, best, alike, _TRIES, self.budget.seed):
                 best = found or best
                 self.budget.deterministic_used += _EFFORT * operations
                 if self.budget.spent:
@@ -172,12 +176,11 @@ class _SequenceTree(Tree):
         return best
 
     def _start(self, rounds: Rounds) -> Schedule | None:
-        """What is known of these very rounds, or the best order so far, or a list schedule of them."""
+        """What is known of these very rounds, or the best order so far with their times."""
         made = [schedule for schedule in self.known.values() if schedule.problem == rounds.problem]
         if self.leader is not None and self.leader.search is not None and self.leader.search.best is not None:
             before = self.leader.rounds
             rows = [[before.apart(block, m) for block, m in row] for row in self.leader.search.best.orders]
             if [block.name for block in before.wide.blocks] == [block.name for block in rounds.wide.blocks]:
                 made += [schedule for schedule in [retimed(rounds, rows)] if schedule is not None]
-        made += [schedule for schedule in [listed(rounds)] if schedule is not None]
         return min(made, key=lambda schedule: schedule.makespan, default=None)
