@@ -43,6 +43,11 @@ class Rounds:
         return Problem(wide.name, wide.devices, tuple(self._copy(*place) for place in self.places), wide.links,
                        wide.time_unit, wide.memory_unit, wide.model if single else None)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether :attr:`problem` is the problem of one job and one class itself, and a round is a micro-batch."""
+        return self.wide.is_plain
+
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
         """Per plain block, the index of its wide block and which copy of that it is. All of copy 0 come first; with
