@@ -26,7 +26,8 @@ from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
 
-__all__ = ["SCHEDULE_FORMAT", "load_schedule", "save_schedule", "schedule_from_json", "schedule_to_json"]
+__all__ = ["SCHEDULE_FORMAT", "load_schedule", "rounds_from_json", "save_schedule", "schedule_from_json",
+           "schedule_to_json"]
 
 SCHEDULE_FORMAT = "weft.schedule/1"
 #: Up to so many micro-batches may be more than there are operations.
@@ -113,7 +114,7 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     listed = list(entry.list("operations"))
     if isinstance(problem, Problem) and entry.has("rounds"):
         raise FormatError(f"{where}: rounds is given, but all micro-batches of the problem are alike: leave it out")
-    rounds = None if isinstance(problem, Problem) else _rounds(entry, problem, len(listed))
+    rounds = None if isinstance(problem, Problem) else rounds_from_json(entry, problem, len(listed))
     plain = problem if isinstance(problem, Problem) else _plain(rounds, f"{where}: problem")
     return Schedule(
         problem=plain,
@@ -134,7 +135,9 @@ def _choices(entry: Entry) -> dict[str, str]:
             } if entry.has("choices") else {}
 
 
-def _rounds(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
+def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
+    """The rounds of ``problem`` that ``micro_batches`` in ``entry`` says, of which a file has so many ``operations``.
+    Raises :class:`FormatError`."""
     counted = entry.get("micro_batches")
     if isinstance(counted, dict):
         counted = {job: _counted(value, f"{entry.where}: micro_batches: {job}") for job, value in counted.items()}

@@ -55,6 +55,9 @@ def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options:
     if micro_batches is None:
         raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N"
                          + "".join(f", or {example}" for example in _examples(problem)) + ")")
+    if reorder and not problem.classes:
+        raise ValueError(f"{problem.name}: reorder is for micro-batches that differ, and here all are alike: leave it "
+                         "out")
     if not any_class:
         return WideCase(problem, Run.of(problem, micro_batches, ratio), reorder)
     if len(problem.classes) < 2:
