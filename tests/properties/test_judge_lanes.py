@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support.strategies import laned, schedules
-from weft.solver.io.files import schedule_from_json, schedule_to_json
+from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
 from weft.solver.judge import validate as judge
 from weft.solver.judge.case import tolerance_of
 from weft.solver.judge.claims import judge_claims
