@@ -22,11 +22,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
 from weft.solver.problem import Number, Problem
 
-__all__ = ["MixedPool", "Op", "PooledOrders", "Wait", "holder", "memory_waits", "mixed_pools"]
+__all__ = ["MixedPool", "Op", "PooledOrders", "Wait", "amounts_by_device", "holder", "memory_waits", "mixed_pools",
+           "one_after_another"]
 
 #: (block, micro-batch)
 Op: TypeAlias = tuple[int, int]
@@ -82,6 +84,38 @@ def holder(problem: Problem, owner: int) -> int | None:
                  if all(engine in devices for devices in changing)), None)
 
 
+def amounts_by_device(problem: Problem, scaled: Callable[[Number], int], room: Callable[[Number], int]) -> tuple[
+        tuple[dict[int, int], ...], tuple[dict[int, int], ...], tuple[int | None, ...]]:
+    """What every block takes and changes on each of its devices, and each device's capacity, None where unlimited.
+
+    The memory of a pool stands with the one engine that runs all that takes or gives; one that is mixed is not there.
+    ``scaled`` makes whole numbers of amounts, ``room`` of capacities.
+    """
+    take = [{i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
+             for i, place in places.items()} for places in problem.places_on]
+    change = [{i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
+              for places in problem.places_on]
+    capacity = [None if device.memory is None else room(device.memory) for device in problem.devices]
+    for owner, lanes in enumerate(problem.lanes_of):
+        if not lanes:
+            continue
+        engine = holder(problem, owner)
+        pool_take = dict.fromkeys(problem.pool_places[owner], 0)
+        pool_change = dict(pool_take)
+        for other in (owner, *lanes):
+            for i in take[other]:
+                pool_take[i] += take[other][i]
+                pool_change[i] += change[other][i]
+            if engine is not None:
+                take[other], change[other] = dict.fromkeys(take[other], 0), dict.fromkeys(change[other], 0)
+        limit, capacity[owner] = capacity[owner], None
+        if engine is not None:
+            capacity[engine] = limit
+            take[engine] = {i: pool_take[i] for i in take[engine]}
+            change[engine] = {i: pool_change[i] for i in change[engine]}
+    return tuple(take), tuple(change), tuple(capacity)
+
+
 def mixed_pools(problem: Problem, scaled: Callable[[Number], int],
                 room: Callable[[Number], int]) -> tuple[MixedPool, ...]:
     """The mixed pools of ``problem``; ``scaled`` makes whole numbers of amounts, ``room`` of capacities."""
@@ -99,6 +133,17 @@ def mixed_pools(problem: Problem, scaled: Callable[[Number], int],
         if any(take.values()):
             found.append(MixedPool(owner, (owner, *problem.lanes_of[owner]), room(memory), take, change))
     return tuple(found)
+
+
+def one_after_another(problem: Problem, pools: Sequence[MixedPool], order: Sequence[Op]) -> PooledOrders:
+    """What each device runs if all operations run in ``order``, on mixed pools one after the other."""
+    rows: list[list[Op]] = [[] for _ in problem.devices]
+    for op in order:
+        for device in problem.blocks[op[0]].devices:
+            rows[device].append(op)
+    waits = {pair for pool in pools for pair in pairwise(
+        op for op in order if not set(pool.engines).isdisjoint(problem.blocks[op[0]].devices))}
+    return PooledOrders(rows, sorted(waits))
 
 
 def memory_waits(problem: Problem, pools: Sequence[MixedPool], rows: Sequence[Sequence[Op]],

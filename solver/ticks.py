@@ -25,12 +25,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
-from weft.solver.pools import MixedPool, holder, mixed_pools
+from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
 from weft.solver.problem import Number, Problem, ProblemError
 
 __all__ = ["Arc", "TickProblem", "in_whole_numbers"]
@@ -95,7 +95,7 @@ class TickProblem:
         def room(memory: Number) -> int:
             return math.floor(_exact(memory) / unit)
 
-        take, change, capacity = _by_device(problem, scaled, room)
+        take, change, capacity = amounts_by_device(problem, scaled, room)
         return cls(
             problem=problem,
             durations=tuple(math.ceil(_exact(block.duration) / tick) for block in problem.blocks),
@@ -114,14 +114,19 @@ class TickProblem:
 
     @cached_property
     def in_sequence(self) -> TickProblem:
-        """What is to be kept where no two blocks run at once: a pool is then one device, and none is mixed.
+        """What is to be kept where no two blocks run at once: a pool is then one device, its owner, and none is mixed.
 
         There is a schedule of this instance exactly if there is one of that: put the operations of a schedule one after
         the other by start, and at each start no more has started than before, while all of that has ended.
         """
-        if not self.mixed_pools:
+        if not self.problem.has_lanes:
             return self
         take, change, capacity = list(self.take), list(self.change), list(self.capacity)
+        for lane, owner in enumerate(self.problem.pool_of):
+            if capacity[lane] is not None:
+                take[lane], take[owner] = take[owner], take[lane]
+                change[lane], change[owner] = change[owner], change[lane]
+                capacity[lane], capacity[owner] = capacity[owner], capacity[lane]
         for pool in self.mixed_pools:
             take[pool.owner], change[pool.owner] = dict(pool.take), dict(pool.change)
             capacity[pool.owner] = pool.capacity
@@ -217,34 +222,6 @@ class TickProblem:
         if least <= 0:  # rounding adds as much as a period may take: nothing is known
             return Fraction(0)
         return max((ticks - 2 * self.loss) / (1 + self.loss / least), Fraction(0)) * self.tick
-
-
-def _by_device(problem: Problem, scaled: Callable[[Number], int], room: Callable[[Number], int]) -> tuple[
-        tuple[dict[int, int], ...], tuple[dict[int, int], ...], tuple[int | None, ...]]:
-    """``take``, ``change`` and ``capacity`` of :class:`TickProblem`."""
-    take = [{i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
-             for i, place in places.items()} for places in problem.places_on]
-    change = [{i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
-              for places in problem.places_on]
-    capacity = [None if device.memory is None else room(device.memory) for device in problem.devices]
-    for owner, lanes in enumerate(problem.lanes_of):
-        if not lanes:
-            continue
-        engine = holder(problem, owner)
-        pool_take = dict.fromkeys(problem.pool_places[owner], 0)
-        pool_change = dict(pool_take)
-        for other in (owner, *lanes):
-            for i in take[other]:
-                pool_take[i] += take[other][i]
-                pool_change[i] += change[other][i]
-            if engine is not None:
-                take[other], change[other] = dict.fromkeys(take[other], 0), dict.fromkeys(change[other], 0)
-        limit, capacity[owner] = capacity[owner], None
-        if engine is not None:
-            capacity[engine] = limit
-            take[engine] = {i: pool_take[i] for i in take[engine]}
-            change[engine] = {i: pool_change[i] for i in change[engine]}
-    return tuple(take), tuple(change), tuple(capacity)
 
 
 def in_whole_numbers(values: Sequence[Number]) -> tuple[list[int], Fraction]:

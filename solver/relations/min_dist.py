@@ -9,8 +9,8 @@ T) and is closed under three arguments until nothing changes:
   [d_i, T - d_j], T standing for 0 too; a lower bound on t_j - t_i rises to the next such value.
 * *Memory as Little's law*: averaged over a period, a device holds the sum over its activations of amount x
   lifetime / T, from the taker's start to the giver's end; the average is at most the peak, hence at most the
-  capacity. So does a pool of a device and its lanes. The slack that the known least lifetimes leave in that inequality limits every single lifetime from
-  above, which is a lower bound on a lag backwards.
+  capacity. So does a pool of a device and its lanes. The slack that the known least lifetimes leave in that inequality
+  limits every single lifetime from above, which is a lower bound on a lag backwards.
 
 * *Depth*: no schedule needs blocks further apart than :func:`lag_range` periods.
 

@@ -50,13 +50,16 @@ def paced(instance: TickProblem, micro_batches: int, orders: Orders) -> Orders |
         return orders
     try:
         start = FixedOrder(instance, micro_batches, orders).start
-        if not fits_pools(instance, start):
+        fits = fits_pools(instance, start)
+        if not fits:
             slower = _Pass(instance, micro_batches, orders, start).run()
             if slower is None:
                 return None
             start = slower
         found = with_waits(instance, orders, start)
-        return found if fits_pools(instance, FixedOrder(instance, micro_batches, found).start) else None
+        if fits_pools(instance, FixedOrder(instance, micro_batches, found).start):
+            return found
+        return orders if fits else None  # what is given before it is taken may ask for more than waits
     except DeadlockError:
         return None
 
