@@ -16,8 +16,8 @@ and ``backward: stage s`` of ``full`` and ``split``. Options that change nothing
 and so is a choice of which one option remains.
 
 A block that exists under several options bears one name: the relaxed problem has it once, with the least that it takes
-under any. So where the kind of backward is open, input gradients are named ``B`` as whole backwards are. Under every
-assignment the problem is what :mod:`weft.models.candidates.build` makes of these stages, names apart.
+under any. So where a stage's backward may be whole, its input gradient is named ``B`` too. Under every assignment the
+problem is what :mod:`weft.models.candidates.build` makes of these stages, names apart.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def open_problem(plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Ke
     ``plain``: the placement that gives it its devices. ``host_bandwidth``: bytes a second of copies to the host,
     needed where a way has any.
     """
-    stages = [_Stage(s, split.devices[s], tuple(own), tuple(modes) if _has_parts(split.stages[s]) else
-                     tuple(modes) if len(modes) == 1 else ("full",), len(modes) > 1)
+    stages = [_Stage(s, split.devices[s], tuple(own),
+                     tuple(modes) if len(modes) == 1 or _has_parts(split.stages[s]) else ("full",))
               for s, own in enumerate(ways)]
     lags = transfer_seconds(split.stages, split.devices, network)
     devices, lane = _with_lanes(plain.problem.devices, stages)
@@ -199,14 +199,12 @@ def _has_parts(stage: StageCost) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Stage ``number`` on ``device`` with its ways and backward modes; ``renamed``: an input gradient is named as a
-    whole backward is."""
+    """Stage ``number`` on ``device`` with its ways and backward modes."""
 
     number: int
     device: int
     ways: tuple[Kept, ...]
     modes: tuple[Backward, ...]
-    renamed: bool
 
     @property
     def choices(self) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -264,7 +262,15 @@ class _Stage:
         return replace(_wide(block, waits), name=self._name(block.name))
 
     def _name(self, name: str) -> str:
-        return f"B{self.number}" if self.renamed and name == f"I{self.number}" else name
+        return f"B{self.number}" if self._is_renamed and name == f"I{self.number}" else name
+
+    @property
+    def _is_renamed(self) -> bool:
+        """Whether earlier stages may wait for its input gradient or for a whole backward: both bear one name then."""
+        names = {block.name for mode in self.modes for kept in self.ways
+                 for block in gradient_blocks(self.number, kept.backward, self.device, mode, ())
+                 if block.kind != BlockKind.WEIGHT_GRAD}
+        return len(names) > 1
 
     def _under_ways(self, alternatives: Sequence[tuple[Kept, WideBlock]], when: Options) -> Iterator[WideBlock]:
         """A block that is the same under all ways once, else each under its own."""
