@@ -1,6 +1,6 @@
 """What helps the search over all cuts: each of its ideas left out in turn, with the same effort.
 
-    python -m experiments.models.cut_ablation [--only TEXT] [--parts NAME ...] [--effort 6]
+    python -m experiments.models.cut_ablation [--only TEXT] [--parts NAME ...] [--effort 8]
 
 On the spec of ``weft demo`` and three random ones of :mod:`experiments.models.cut_search` (6 and 8 GPUs, 20 to 25
 layers, here with up to three chunks a GPU). Left out are, by name:
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="specs whose name contains this")
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="what is left out in turn")
-    parser.add_argument("--effort", default=6.0, type=float)
+    parser.add_argument("--effort", default=8.0, type=float)
     parser.add_argument("--output", default=RESULTS / "cut_ablation.json", type=Path)
     options = parser.parse_args(arguments)
     record, rows = Record(options.output), []

@@ -31,6 +31,8 @@ class Rounds:
     def __post_init__(self) -> None:
         if self.wide.choices:
             raise ProblemError(f"the choice {next(iter(self.wide.choices))!r} is open")
+        for block in self.wide.blocks:
+            self._check_transfers(block)
 
     @cached_property
     def problem(self) -> Problem:
@@ -48,8 +50,11 @@ class Rounds:
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Per plain block, the index of its wide block and which copy of that it is; all of copy 0 come first."""
+        """Per plain block, the index of its wide block and which copy of that it is. All of copy 0 come first; with
+        links all copies of a block come together, as transfers of one producer run in the order of their consumers."""
         widths = [len(self.run.per_round(block.job)) for block in self.wide.blocks]
+        if self.wide.links:
+            return tuple((i, c) for i, width in enumerate(widths) for c in range(width))
         return tuple((i, c) for c in range(max(widths)) for i, width in enumerate(widths) if c < width)
 
     @cached_property
@@ -66,6 +71,14 @@ class Rounds:
         """The plain block and the round that the wide ``block`` runs ``micro_batch`` of its job in."""
         width = self._width(block)
         return self.index[block, micro_batch % width], micro_batch // width
+
+    def _check_transfers(self, block: WideBlock) -> None:
+        """Several transfers from one producer to one consumer would run in another order for each copy."""
+        waits = [(wait.block, wait.link) for wait in block.after if wait.link is not None]
+        if len(set(waits)) < len(waits) and len(self.run.per_round(block.job)) > 1:
+            twice = next(wait for wait in waits if waits.count(wait) > 1)
+            raise ProblemError(f"block {block.name!r} waits twice for {twice[0]!r} over the link {twice[1]!r}: where "
+                               "micro-batches differ, or a round has several of a job, it may do so once")
 
     def _width(self, block: int) -> int:
         return len(self.run.per_round(self.wide.blocks[block].job))

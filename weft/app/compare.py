@@ -13,8 +13,10 @@ from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.known import SEARCHES, Known
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.wide import WideCase
 from weft.app.solve import for_objective, solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines.on_rounds import baseline_on_rounds, known_on_rounds
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
@@ -23,7 +25,8 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
 from weft.solver.wide.problem import WideProblem
-from weft.text.counts import micro_batches_text
+from weft.solver.wide.rounds import Rounds
+from weft.text.counts import choices_text, micro_batches_text
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
@@ -151,6 +154,8 @@ class Comparison:
             lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else others(over)))
         elif over:
             lines.append(f"that is over {over}; {others(over)}")
+        if self.weft.choices:
+            lines.append(f"weft: {choices_text(self.weft)}")
         if decided := plan_text(self.weft):
             lines.append(f"weft: {decided}")
         published = next((row for row in self.rows if row.name == self.best_fixed), None)
@@ -200,6 +205,8 @@ def compare_source(
         own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), heard)
         if case.spaces and "gpus_of_stage" not in own.solver and "memory_plan" not in own.solver:
             known, left_out = _with_own_cut(known, left_out, own)
+        if case.wide is not None:
+            known, left_out = _with_own_assignment(known, left_out, own, case.wide)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
     cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
@@ -276,6 +283,22 @@ def _better(on_progress: Callable[[Progress], None], known: Mapping[str, Schedul
     return heard
 
 
+def _with_own_assignment(known: dict[str, Schedule], left_out: dict[str, str], own: Schedule, wide: WideCase
+                         ) -> tuple[dict[str, Schedule], dict[str, str]]:
+    """``known`` with those known schedules that are better under the options, and with the micro-batches in the order,
+    of ``own``, where these are not among the assignments listed."""
+    rounds = own.rounds or Rounds(wide.problem.under(own.choices), wide.run)
+    found = dict(known)
+    with unwatched():
+        for name, schedule in known_on_rounds(rounds).items():
+            best = found.get(name)
+            if best is None or (not _fits(schedule), schedule.value) < (not _fits(best), best.value):
+                title = {"placement": own.solver["placement"]} if "placement" in own.solver else {}
+                found[name] = replace(schedule, choices=own.choices, rounds=own.rounds).with_solver(**title)
+    return ({name: found[name] for name in BASELINES if name in found},
+            {name: reason for name, reason in left_out.items() if name not in found})
+
+
 def _best(known: Iterable[Known]) -> Known | None:
     """The fastest that fits."""
     return min((entry for entry in known if entry.fits), key=lambda entry: entry.rank, default=None)
@@ -303,7 +326,8 @@ def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
     reason = ""
     for placement in case.placements:
         try:
-            made = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+            made = (baseline(name, placement.problem, case.micro_batches // placement.replicas)
+                    if placement.rounds is None else baseline_on_rounds(name, placement.rounds))
             schedule = made if objective == "makespan" else timed_for(made, objective)
         except NotApplicable as error:
             reason = reason or str(error)

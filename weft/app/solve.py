@@ -12,11 +12,13 @@ from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
-from weft.app.lib.wide import WideCase
+from weft.app.lib.wide import WideCase, assignment_title
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.choice_rules import violations_of_choice
+from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 
@@ -85,9 +87,28 @@ def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[P
     """The best schedule over all assignments of a problem with choices, jobs or classes."""
     from weft.solver.choices.solve import solve_wide
 
-    return solve_wide(case.problem, case.run, reorder=case.reorder, objective=options.objective,
-                      on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
-                      workers=options.workers)
+    if case.reorder or case.any_class:
+        return _judged(_solve_sequence(case, options, on_progress), case)
+    found = solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
+                       time_limit=options.left, effort=options.effort, seed=options.seed, workers=options.workers)
+    return _judged(found, case)
+
+
+def _judged(found: Schedule, case: WideCase) -> Schedule:
+    """``found``, which keeps every rule and is one of the case's problem, with the options taken as its placement."""
+    faults = [*violations(found), *violations_of_choice(found, case.problem)]
+    if faults:
+        raise InvalidSchedule(faults)
+    return found.with_solver(placement=assignment_title(found.choices)) if found.choices else found
+
+
+def _solve_sequence(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best schedule over all orders of the micro-batches, or over all classes that they may be of."""
+    from weft.solver.choices.sequences.solve import solve_sequence
+
+    return solve_sequence(case.problem, case.run, any_class=case.any_class, objective=options.objective,
+                          on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
+                          workers=options.workers)
 
 
 @dataclass(eq=False)

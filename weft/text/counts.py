@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from weft.solver.schedule import Schedule
     from weft.solver.wide.run import Run
 
-__all__ = ["devices_text", "micro_batches_text", "run_text", "unit_text"]
+__all__ = ["choices_text", "devices_text", "micro_batches_text", "run_text", "unit_text"]
 
 
 def micro_batches_text(schedule: Schedule) -> str:
@@ -29,6 +29,13 @@ def run_text(run: Run) -> str:
         jobs.append(_counted(len(classes), "micro-batch") + ("" if job is None else f" of {job}") + kinds)
     rounds = "" if run.rounds in (1, run.micro_batches) else f" in {run.rounds} rounds"
     return " and ".join(jobs) + rounds
+
+
+def choices_text(schedule: Schedule) -> str:
+    """The options taken, and over how many assignments its bound holds."""
+    taken = ", ".join(f"{choice} {option}" for choice, option in schedule.choices.items())
+    count = schedule.solver.get("assignments")
+    return taken + (f"; bound over all {count} assignments" if isinstance(count, int) else "")
 
 
 def unit_text(schedule: Schedule) -> str:

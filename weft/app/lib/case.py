@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.coverage import Coverage
+from weft.app.lib.coverage import NOTHING, Coverage
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
 from weft.app.lib.options import require_count
@@ -93,7 +93,10 @@ class Case:
 
     @cached_property
     def coverage(self) -> Coverage:
-        """The placements that a bound over all of them is proven for."""
+        """The placements that a bound over all of them is proven for; none where these are all assignments there are.
+        """
+        if self.wide is not None:
+            return NOTHING
         spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
                   for space in self.spaces for layout in [space.ground.layout]]
         return Coverage.of(((placement.title, placement.details) for placement in self.placements), spaces)
@@ -107,8 +110,7 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
     """
     source = read_source(source)
     if isinstance(source, WideProblem):
-        reorder, ratio = (False, None) if options is None else (options.reorder, options.ratio)
-        return _case_of_wide(wide_case(source, micro_batches, ratio, reorder))
+        return _case_of_wide(wide_case(source, micro_batches, options))
     _require_plain(micro_batches, options)
     assert micro_batches is None or isinstance(micro_batches, int)
     if isinstance(source, Problem):
@@ -126,14 +128,16 @@ def _require_plain(micro_batches: MicroBatches | None, options: SearchOptions | 
         require_count("micro_batches", micro_batches)
     if options is not None and options.ratio is not None:
         raise ValueError("a ratio is one of jobs, and this problem has none: leave it out")
-    if options is not None and options.reorder:
-        raise ValueError("reorder is for micro-batches that differ, and here all are alike: leave it out")
+    if options is not None and (options.reorder or options.any_class):
+        asked = "reorder" if options.reorder else "any-class"
+        raise ValueError(f"{asked} is for micro-batches that differ, and here all are alike: leave it out")
 
 
 def _case_of_wide(case: WideCase) -> Case:
     placements = []
     for options, rounds in case.listed:
-        title = assignment_title(options)
+        title = assignment_title(options) or (f"all {rounds.run.per_round(None)[0]}" if case.any_class
+                                              and None in rounds.run.classes else "")
         placements.append(Placement(title, rounds.problem, {**({"placement": title} if title else {}),
                                                             **_static_of(rounds.problem)},
                                     choices=options, rounds=None if rounds.is_plain else rounds))

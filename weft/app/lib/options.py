@@ -55,6 +55,7 @@ class SearchKeywords(TypedDict, total=False):
     workers: int
     objective: str
     reorder: bool
+    any_class: bool
     ratio: Mapping[str, int] | None
 
 
@@ -64,7 +65,8 @@ class SearchOptions:
     together, so that a ``seed`` with one worker repeats a run exactly; ``None``: only the clock counts. ``workers``:
     CP-SAT's threads. ``objective``: what a schedule is searched for, one of ``makespan``, ``span``, ``rate`` and
     ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). Of block problems whose micro-batches differ: ``reorder``,
-    whether those of a job may run in another order than the one given; ``ratio``, how many of each job make a round
+    whether those of a job may run in another order than the one given; ``any_class``, whether the search decides of
+    which class each is; ``ratio``, how many of each job make a round
     that repeats (default: as few as can be). ``started``: since when the time limit counts, by
     :func:`time.monotonic`; every public function sets it anew.
     """
@@ -75,6 +77,7 @@ class SearchOptions:
     workers: int = 1
     objective: str = "makespan"
     reorder: bool = False
+    any_class: bool = False
     ratio: Mapping[str, int] | None = None
     started: float = field(default_factory=began, compare=False)
 

@@ -48,6 +48,8 @@ def add_kinds(command: argparse.ArgumentParser) -> None:
     """What may be asked of micro-batches that differ."""
     command.add_argument("--reorder", action="store_true",
                          help="micro-batches that differ may run in another order than the one given")
+    command.add_argument("--any-class", action="store_true",
+                         help="the search decides of which class each micro-batch is: give how many there are")
     command.add_argument("--ratio", type=job_ratio, metavar="A=P,B=Q",
                          help="micro-batches of each job in a round, which repeats (default: as few as can be)")
 
@@ -86,7 +88,7 @@ def search_options(options: argparse.Namespace) -> SearchOptions:
     """What :func:`add_search`, and :func:`add_objective` and :func:`add_kinds` where they were asked, have parsed."""
     return SearchOptions(options.time_limit, options.effort, options.seed, options.workers,
                          getattr(options, "objective", OBJECTIVES[0]), getattr(options, "reorder", False),
-                         getattr(options, "ratio", None))
+                         getattr(options, "any_class", False), getattr(options, "ratio", None))
 
 
 def add_repeatable(command: argparse.ArgumentParser) -> None:
