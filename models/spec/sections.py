@@ -28,10 +28,14 @@ from weft.models.spec.model_sections import (
     kind_of_section,
 )
 
-__all__ = ["MAX_CHUNKS", "Cluster", "Inference", "Placement", "Shape", "Spec", "Training"]
+__all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Placement", "Shape", "Spec",
+           "Training"]
 
 Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x"]
 BackwardMode: TypeAlias = Literal["full", "split"]
+#: What a stage may do with its activations.
+Activations: TypeAlias = Literal["keep", "recompute", "recompute-ahead", "offload"]
+ACTIVATIONS: tuple[Activations, ...] = ("keep", "recompute", "recompute-ahead", "offload")
 
 #: Stages that each GPU runs at least, by shape of one GPU a stage.
 _LEAST_CHUNKS = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
@@ -217,6 +221,16 @@ class Placement(Section):
         "layers: cuts between layers, and recomputation as training says. decide: beside those, a chain cut at any "
         "operator, each kept, recomputed or (with cluster.host_bandwidth) offloaded to the host so that the slowest "
         "stage is fastest. Default layers."))
+    choices: tuple[Literal["activations", "backward"], ...] = Field(default=(), strict=False, max_length=2,
+        description=(
+            "What is decided stage by stage, together with the schedule, in shapes of one GPU a stage. activations: "
+            "what each stage keeps, see activations. backward: whether each stage's backward is whole or split; "
+            "without it all are, or none is. Default none."), examples=[["activations", "backward"]])
+    activations: tuple[Activations, ...] = Field(default=ACTIVATIONS, strict=False, min_length=2, description=(
+        "What choices: [activations] chooses from. keep: what the layers save stays on the GPU. recompute: the "
+        "backward runs the forwards again, layer by layer. recompute-ahead: they run again as a block of their own, "
+        "perhaps long before the backward. offload: to the host and back (with cluster.host_bandwidth). Default all "
+        "that the cluster can."), examples=[["keep", "recompute"]])
     chunks: int = Field(default=3, ge=1, le=MAX_CHUNKS, description=(
         "The most stages that a GPU may run, in shapes of one GPU a stage: chain has 1, v 2, loop and wave any number "
         "up to it. Default 3."), examples=[4])
@@ -242,10 +256,20 @@ class Placement(Section):
         if self.memory == "decide" and not set(_LEAST_CHUNKS) & set(self.shapes):
             refuse(f"memory is decide, which is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow "
                    "chain")
+        self._check_choices()
         if self.co_shard and not {"groups", "m", "nn"} & set(self.shapes):
             refuse(f"co_shard is for the shapes groups, m and nn, but shapes is {', '.join(self.shapes)}; allow "
                    "groups")
         return self
+
+    def _check_choices(self) -> None:
+        if self.choices and not set(_LEAST_CHUNKS) & set(self.shapes):
+            refuse(f"choices is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow chain")
+        if "backward" in self.choices and set(self.backward) != {"full", "split"}:
+            refuse(f"choices has backward, but backward is {', '.join(self.backward)} only; allow full and split")
+        if "activations" in self.model_fields_set and "activations" not in self.choices:
+            refuse("activations says what stages may do, but choices does not leave it open; add choices: "
+                   "[activations]")
 
     def _check_cut(self) -> None:
         if not set(_LEAST_CHUNKS) & set(self.shapes):
@@ -286,6 +310,7 @@ class Spec(Section):
         if (self.training is None) == (self.inference is None):
             refuse("give either training or inference" + ("" if self.training is None else ", not both"))
         self._check_devices()
+        self._check_choices()
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")
@@ -294,6 +319,21 @@ class Spec(Section):
             if self.training is not None:
                 self._require_backwards(self.model)
         return self
+
+    def _check_choices(self) -> None:
+        placement = self.placement
+        if placement.choices and self.training is None:
+            refuse("placement.choices is for training, this is inference: it keeps nothing and has no backward; leave "
+                   "it out")
+        if "activations" not in placement.choices:
+            return
+        if self.training is not None and self.training.recompute:
+            refuse("training.recompute is true, but with placement.choices: [activations] that is decided stage by "
+                   "stage; leave one of them out")
+        if ("offload" in placement.activations and "activations" in placement.model_fields_set
+                and self.cluster.host_bandwidth is None):
+            refuse("placement.activations has offload, but there is no cluster.host_bandwidth; give it, or leave "
+                   "offload out")
 
     def _check_devices(self) -> None:
         """Costs of one kind of GPU do not say what they are on others."""
