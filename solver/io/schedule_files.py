@@ -18,7 +18,7 @@ from typing import Any
 from weft.solver.io.entries import Entry, FormatError, named, near, number, read_json, require_format, show
 from weft.solver.io.problem_files import naming
 from weft.solver.io.provenance import check_provenance
-from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json
+from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, wide_problem_from_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
@@ -112,8 +112,8 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
     listed = list(entry.list("operations"))
-    if isinstance(problem, Problem) and entry.has("rounds"):
-        raise FormatError(f"{where}: rounds is given, but all micro-batches of the problem are alike: leave it out")
+    if entry.has("rounds"):  # of micro-batches that are all alike too
+        problem = wide_problem_from_json(entry.get("problem"), f"{where}: problem")
     rounds = None if isinstance(problem, Problem) else rounds_from_json(entry, problem, len(listed))
     plain = problem if isinstance(problem, Problem) else _plain(rounds, f"{where}: problem")
     return Schedule(

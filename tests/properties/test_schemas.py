@@ -43,7 +43,7 @@ BEYOND = re.compile("|".join((
     "no block and no wait names the option", "has no option", "there is no choice", "never holds where", "is open",
     "no block exists", "belongs to no job", "is used in the jobs", "counted per job", "the job .* has no block",
     "says nothing of", "there is no class", "list the class of each", "say whose micro-batches", "equal rounds",
-    "all micro-batches of the problem are alike", "waits twice")))
+    "all are alike", "waits twice")))
 
 
 def plain(value: Any) -> bool:
