@@ -41,6 +41,8 @@ def test_every_assignment_is_the_placement_on_these_groups() -> None:
             assert own.devices == tuple(sorted(gpu for d in block.devices for gpu in gpus[d]))
             assert (own.duration, own.memory[0], own.workspace[0]) == (block.duration, block.memory[0],
                                                                       block.workspace[0])
+            assert sorted((wait.block, wait.lag) for wait in own.after) == sorted(
+                (wait.block, wait.lag) for wait in block.after)
         for gpu, device in enumerate(plain.devices):
             assert device.memory is not None and device.memory <= space.capacity - static.get(gpu, 0)
 
@@ -58,6 +60,6 @@ def test_a_best_assignment_is_found_and_no_other_is_better() -> None:
 
 def test_what_does_not_fit_or_divide_is_refused() -> None:
     with pytest.raises(ProblemError, match="allow fewer degrees or give more memory"):
-        degree_problem(small("512 MiB"), (0, 2, 4), (0, 2), (1, 2), "full")
+        degree_problem(small("300 MiB"), (0, 2, 4), (0, 2), (1, 2), "full")
     with pytest.raises(ProblemError, match="degree 3 does not divide 4 GPUs"):
         degree_problem(small(), (0, 2, 4), (0, 2), (1, 3), "full")
