@@ -103,6 +103,9 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("never_worse/suite", "step.never_worse",
                (*_SEARCH, "weft/app/compare.py", "experiments/lib/generated.py"), 35,
                ("--count", "2", "--effort", "0.02", "--processes", "1")),
+    Experiment("never_worse/wide", "step.never_worse_wide",
+               (*_SEARCH, "experiments/lib/generated.py", "experiments/lib/extended.py"), 25,
+               ("--count", "2", "--effort", "0.02", "--processes", "1")),
     Experiment("objectives", "step.objectives", _SEARCH, 5,
                ("--only", "V, F, I, W = 1, 1, 1", "--memories", "1", "--effort", "0.02")),
     Experiment("offload", "placement.offload", (*_PLANS, "solver/placement"), 3,
@@ -145,5 +148,6 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("transports", "runtime.transports", ("runtime/transports", "runtime/ranks/session.py"), 5,
                ("--rounds", "1", "--sizes", "1024"), quiet=True, slow=True),
     Experiment("unequal_gpus", "models.unequal_gpus", ("models/candidates",), 1, ("--count", "6")),
+    Experiment("worked_examples", "step.worked_examples", _SEARCH, 0.1, ()),
     Experiment("zoo_counts", "models.zoo_counts", ("models/zoo", "models/spec/families.py"), 0.5, ("--only", "gpt")),
 )}

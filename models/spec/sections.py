@@ -8,15 +8,15 @@ These classes are what ``weft schema`` prints. The ``model`` section is in :mod:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from weft.models.files.limits import MAX_BATCH, MAX_GPUS, MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.families import FAMILIES, FamilyModel
-from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, DeviceEach, Name, Seconds, SpeedEach
+from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, DeviceEach, Lengths, Name, Seconds, SpeedEach
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -149,8 +149,16 @@ class _Run(Section):
         "or bf16).")
 
 
+def _counted_by_lengths(schema: dict[str, Any]) -> None:
+    """How many micro-batches there are need not be said where each one's length is."""
+    schema["required"].remove("micro_batches")
+    schema["anyOf"] = [{"required": ["micro_batches"]}, {"required": ["lengths"]}]
+
+
 class Training(_Run):
     """One training step: forward and backward of every micro-batch, then the optimizer."""
+
+    model_config = ConfigDict(json_schema_extra=_counted_by_lengths)
 
     recompute: bool = Field(
         default=False, description="Keep only each layer's input and run its forward again in the backward (for a "
@@ -162,6 +170,27 @@ class Training(_Run):
     optimizer_bytes_per_parameter: int = Field(
         default=12, ge=0, le=64, description="Optimizer state for one parameter. Default 12: mixed-precision Adam, an "
         "fp32 master copy and two fp32 moments.")
+    lengths: Lengths | None = Field(
+        default=None, description="Tokens of each micro-batch's sequences, in the order in which they run, for "
+        "micro-batches that differ: a list, or a file with the numbers. Costs are modelled at each length, how samples "
+        "are packed into sequences is yours. Families gpt and moe. Default: all have the model's sequence.",
+        examples=[[512, 2048, 1024, 512], "lengths.txt"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_lengths(cls, values: Any) -> Any:
+        """Lengths say how many micro-batches there are; those of a file do once it is read."""
+        if not isinstance(values, dict) or "lengths" not in values or "micro_batches" in values:
+            return values
+        listed = values["lengths"]
+        return {**values, "micro_batches": max(1, len(listed)) if isinstance(listed, list) else 1}
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Training:
+        if isinstance(self.lengths, tuple) and len(self.lengths) != self.micro_batches:
+            refuse(f"micro_batches is {self.micro_batches}, but lengths lists {len(self.lengths)}; leave micro_batches "
+                   "out")
+        return self
 
 
 class Inference(_Run):

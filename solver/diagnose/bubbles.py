@@ -156,7 +156,8 @@ class _Finder:
         return {time for operation in self.rows[device][first:last] for time in (operation.start, operation.end)}
 
     def _breaks(self, operation: Operation, device: int, place: int, time: float) -> bool:
-        """Whether ``operation``, run at ``time``, would break the memory of one of its devices."""
-        return any(self.levels.moving_breaks(d, operation,
+        """Whether ``operation``, run at ``time``, would break the memory of one of its devices, or one that lanes
+        share."""
+        return self.levels.starting_breaks(operation, time) or any(self.levels.moving_breaks(d, operation,
                                              place if d == device else bisect_right(self._starts[d], time))
                    for d in self.schedule.problem.blocks[operation.block].devices)

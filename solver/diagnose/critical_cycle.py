@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from weft.solver.diagnose.critical_path import Levels, Reason
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
-from weft.solver.schedule import Operation, Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.step.stretch import ends_of_repeats
 from weft.solver.ticks import TickProblem
 
@@ -60,7 +60,8 @@ class CriticalCycle:
 
 
 def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
-    """The cycle that sets the period of a valid ``schedule``; None where it has no steady state of two periods or more.
+    """The cycle that sets the period of a valid ``schedule``; None where it has no steady state of two periods or more,
+    and where lanes share a memory and its order alone would allow a shorter one.
 
     Of several, one device's whole work comes first: nothing but less work there shortens that period.
     """
@@ -71,6 +72,10 @@ def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
     least, cycle = graph.heaviest()
     while (longer := graph.violated(least)) is not None:
         least, cycle = ratio(longer), longer
+    if graph.instance.mixed_pools and schedule.period is not None:
+        order = graph.instance.time(least) / repetend.micro_batches
+        if order < schedule.period * (1 - RELATIVE_TOLERANCE):
+            return None
     weight = float(sum(edge.weight for edge in cycle) * graph.instance.tick)
     waits = tuple(graph.wait(edge) for edge in cycle)
     devices = {wait.device for wait in waits}

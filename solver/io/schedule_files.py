@@ -138,6 +138,10 @@ def _choices(entry: Entry) -> dict[str, str]:
 def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
     """The rounds of ``problem`` that ``micro_batches`` in ``entry`` says, of which a file has so many ``operations``.
     Raises :class:`FormatError`."""
+    for choice, options in problem.choices.items():
+        raise FormatError(f"{entry.where}: problem: the choice {choice!r} is open ({', '.join(map(repr, options))}), "
+                          "and a schedule is of what one option of each makes: leave out choices and when, and what "
+                          "does not exist under the options taken")
     counted = entry.get("micro_batches")
     if isinstance(counted, dict):
         counted = {job: _counted(value, f"{entry.where}: micro_batches: {job}") for job, value in counted.items()}

@@ -13,6 +13,8 @@ from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.lib.wide import WideCase, assignment_title
+from weft.app.reorder import best_order
+from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
@@ -70,6 +72,8 @@ def solve_case(
     """
     if case.wide is not None:
         return _solve_wide(case.wide, options, on_progress)
+    if case.reorder:
+        return best_order(case, options, on_progress)
     case = for_objective(case, options.objective)
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress, options.objective)
@@ -203,6 +207,8 @@ class _Tournament:
             return
         start = None if entry.proposal is None else entry.proposal.start
         try:
+            if entry.placement.rounds is not None:
+                start = best_on_rounds(entry.placement.rounds)
             entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
                                   start, objective=self.objective)
         except Exception as fault:

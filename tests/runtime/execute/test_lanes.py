@@ -87,6 +87,10 @@ def fail() -> None:
     raise ValueError("the cable is out")
 
 
+def failing(results: Mapping[Work, Parcel]) -> Parcel:
+    raise ValueError("the cable is out")
+
+
 @pytest.mark.parametrize(("case", "sentences"), [
     ("raise", {
         1: 'rank 1: ValueError while running "send F1"[1] (micro-batch 1), on gpu 1 network: the cable is out',
@@ -155,7 +159,7 @@ def test_a_fault_of_a_lane_is_raised_and_others_stop() -> None:
     class Broken(Tracer):
         def task(self, work: Work) -> Task:
             if work == BlockWork("send B1", 1):
-                return lambda results: fail() or {}
+                return failing
             return super().task(work)
 
     with pytest.raises(ValueError, match="the cable is out"):
@@ -204,7 +208,7 @@ def test_a_lane_of_a_gpu_is_a_stream() -> None:
             name = cast(BlockWork, work).block
 
             def run(results: Mapping[Work, Parcel]) -> Parcel:
-                streams.setdefault(name, set()).add(torch.cuda.current_stream().cuda_stream)
+                streams.setdefault(name, set()).add(int(torch.cuda.current_stream().cuda_stream))
                 read = [results[what]["x"] for what in self.reads(work)]
                 value = read[0] + 1 if read else torch.full((4096, 4096), float(work.micro_batch), device="cuda")
                 for _ in range(20):

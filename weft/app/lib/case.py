@@ -90,6 +90,8 @@ class Case:
     spaces: tuple[CutSpace, ...] = ()
     #: A block problem with choices, jobs or classes: ``placements`` are its assignments, of many the first.
     wide: WideCase | None = None
+    #: Whether micro-batches of different length may run in another order than the one given.
+    reorder: bool = False
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -111,6 +113,8 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
     source = read_source(source)
     if isinstance(source, WideProblem):
         return _case_of_wide(wide_case(source, micro_batches, options))
+    if not isinstance(source, Problem) and source.training is not None and source.training.lengths is not None:
+        return _case_of_lengths(source, micro_batches, options)
     _require_plain(micro_batches, options)
     assert micro_batches is None or isinstance(micro_batches, int)
     if isinstance(source, Problem):
@@ -216,6 +220,32 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
     return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else ())
+
+
+def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions | None) -> Case:
+    """The placements of a spec whose micro-batches have sequences of different length, at all these lengths."""
+    from weft.models.candidates.build import CutDoesNotFit, TooLate
+    from weft.models.candidates.lengths import length_problems
+    from weft.models.candidates.stage_split import NoSplit
+
+    count = spec.run.micro_batches
+    if micro_batches not in (None, count):
+        raise ValueError(f"micro_batches is {micro_batches!r}, but {spec.where} lists the lengths of {count} "
+                         "(training.lengths): leave it out, or list others")
+    reorder = options is not None and options.reorder
+    _require_plain(None, None if options is None else replace(options, reorder=False))
+    try:
+        found = {id(entry.candidate): entry for entry in length_problems(spec)}
+    except (NoSplit, CutDoesNotFit, TooLate) as error:
+        raise Infeasible(str(error)) from None
+    placements = []
+    for candidate in undominated([entry.candidate for entry in found.values()]):
+        entry = found[id(candidate)]
+        rounds = Rounds(entry.problem, entry.run)
+        placements.append(replace(candidate_placement(candidate), problem=rounds.problem,
+                                  rounds=None if rounds.is_plain else rounds))
+    return Case(spec.name, tuple(placements), placements[0].rounds.run.rounds if placements[0].rounds else count,
+                reorder=reorder and placements[0].rounds is not None)
 
 
 def _in_sequence_chunks(spec: Spec, listed: list[Candidate]) -> list[Placement]:
