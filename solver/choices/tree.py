@@ -93,9 +93,11 @@ class Tree:
         return [node for _, _, node in self._queue]
 
     def run(self) -> None:
-        """Down to a first leaf, all at once where that is small, then the least bound and the best schedule's
-        neighbours in turn; at last what else the best leaf's search has to say, such as its steady state."""
+        """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
+        best schedule's neighbours in turn; at last what else the best leaf's search has to say, such as its steady
+        state."""
         self._dive()
+        self._look()
         self._whole()
         while self._queue and not self.budget.spent:
             if self.proven or self._queue[0][0] >= self._beaten:
@@ -106,6 +108,14 @@ class Tree:
                 self._closer()
         if self.leader is not None and not self.budget.spent:
             self._search(self.leader, math.inf)
+
+    def _look(self) -> None:
+        """Known schedules where they may serve: none of these is better than the answer."""
+        for node in self.root.looks():
+            if self.budget.spent:
+                return
+            if node.key not in self.leaves and node.bound < self._beaten:
+                self._begin(node)
 
     def _whole(self) -> None:
         """Everything at once, where somebody can and there is more than one leaf."""
