@@ -5,15 +5,18 @@ A :class:`Schedule` states; it does not judge. Whether it is feasible is the wor
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from operator import itemgetter, sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from weft.solver.objectives import BOUND_OF
+from weft.solver.pools import PooledOrders, memory_waits, mixed_pools
 from weft.solver.problem import Number, Problem
 
 if TYPE_CHECKING:
@@ -44,6 +47,11 @@ class _InOrder(tuple[Operation, ...]):
         return max(map(itemgetter(3), self), default=0.0)
 
 
+def _sign(amount: Number) -> int:
+    """1, 0 or -1: all that waits ask of an amount."""
+    return (amount > 0) - (amount < 0)
+
+
 def _in_order(operations: Sequence[Operation]) -> _InOrder:
     if isinstance(operations, _InOrder):
         return operations
@@ -70,8 +78,9 @@ class Repetend:
 
 @dataclass(frozen=True, slots=True)
 class Bubble:
-    """Idle shares, 0 to 1, each over all devices and with its own denominator.
+    """Idle shares, 0 to 1, each over all devices that are no lanes and with its own denominator.
 
+    A lane is no GPU that idles but an engine beside one; a block counts on those of its devices that are no lanes.
     ``steady``: idle share of one period (``None`` without a steady state). ``step``: idle share of the whole
     makespan. ``span``: idle share between each device's first start and last end, as zero-bubble papers report it.
     """
@@ -169,17 +178,31 @@ class Schedule:
 
     @cached_property
     def orders(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per device, the ``(block, micro_batch)`` that it runs, in order: :data:`weft.solver.timing.Orders`."""
-        return tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
+        """Per device, the ``(block, micro_batch)`` that it runs, in order: :data:`weft.solver.timing.Orders`. Where
+        lanes share a memory it comes with which operation waits for the memory of which other
+        (:class:`~weft.solver.pools.PooledOrders`)."""
+        rows = tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
+        pools = mixed_pools(self.problem, _sign, _sign) if self.problem.has_lanes else ()
+        if not pools:
+            return rows
+        start = {(operation.block, operation.micro_batch): operation.start for operation in self.operations}
+        end = {(operation.block, operation.micro_batch): operation.end for operation in self.operations}
+        return PooledOrders(rows, memory_waits(self.problem, pools, rows, start, end, self._rounding))
 
     def memory_profile(self, device: int) -> list[tuple[float, Number]]:
         """``(time, level)`` steps on one device: the level holds from that time to the next entry's.
 
         Levels are in the problem's memory unit. An operation takes when it starts and gives back when it ends,
-        before the next one on the device takes.
+        before the next one on the device takes. What the device's lanes take and give counts on it, in order of time;
+        a lane itself holds nothing.
         """
         profile: list[tuple[float, Number]] = [(0.0, 0)]
         level: Number = 0
+        if self.problem.has_lanes:
+            for time, step in self._pool_changes(device):
+                level += step
+                profile.append((time, level))
+            return profile
         steps = self._memory_steps(device)
         for operation in self.device_orders[device]:  # a device runs one block at a time: order is all it takes
             for time, step in zip(operation[2:], steps[operation.block], strict=True):
@@ -189,20 +212,46 @@ class Schedule:
         return profile
 
     def _memory_steps(self, device: int) -> dict[int, tuple[Number, Number]]:
-        """By how much the level changes at the start and at the end of each block of ``device``."""
+        """By how much the level changes at the start and at the end of each block of the device and its lanes."""
         blocks = self.problem.blocks
-        return {i: (max(blocks[i].memory[place], 0) + blocks[i].workspace[place],
-                    min(blocks[i].memory[place], 0) - blocks[i].workspace[place])
-                for i, place in self.problem.places_on[device].items()}
+        return {i: (sum(max(blocks[i].memory[place], 0) + blocks[i].workspace[place] for place in places),
+                    sum(min(blocks[i].memory[place], 0) - blocks[i].workspace[place] for place in places))
+                for i, places in self.problem.pool_places[device].items()}
+
+    def _pool_changes(self, device: int) -> list[tuple[float, Number]]:
+        """``(time, by how much)`` for every change of what the device and its lanes hold; at one time, what ends comes
+        first. An end that is above another operation's start by rounding alone is at that start."""
+        steps = self._memory_steps(device)
+        row = [operation for operation in self.operations if operation.block in steps]
+        starts = [operation.start for operation in row]
+        changes: list[tuple[float, bool, Number]] = []
+        for block, _, start, end in row:
+            taken, given = steps[block]
+            following = max(bisect_left(starts, end - self._rounding), bisect_right(starts, start))
+            given_at = min(end, starts[following]) if following < len(starts) else end
+            changes += [(start, True, taken), (given_at, False, given)]
+        changes.sort(key=itemgetter(0, 1))
+        return [(time, step) for time, _, step in changes if step]
+
+    @cached_property
+    def _rounding(self) -> float:
+        """How far times may be apart that are equal but for rounding."""
+        work = sum(block.duration + sum(wait.lag for wait in block.after) for block in self.problem.blocks)
+        return RELATIVE_TOLERANCE * min(abs(self.makespan), work * self.micro_batches)
 
     @cached_property
     def peak_memory(self) -> tuple[Number, ...]:
-        """Per device, the highest level of its memory profile, in the problem's memory unit."""
+        """Per device, the highest level of its memory profile, in the problem's memory unit; 0 for a lane."""
         return tuple(map(self._peak, range(len(self.problem.devices))))
 
     def _peak(self, device: int) -> Number:
         level: Number = 0
         peak: Number = 0
+        if self.problem.has_lanes:
+            for _, step in self._pool_changes(device):
+                level += step
+                peak = max(peak, level)
+            return peak
         steps = self._memory_steps(device)
         for operation in self.device_orders[device]:
             for step in steps[operation[0]]:
@@ -215,10 +264,14 @@ class Schedule:
     @cached_property
     def bubble(self) -> Bubble:
         """Idle shares; see :class:`Bubble`."""
-        busy = [sum(map(sub, map(itemgetter(3), order), map(itemgetter(2), order))) for order in self.device_orders]
-        spans = [order[-1].end - order[0].start for order in self.device_orders if order]
+        rows, devices = self.device_orders, len(self.problem.devices)
         loads = sum(block.duration * len(block.devices) for block in self.problem.blocks)
-        devices = len(self.problem.devices)
+        if self.problem.has_lanes:
+            own = [device.lane_of is None for device in self.problem.devices]
+            rows, devices = tuple(compress(rows, own)), sum(own)
+            loads = sum(block.duration * sum(own[d] for d in block.devices) for block in self.problem.blocks)
+        busy = [sum(map(sub, map(itemgetter(3), order), map(itemgetter(2), order))) for order in rows]
+        spans = [order[-1].end - order[0].start for order in rows if order]
         steady = None if self.period is None else max(0.0, 1 - loads / (devices * self.period))
         step = 1 - sum(busy) / (devices * self.makespan) if self.makespan else 0.0
         span = 1 - sum(busy) / sum(spans) if sum(spans) else 0.0

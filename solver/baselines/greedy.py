@@ -12,7 +12,8 @@ schedule that fits is kept; where none fits, micro-batches run one at a time
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
@@ -25,8 +26,11 @@ from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_p
 from weft.solver.baselines.lib.twins import on_every_twin, without_twins
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import BlockKind, Problem
+from weft.solver.relations.pool_times import paced
+from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders
 
-__all__ = ["list_schedule", "orders"]
+__all__ = ["list_schedule", "orders", "urgencies", "widths"]
 
 #: Gives makespan and per-device orders of so many micro-batches, or None if they do not fit.
 _Setting: TypeAlias = Callable[[int], tuple[float, list[Row]] | None]
@@ -43,17 +47,35 @@ _INTERVALS = (0.4, 0.5, 0.67, 0.8, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0
 _TRIED_INTERVALS = 8
 
 
-def orders(problem: Problem, micro_batches: int) -> list[Row]:
+def orders(problem: Problem, micro_batches: int) -> Orders:
     """Per-device orders for any problem; memory, links and all kinds of dependencies are respected.
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if not even one micro-batch at a time fits.
     """
+    if Amounts.of(problem).mixed_pools:
+        return _with_lanes(problem, micro_batches)
     problem, stands_for = without_twins(problem)
     return on_every_twin(_orders(problem, micro_batches), stands_for)
 
 
-def _orders(problem: Problem, micro_batches: int) -> list[Row]:
-    trial = min(micro_batches, ENOUGH, max(16, _TRIAL_OPERATIONS // len(problem.blocks)))
+def _with_lanes(problem: Problem, micro_batches: int) -> Orders:
+    """Where devices share memory with their lanes: passes through time alone, which see what is held when."""
+    amounts, instance = Amounts.of(problem), TickProblem.of(problem)
+    ranked = sorted(_by_width(problem, amounts, _trial(problem, micro_batches)), key=lambda entry: entry[0])
+    for _, setting in ranked:
+        rows = _rows(setting, micro_batches)
+        made = None if rows is None else paced(instance, micro_batches, rows)
+        if made is not None:
+            return made
+    return sequential.orders(problem, micro_batches)
+
+
+def _trial(problem: Problem, micro_batches: int) -> int:
+    return min(micro_batches, ENOUGH, max(16, _TRIAL_OPERATIONS // len(problem.blocks)))
+
+
+def _orders(problem: Problem, micro_batches: int) -> Orders:
+    trial = _trial(problem, micro_batches)
     amounts = Amounts.of(problem)
     settings = [*_by_width(problem, amounts, trial), *_by_key(problem, amounts, trial)]
     ranked = sorted(settings, key=lambda entry: entry[0])
@@ -66,12 +88,12 @@ def _orders(problem: Problem, micro_batches: int) -> list[Row]:
 
 def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
     """Settings with so many micro-batches in flight that fit, and their figures for ``trial`` micro-batches."""
-    for urgency in _urgencies(problem, amounts):
+    for urgency in urgencies(problem, amounts):
         def setting(width: int, urgency: list[int] = urgency) -> _Setting:
             return lambda n: list_schedule(problem, n, width, urgency, amounts)
 
         best: tuple[float, int] | None = None
-        for width in _widths(trial):
+        for width in widths(trial):
             figures = _figures(setting(width), trial, amounts)
             if figures is not None:
                 yield figures, setting(width)
@@ -119,13 +141,14 @@ def _earliest(problem: Problem) -> list[float]:
     return earliest
 
 
-def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: list[int],
-                  amounts: Amounts) -> tuple[float, list[Row]] | None:
+def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Sequence[int], amounts: Amounts,
+                  parts: Sequence[int] | None = None) -> tuple[float, list[Row]] | None:
     """Makespan and per-device orders of one pass through time, or ``None`` where memory leaves it stuck.
 
     At every time at which something ends or arrives, each block's next micro-batch starts if it has what it waits for,
     its devices are free and its memory fits; ``urgency`` lists all blocks, the most urgent first. At most ``width``
-    micro-batches are in flight.
+    micro-batches are in flight; where a micro-batch here is a round of several, ``parts`` says of each block which of
+    them it is of, and so many of these are.
     """
     blocks, n = problem.blocks, micro_batches
     count = len(blocks)
@@ -141,10 +164,14 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
     link_free = dict.fromkeys(problem.links_by_name, 0.0)
     device_free = [0.0] * len(problem.devices)
     levels = [0] * len(problem.devices)
+    pools = [(pool.take, pool.change, pool.capacity) for pool in amounts.mixed_pools]
+    pool_levels, gives = [0] * len(pools), list[tuple[float, int, int]]()  # when, which pool, how much
     following = [0] * count  # each block's next micro-batch
     open_ = {i for i in range(count) if not waits[i * n]}  # blocks whose next micro-batch has all it waits for
     rank = {block: place for place, block in enumerate(urgency)}
-    started = [0] * n
+    part_of = [0] * count if parts is None else parts
+    size = Counter(part_of)
+    started = Counter[tuple[int, int]]()
     in_flight = 0
     rows: list[Row] = [[] for _ in problem.devices]
     times, now, left = [0.0], 0.0, count * n
@@ -156,19 +183,25 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
         now = heapq.heappop(times)
         while times and times[0] == now:
             heapq.heappop(times)
+        while gives and gives[0][0] <= now:
+            _, p, amount = heapq.heappop(gives)
+            pool_levels[p] -= amount
         for i in sorted(open_, key=rank.__getitem__):
             m, block = following[i], blocks[i]
             if arrival[i * n + m] > now:
                 continue
-            if any(device_free[d] > now for d in block.devices) or (not started[m] and in_flight >= width):
+            whole = part_of[i], m
+            if any(device_free[d] > now for d in block.devices) or (not started[whole] and in_flight >= width):
                 continue
             if any(levels[d] + take > room for d, take, room in needs[i]):
+                continue
+            if any(i in take and pool_levels[p] + take[i] > room for p, (take, _, room) in enumerate(pools)):
                 continue
             following[i] = m + 1
             if m + 1 == n or waits[i * n + m + 1]:
                 open_.remove(i)
-            in_flight += (started[m] == 0) - (started[m] == count - 1)
-            started[m] += 1
+            in_flight += (started[whole] == 0) - (started[whole] == size[part_of[i]] - 1)
+            started[whole] += 1
             left -= 1
             end = now + block.duration
             heapq.heappush(times, end)
@@ -176,6 +209,10 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
                 rows[d].append((i, m))
                 device_free[d] = end
                 levels[d] += amounts.change[d][i]  # nothing else starts there before this block has ended
+            for p, (take, change, _) in enumerate(pools):
+                if i in take:
+                    pool_levels[p] += take[i]
+                    heapq.heappush(gives, (end, p, take[i] - change[i]))
             for consumer, lag, link, distance in consumers[i]:
                 if m + distance >= n:
                     continue
@@ -192,7 +229,7 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
     return max(device_free), rows
 
 
-def _urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
+def urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
     """Two ways to say which block is more urgent; both then prefer the longer way to the end of the micro-batch."""
     tail = [0.0] * len(problem.blocks)
     after: list[list[tuple[int, float]]] = [[] for _ in problem.blocks]
@@ -208,7 +245,8 @@ def _urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
     yield sorted(range(len(problem.blocks)), key=lambda i: (place.get(problem.blocks[i].kind, 1), -tail[i]))
 
 
-def _widths(micro_batches: int) -> Iterator[int]:
+def widths(micro_batches: int) -> Iterator[int]:
+    """Numbers of micro-batches in flight to try: all, and half as many again and again."""
     width = micro_batches
     while width > 1:
         yield width

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
+from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.choices.node import Node
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
@@ -34,7 +35,8 @@ class Leaf:
         self.rounds = node.rounds()
         problem = self.rounds.problem
         try:
-            self.search = Search(problem, self.rounds.run.rounds, budget, on_progress, start(self.rounds), objective)
+            self.search = Search(problem, self.rounds.run.rounds, budget, on_progress,
+                                 _better(start(self.rounds), self.rounds), objective)
             self.steps = self.search.steps()
         except ValueError as fault:  # the objective means nothing here
             self.fault, self.open = fault, False
@@ -79,3 +81,11 @@ class Leaf:
 
     def _used(self) -> float:
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
+
+
+def _better(carried: Schedule | None, rounds: Rounds) -> Schedule | None:
+    """``carried`` or, where micro-batches differ, the best known schedule: the search itself knows those of
+    micro-batches that are alike."""
+    known = None if rounds.is_plain else best_on_rounds(rounds)
+    return min((found for found in (carried, known) if found is not None), key=lambda found: found.makespan,
+               default=None)

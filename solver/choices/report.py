@@ -26,7 +26,7 @@ def result_of(tree: Tree, problem: WideProblem) -> Schedule:
     faults = "; ".join(f"{leaf.node.key}: {type(leaf.fault).__name__}: {leaf.fault}" for leaf in tree.leaves.values()
                        if leaf.search is not None and leaf.fault is not None)
     best = replace(best.with_value_bound(min(tree.bound, best.value)), choices=dict(leader.node.options),
-                   rounds=None if leader.rounds.wide.is_plain else leader.rounds)
+                   rounds=None if leader.rounds.is_plain else leader.rounds)
     tree.history.record(tree.budget.elapsed, best.value, best.value_bound)
     return best.with_solver(history=tree.history.to_json(), assignments=problem.assignment_count,
                             searched=len(tree.leaves), options=options_of(tree, problem),

@@ -178,7 +178,8 @@ class Tree:
     def _follow(self, leaf: Leaf) -> None:
         if leaf.value < self.best:
             self.leader = leaf
-        self.history.record(self.budget.elapsed, self.best, self.bound)
+        if self.leader is not None:
+            self.history.record(self.budget.elapsed, self.best, self.bound)
 
     def _start(self, rounds: Rounds) -> Schedule | None:
         """The best order so far, for another problem."""

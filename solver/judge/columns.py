@@ -43,6 +43,8 @@ class Columns:
     end: _Floats
     #: Per device, its operations by start, end, block and micro-batch: the number of each in ``start`` laid flat.
     on_device: list[_Whole]
+    #: The same of every device's pool: itself and its lanes; none for a lane.
+    on_pool: list[_Whole]
     #: Per operation of ``start`` laid flat, its place in ``operations``.
     place: _Whole
 
@@ -67,12 +69,13 @@ class Columns:
             return None
         rows: dict[tuple[int, ...], _Whole] = {}  # devices with the same blocks run the same
         of_micro_batch = np.arange(micro_batches)
-        for here in checked(problem.blocks_on, 16):
+        pools = [tuple(pool) for pool in problem.pool_places]
+        for here in checked([*problem.blocks_on, *pools], 16):
             if here not in rows:
                 numbers = (np.array(sorted(here), dtype=np.int64)[:, None] * micro_batches + of_micro_batch).ravel()
                 rows[here] = numbers[np.lexsort((end[numbers], start[numbers]))]  # stable: then block, micro-batch
         return cls(problem, operations, start.reshape(-1, micro_batches), end.reshape(-1, micro_batches),
-                   [rows[here] for here in problem.blocks_on], place)
+                   [rows[here] for here in problem.blocks_on], [rows[here] for here in pools], place)
 
     def rows(self) -> list[list[Operation]]:
         """Per device, its operations by start; devices that run the same share theirs."""
@@ -115,24 +118,28 @@ class Columns:
 
     def _memory_holds(self, tolerance: float, amounts: Callable[[int], Amounts]) -> bool:
         fits: set[object] = set()  # what devices that run the same in the same memory have in common
-        for device, numbers in enumerate(checked(self.on_device)):
+        for device, numbers in enumerate(checked(self.on_pool)):
             if self.problem.devices[device].memory is None:
                 continue
             room, taken, given = amounts(device)
-            same = (id(numbers), room, tuple(taken.items()), tuple(given.items()))
+            same = (id(numbers), bool(self.problem.lanes_of[device]), room, tuple(taken.items()), tuple(given.items()))
             if same not in fits:
-                if not self._fits(numbers, tolerance, room, taken, given):
+                if not self._fits(numbers, tolerance, room, taken, given, bool(self.problem.lanes_of[device])):
                     return False
                 fits.add(same)
         return True
 
     def _fits(self, numbers: _Whole, tolerance: float, room: int, taken: Mapping[int, int],
-              given: Mapping[int, int]) -> bool:
+              given: Mapping[int, int], mixed: bool) -> bool:
         most = max((*taken.values(), *given.values()), default=0)  # none is negative
         if room >= _MOST or most * 2 * numbers.size >= _MOST:
             return False
         start, end = self.start.ravel()[numbers], self.end.ravel()[numbers]
-        following = np.append(start[1:], math.inf)
+        starts = np.append(start, math.inf)
+        following = starts[1:]
+        if mixed:  # operations run beside one another: the first start that an end may equal is any other's
+            later = np.searchsorted(start, start, "right")
+            following = starts[np.maximum(np.searchsorted(start, end - tolerance), later)]
         end = np.where((end - tolerance <= following) & (following < end), following, end)  # equal but for rounding
         takes, gives = np.zeros(len(self.problem.blocks), dtype=np.int64), np.zeros(len(self.problem.blocks), np.int64)
         takes[list(taken)], gives[list(given)] = list(taken.values()), list(given.values())

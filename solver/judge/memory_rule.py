@@ -2,12 +2,16 @@
 
 Amounts are added exactly, as the decimal numbers that they are written as. What ends gives back before
 what starts at that time takes.
+
+A device and its lanes are a pool: what all their blocks take and give counts on the device, in the order of time. A
+block that holds several devices of a pool takes, and gives back, what it does on all of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 
 from weft.solver.control.clock import checked
@@ -16,19 +20,20 @@ from weft.solver.judge.columns import Amounts
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation
 
-__all__ = ["check_memory", "levels_on", "scaled_room"]
+__all__ = ["check_memory", "hang_on_times", "levels_on", "scaled_room"]
 
 
 def check_memory(case: Case) -> Iterator[str]:
     """One sentence for each device that holds more than its memory."""
     problem = case.problem
     fits: set[object] = set()  # what devices that run the same in the same memory have in common
-    for device, row in enumerate(checked(case.rows)):
+    for device in checked(range(len(case.rows))):
         capacity = problem.devices[device].memory
         if capacity is None:
             continue
+        row = _pool_row(case, device)
         amounts = tuple((i, problem.blocks[i].memory[place], problem.blocks[i].workspace[place])
-                        for i, place in problem.places_on[device].items())
+                        for i, places in problem.pool_places[device].items() for place in places)
         same = (capacity, amounts, tuple(map(id, row)))
         if same in fits:
             continue
@@ -46,20 +51,21 @@ def check_memory(case: Case) -> Iterator[str]:
         else:
             amount = _formatter(problem.memory_unit, unit)
             peak = f" (its peak is {amount(highest)})" if highest > at_breach else ""
-            yield (f"device {problem.devices[device].name!r}: when {case.name(breach)} starts at "
+            yield (f"device {problem.devices[device].name!r}: when {case.name(breach)}{_lane(case, breach, device)} "
+                   f"starts at "
                    f"{case.time(breach.start)} it holds {amount(at_breach)}, {amount(at_breach - room)} more than its "
                    f"{amount(room)}{peak}")
 
 
 def levels_on(case: Case, device: int, capacity: Number) -> tuple[int, Iterator[tuple[int, bool, int]]]:
     """``(level, is start, place in row)`` of every change on ``device``, in units of which so many are one of the
-    problem's, ``capacity`` a whole number of them."""
+    problem's, ``capacity`` a whole number of them. The row is that of its pool, by start; a lane has none."""
     unit, taken, given = _scaled(case.problem, device, capacity)
-    row = case.rows[device]
+    row, events = _pool_row(case, device), _pool_events if case.problem.lanes_of[device] else _events
 
     def levels() -> Iterator[tuple[int, bool, int]]:
         level = 0
-        for _, is_start, place in _events(row, case.tolerance):
+        for _, is_start, place in events(row, case.tolerance):
             level += taken[row[place].block] if is_start else -given[row[place].block]
             yield level, is_start, place
     return unit, levels()
@@ -67,19 +73,49 @@ def levels_on(case: Case, device: int, capacity: Number) -> tuple[int, Iterator[
 
 def _scaled(problem: Problem, device: int, capacity: Number) -> tuple[int, dict[int, int], dict[int, int]]:
     """The unit of :func:`levels_on`, and what each block on ``device`` takes and gives back in it."""
-    here = {i: _amounts(problem, i, place) for i, place in problem.places_on[device].items()}
+    here = {i: _amounts(problem, i, places) for i, places in problem.pool_places[device].items()}
     # One common denominator makes whole numbers of all amounts: exact, and fast to add.
     unit = math.lcm(_exact(capacity).denominator, *(amount.denominator for both in here.values() for amount in both))
     return (unit, {i: int(take * unit) for i, (take, _) in here.items()},
             {i: int(give * unit) for i, (_, give) in here.items()})
 
 
+def hang_on_times(problem: Problem, device: int) -> bool:
+    """Whether what ``device``, which is no lane, holds hangs on when blocks run, not on the order on each device alone:
+    its memory is limited, and no single one of it and its lanes runs all that takes or gives."""
+    if problem.devices[device].memory is None or not problem.lanes_of[device]:
+        return False
+    changing = [problem.blocks[i] for i, places in problem.pool_places[device].items()
+                if any(problem.blocks[i].memory[place] or problem.blocks[i].workspace[place] for place in places)]
+    return not any(all(engine in block.devices for block in changing) for engine in (device, *problem.lanes_of[device]))
+
+
 def scaled_room(problem: Problem, device: int) -> Amounts:
-    """The capacity of ``device``, which has one, and what its blocks take and give back, in its own whole numbers."""
+    """The capacity of ``device``, which has one, and what its pool's blocks take and give back, in its own whole
+    numbers."""
     capacity = problem.devices[device].memory
     assert capacity is not None
     unit, taken, given = _scaled(problem, device, capacity)
     return int(_exact(capacity) * unit), taken, given
+
+
+def _pool_row(case: Case, device: int) -> list[Operation]:
+    """What counts on the memory of ``device``, by start: its row, and where it has lanes theirs among it."""
+    pool = case.problem.pool_places[device]
+    if not pool:
+        return []
+    if not case.problem.lanes_of[device]:
+        return case.rows[device]
+    return [operation for operation in case.operations if operation.block in pool]
+
+
+def _lane(case: Case, operation: Operation, device: int) -> str:
+    """The end of ``operation``'s name where it runs on lanes of ``device`` alone."""
+    devices = case.problem.blocks[operation.block].devices
+    if device in devices:
+        return ""
+    lane = next(lane for lane in devices if lane in case.problem.lanes_of[device])
+    return f" on its lane {case.problem.devices[lane].name!r}"
 
 
 def _events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, int]]:
@@ -94,10 +130,29 @@ def _events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, i
     return sorted(events)
 
 
-def _amounts(problem: Problem, block: int, place: int) -> tuple[Fraction, Fraction]:
-    """What a block takes at its start and gives back at its end, on the device that stands at ``place`` of its list."""
-    change, workspace = _exact(problem.blocks[block].memory[place]), _exact(problem.blocks[block].workspace[place])
-    return max(change, Fraction(0)) + workspace, max(-change, Fraction(0)) + workspace
+def _pool_events(row: list[Operation], tolerance: float) -> list[tuple[float, bool, int]]:
+    """As :func:`_events`, of operations that may run beside one another: an end that equals the start of any other but
+    for rounding is at that start, the first of them where there are several."""
+    starts = [operation.start for operation in row]
+    events = [(start, True, place) for place, start in enumerate(starts)]
+    for place, operation in enumerate(row):
+        end = operation.end
+        following = max(bisect_left(starts, end - tolerance), bisect_right(starts, operation.start))
+        if following < len(starts):
+            end = min(end, starts[following])
+        events.append((end, False, place))
+    return sorted(events)
+
+
+def _amounts(problem: Problem, block: int, places: Iterable[int]) -> tuple[Fraction, Fraction]:
+    """What a block takes at its start and gives back at its end, on the devices that stand at ``places`` of its
+    list."""
+    taken = given = Fraction(0)
+    for place in places:
+        change, workspace = _exact(problem.blocks[block].memory[place]), _exact(problem.blocks[block].workspace[place])
+        taken += max(change, Fraction(0)) + workspace
+        given += max(-change, Fraction(0)) + workspace
+    return taken, given
 
 
 def _exact(value: Number) -> Fraction:

@@ -4,6 +4,9 @@ A device may begin the next step as soon as it has ended this one, whatever the 
 begins its next step a time T after this one, all that waits for another device's work of the same step finds it as
 before. So steps can follow each other every T exactly if no device, and no link, is busy with one step for longer than
 that: from the start of its first operation (transfer) to the end of its last. The largest of these times is the span.
+Where what a device and its lanes hold hangs on when their
+blocks run (:func:`~weft.solver.judge.memory_rule.hang_on_times`), the next step's blocks on one of them could take what
+this step's on another still hold: these count as one device, busy from the first start on any to the last end.
 When a transfer takes place is not written down: of all times that serve its consumers, those that keep the link for the
 shortest time count.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from weft.solver.judge.memory_rule import hang_on_times
 from weft.solver.schedule import Schedule
 
 __all__ = ["least_span", "span_of"]
@@ -21,9 +25,10 @@ __all__ = ["least_span", "span_of"]
 def span_of(schedule: Schedule) -> tuple[float, str]:
     """The span in the problem's time unit, and the name of a device or link that is busy for so long."""
     problem = schedule.problem
+    unit = [owner if hang_on_times(problem, owner) else device for device, owner in enumerate(problem.pool_of)]
     first, last = [math.inf] * len(problem.devices), [-math.inf] * len(problem.devices)
     for block, _, start, end in schedule.operations:
-        for device in problem.blocks[block].devices:
+        for device in {unit[device] for device in problem.blocks[block].devices}:
             first[device] = min(first[device], start)
             last[device] = max(last[device], end)
     spans = [(end - start, f"device {device.name!r}")

@@ -11,8 +11,13 @@ true of these operations; a bound is verified where a simple argument of its own
   ``micro_batches`` where fewer repeat as well, and all three where one stretch is all there is.
 - *period* is what the repetend takes per micro-batch if it goes on for ever with every block as early as it can
   (:mod:`weft.solver.judge.ring_waits`), or the one interval at which each block starts throughout the schedule: some
-  are made to wait. Without a repetend it is the one interval at which blocks start in the middle third of the
+  are made to wait. Where lanes share a memory and what they hold hangs on when they run, the former is no more than a
+  bound, as blocks may have to wait for room; the latter is what verifies it then.
+  Without a repetend it is the one interval at which blocks start in the middle third of the
   makespan; it stays open where there is none.
+
+Of a schedule in rounds (:mod:`weft.solver.wide.rounds`) all of this is said of rounds: a period and a repetend are of
+the plain problem whose micro-batches they are.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
+from weft.solver.judge.memory_rule import hang_on_times
 from weft.solver.judge.ring_waits import Ring, Stretches, greatest_ratio, stretches, waits_of
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
@@ -60,6 +66,8 @@ class _Statements:
         self.schedule, self.problem = schedule, schedule.problem
         self.rows, self.makespan, self.tolerance = rows, makespan, tolerance
         self.verdict = Verdict()
+        #: What a period advances, one and several of them.
+        self.each, self.all = ("micro-batch", "micro-batches") if schedule.rounds is None else ("round", "rounds")
 
     def judge(self) -> Verdict:
         for label in ("makespan_bound", "period", "period_bound"):
@@ -105,7 +113,7 @@ class _Statements:
         for device, entry in zip(self.problem.devices, found, strict=True):
             if entry.length and not entry.begins.size:
                 verdict.false.append(f"repetend: device {device.name!r} repeats its order {entry.most} times, {q} "
-                                     f"micro-batches further each time, not {count} times")
+                                     f"{self.all} further each time, not {count} times")
         busy = [entry for entry in found if entry.length]
         if verdict.false or not busy:
             return None
@@ -141,7 +149,7 @@ class _Statements:
         else:
             open_["repetend.count"] = f"{most} periods in a row are the same"
         if any(self._all_repeat(busy, fewer, count) for fewer in range(1, q) if q % fewer == 0) or count == 1:
-            open_["repetend.micro_batches"] = "fewer micro-batches repeat as well" if q > 1 else "one period is stated"
+            open_["repetend.micro_batches"] = f"fewer {self.all} repeat as well" if q > 1 else "one period is stated"
         else:
             verified.append("repetend.micro_batches")
 
@@ -161,7 +169,7 @@ class _Statements:
             least = max(least, work)
             if period < work - slack:
                 verdict.false.append(f"period is {self._time(period)}, but device {device.name!r} works "
-                                     f"{self._time(work)} for each micro-batch")
+                                     f"{self._time(work)} for each {self.each}")
         for link in self.problem.links:
             least = max(least, math.fsum(dependency.lag for block in self.problem.blocks for dependency in block.after
                                          if dependency.link == link.name))
@@ -186,6 +194,8 @@ class _Statements:
         periods = sorted(value / q for value in found if value is not None)
         if not periods:
             verdict.false.append("repetend: repeated for ever, its blocks wait for each other in a circle")
+        elif any(hang_on_times(self.problem, device) for device in range(len(self.problem.devices))):
+            self._period_in_time(period, periods[0], q, starts)
         elif any(math.isclose(period, value, rel_tol=_PERIOD_TOLERANCE) for value in periods):
             if len(periods) == 1:
                 verdict.verified.append("period")
@@ -196,6 +206,18 @@ class _Statements:
             verdict.false.append(self._false_period(period, periods[0]))
         else:
             self._waiting_period(period, periods[0], q, starts)
+
+    def _period_in_time(self, period: float, shortest: float, q: int, starts: Mapping[tuple[int, int], float]) -> None:
+        """A period where memory hangs on times: none is below what the order needs, and how much above is right shows
+        only where all blocks keep it."""
+        later = [starts[i, m + q] - start for (i, m), start in starts.items() if (i, m + q) in starts]
+        if period < shortest * (1 - _PERIOD_TOLERANCE):
+            self.verdict.false.append(self._false_period(period, shortest))
+        elif later and all(abs(interval / q - period) <= _PERIOD_TOLERANCE * period for interval in later):
+            self.verdict.verified.append("period")
+        else:
+            self.verdict.open["period"] = (f"its order needs {self._time(shortest)}, and how long blocks wait for what "
+                                           "lanes of their device hold is not checked")
 
     def _waiting_period(self, period: float, shortest: float, q: int, starts: Mapping[tuple[int, int], float]) -> None:
         """A period longer than the order needs: blocks may wait for their time."""
@@ -209,7 +231,7 @@ class _Statements:
             self.verdict.false.append(self._false_period(period, shortest))
 
     def _false_period(self, period: float, actual: float) -> str:
-        return (f"period is {self._time(period)}, but the repetend takes {self._time(actual)} per micro-batch when it "
+        return (f"period is {self._time(period)}, but the repetend takes {self._time(actual)} per {self.each} when it "
                 "is repeated")
 
     def _middle_period(self, period: float) -> None:
@@ -231,7 +253,7 @@ class _Statements:
                     self.verdict.verified.append("period")
                 else:
                     self.verdict.false.append(f"period is {self._time(period)}, but in the middle of the schedule "
-                                              f"blocks start every {self._time(interval / step)} per micro-batch")
+                                              f"blocks start every {self._time(interval / step)} per {self.each}")
                 return
         self.verdict.open["period"] = "there is no repetend, and no steady stretch in the middle of the schedule"
 

@@ -56,11 +56,14 @@ def complete(
     deterministic: float = float("inf"),
     order: Callable[..., Improvement] = reorder,
 ) -> Completion | None:
-    """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them.
+    """``found`` with optimised edges for ``micro_batches``; None if they leave no whole period between them, or where
+    lanes share a memory.
 
     ``instance`` is the problem's own, also where ``found`` has several copies of it. ``order`` is what orders an edge
     anew, for whatever is searched for.
     """
+    if instance.mixed_pools:  # what lanes hold at an edge hangs on times, which stretches leave open
+        return None
     whole = micro_batches // found.micro_batches_per_period
     short = min(whole, found.depth + 2 * edge + 4)
     if short - found.depth < 2 * edge + 1:

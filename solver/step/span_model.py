@@ -59,6 +59,8 @@ def reorder_for_span(
     """Order the free operations anew for a smaller span; arguments are those of
     :func:`weft.solver.step.order_model.reorder`. What the answer calls its makespan is the span, and its bound is one
     on the spans that reordering this stretch can reach."""
+    if instance.mixed_pools:  # what they hold is not modelled here
+        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
     fixed = FixedOrder(instance, micro_batches, orders)
     search = _Search(instance, micro_batches, stretch, implied, len(Machines(fixed).first), orders,

@@ -10,6 +10,7 @@ from weft.solver.bounds import least_time
 from weft.solver.judge.validate import validate, violations
 from weft.solver.period.periodic import Periodic, in_order
 from weft.solver.problem import Problem
+from weft.solver.relations.pool_times import paced
 from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.proven import Proven
@@ -55,11 +56,15 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     orders = [_stretched(row, end, len(on) * repetend.micro_batches, periods, repetend.micro_batches)
               for row, end, on in zip(rows, ends, problem.blocks_on, strict=True)]
     instance = TickProblem.of(problem)
+    timed = paced(instance, micro_batches, orders)
+    if timed is None:
+        raise ValueError("the schedule's repeats leave no way to keep the memory that lanes share; solve it again for "
+                         "this number of micro-batches")
     result = replace(
         schedule,
         micro_batches=micro_batches,
         period=_period(schedule, instance, rows, ends),
-        operations=time_orders(problem, micro_batches, orders),
+        operations=time_orders(problem, micro_batches, timed),
         makespan_bound=least_time(instance, micro_batches),
         repetend=replace(repetend, count=repetend.count + periods),
         solver={key: value for key, value in schedule.solver.items() if key not in _OF_ONE_NUMBER},
@@ -90,9 +95,12 @@ def _judged(schedule: Schedule, first: int) -> Schedule:
 def _period(schedule: Schedule, instance: TickProblem, rows: Sequence[Sequence[tuple[int, int]]],
             ends: Sequence[int]) -> float | None:
     """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer; its
-    devices' stretches of repeats end at ``ends`` of ``rows``."""
+    devices' stretches of repeats end at ``ends`` of ``rows``. What is stated where lanes share a memory, for which
+    blocks may have to wait on."""
     repetend = schedule.repetend
     if schedule.period is None or repetend is None or repetend.micro_batches > 1:  # none waits in those of several
+        return schedule.period
+    if instance.mixed_pools:
         return schedule.period
     found = in_order(instance, [row[end - len(on):end] for row, end, on in
                                 zip(rows, ends, schedule.problem.blocks_on, strict=True)])

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from tests.support.builders import chain, loop, pipeline, v
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.judge.validate import peaks
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
-__all__ = ["Case", "cases", "in_order", "pipelines", "problems", "schedules"]
+__all__ = ["Case", "cases", "in_order", "laned", "pipelines", "problems", "schedules"]
 
 WHOLE_TIMES = st.integers(1, 6)
 DECIMAL_TIMES = st.sampled_from([0.1, 0.25, 0.3, 0.7, 1.1, 1.9, 2.5, 3.3])
@@ -157,6 +158,27 @@ def schedules(draw: st.DrawFn, /, *, max_micro_batches: int = 5, **settings: Any
     devices = tuple(replace(device, memory=None if device.memory is None else max(device.memory, peak))
                     for device, peak in zip(problem.devices, schedule.peak_memory, strict=True))
     return replace(schedule, problem=replace(problem, devices=devices))
+
+
+@st.composite
+def laned(draw: st.DrawFn, schedule: Schedule) -> Schedule:
+    """``schedule`` with some of its devices made lanes of others, which makes its memory what it comes to: some owners
+    have just that room, the others are unlimited."""
+    problem = schedule.problem
+    owners: list[int] = []
+    for d in range(len(problem.devices)):
+        owners.append(draw(st.sampled_from([d, *(owner for owner in range(d) if owners[owner] == owner)])))
+    devices = tuple(replace(device, memory=None, static=0, lane_of=None if owner == d else problem.devices[owner].name)
+                    for d, (device, owner) in enumerate(zip(problem.devices, owners, strict=True)))
+    free = replace(schedule, problem=replace(problem, devices=devices))
+    tight = [draw(st.booleans()) for _ in devices]
+    return replace(free, problem=replace(problem, devices=tuple(
+        replace(device, memory=_number(peak)) if device.lane_of is None and tight[d] else device
+        for d, (device, peak) in enumerate(zip(devices, peaks(free), strict=True)))))
+
+
+def _number(amount: Fraction) -> Number:
+    return int(amount) if amount.denominator == 1 else float(amount)
 
 
 @st.composite

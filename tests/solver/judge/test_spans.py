@@ -71,3 +71,13 @@ def test_an_objective_that_is_none_is_refused(stated: dict[str, Any], fault: str
     schedule = scheduled(JOINED, {(0, 0): 0.0, (1, 0): 4.0}, **stated)
     with pytest.raises(FormatError, match=fault):
         schedule_from_json(schedule_to_json(schedule), "s.json")
+
+
+def test_lanes_whose_memory_hangs_on_times_are_busy_together() -> None:
+    blocks = (Block("f", BlockKind.OTHER, (0,), 2, (1,)), Block("s", BlockKind.OTHER, (1,), 2, (-1,), (),
+                                                                (Dependency("f", 1),)))
+    for memory, span in ((None, 2), (1, 5)):
+        devices = (Device("gpu", memory), Device("net", lane_of="gpu"))
+        problem = Problem("p", devices, blocks)
+        made = Schedule(problem, 1, (Operation(0, 0, 0.0, 2.0), Operation(1, 0, 3.0, 5.0)), 0.0)
+        assert span_of(made)[0] == span

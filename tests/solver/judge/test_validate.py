@@ -247,6 +247,56 @@ def test_memory_is_per_device() -> None:
     assert "1 GiB more than its 3 GiB" in found
 
 
+def pool(*blocks: Block, memory: Number | None) -> Problem:
+    """Blocks on a GPU (0), its network (1), its copies (2) and another GPU (3)."""
+    devices = (Device("gpu", memory), Device("net", lane_of="gpu"), Device("copy", lane_of="gpu"), Device("other", 1))
+    return Problem("p", devices, blocks, (), "ms", "GiB")
+
+
+def test_what_lanes_hold_counts_on_their_device() -> None:
+    laned = pool(block("f", (0,), 2, [2]), block("s", (1,), 2, [1]), block("t", (2,), 2, workspace=[1]), memory=4)
+    assert violations(schedule(laned, ("f", 0, 0), ("s", 0, 0), ("t", 0, 0))) == []
+    less = pool(block("f", (0,), 2, [2]), block("s", (1,), 2, [1]), block("t", (2,), 2, workspace=[1]), memory=3)
+    assert violations(schedule(less, ("f", 0, 0), ("t", 0, 0.5), ("s", 0, 2.5))) == []
+    assert violations(schedule(less, ("f", 0, 0), ("t", 0, 0.5), ("s", 0, 1))) == [
+        "device 'gpu': when block 's' of micro-batch 0 on its lane 'net' starts at 1 ms it holds 4 GiB, 1 GiB more "
+        "than its 3 GiB"]
+    [found] = violations(schedule(less, ("s", 0, 0), ("t", 0, 0.5), ("f", 0, 1)))
+    assert found.startswith("device 'gpu': when block 'f' of micro-batch 0 starts at 1 ms it holds 4 GiB")
+
+
+def test_lanes_run_beside_their_device_and_one_block_at_a_time_each() -> None:
+    laned = pool(block("f", (0,), 2), block("s", (1,), 2), block("t", (1,), 2), memory=None)
+    assert violations(schedule(laned, ("f", 0, 0), ("s", 0, 0), ("t", 0, 2))) == []
+    [found] = violations(schedule(laned, ("f", 0, 0), ("s", 0, 0), ("t", 0, 1)))
+    assert found.startswith("device 'net': block 't' of micro-batch 0 starts at 1 ms, but block 's'")
+
+
+def test_a_lane_that_ends_gives_back_before_another_takes() -> None:
+    swap = pool(block("f", (0,), memory=[3]), block("s", (1,), memory=[-3], after=[Dependency("f")]), memory=3)
+    rows = (("f", 0, 0.0), ("s", 0, 1.0), ("s", 1, 3.0))
+    assert violations(schedule(swap, *rows, ("f", 1, 2.0))) == []
+    assert violations(schedule(swap, *rows, ("f", 1, 2 - 1e-13))) == []  # before its end, but by rounding only
+    [found] = violations(schedule(swap, *rows, ("f", 1, 1.5)))
+    assert "it holds 6 GiB, 3 GiB more than its 3 GiB" in found
+
+
+def test_amounts_on_a_device_and_its_lane_add_up() -> None:
+    both = pool(block("f", (0, 1), 1, [2, -1], workspace=[0, 1]), memory=3)
+    assert violations(schedule(both, ("f", 0, 0))) == []
+    assert schedule(both, ("f", 0, 0)).memory_profile(0) == [(0.0, 0), (0.0, 3), (1.0, 1)]
+    assert schedule(both, ("f", 0, 0)).peak_memory == (3, 0, 0, 0)
+    [found] = violations(schedule(both, ("f", 0, 0), ("f", 1, 1)))
+    assert found.startswith("device 'gpu': when block 'f' of micro-batch 1 starts at 1 ms it holds 4 GiB")
+
+
+def test_lanes_are_no_devices_that_idle() -> None:
+    laned = pool(block("f", (0,), 2), block("s", (1,), 2), block("g", (3, 2), 2), memory=None)
+    made = schedule(laned, ("f", 0, 0), ("s", 0, 0), ("g", 0, 2))
+    assert made.bubble.step == 0.5  # two devices of four ms, each of which works for two
+    assert made.bubble.span == 0
+
+
 def test_decimals_add_up_exactly() -> None:
     decimal = problem(block("a", memory=[0.1]), block("b", memory=[0.2]), memory=(0.3,))
     assert violations(schedule(decimal, ("a", 0, 0), ("b", 0, 1))) == []
