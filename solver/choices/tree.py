@@ -28,6 +28,8 @@ __all__ = ["AtOnce", "Found", "Tree"]
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
+#: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
+_LAST = 0.5
 #: Neighbours that are tried for each node that is divided or searched on.
 _BESIDE = 1
 
@@ -107,7 +109,7 @@ class Tree:
             if not self.budget.spent:
                 self._closer()
         if self.leader is not None and not self.budget.spent:
-            self._search(self.leader, math.inf)
+            self._search(self.leader, math.inf if len(self.leaves) == 1 else _LAST * self.budget.elapsed)
 
     def _look(self) -> None:
         """Known schedules where they may serve: none of these is better than the answer."""
@@ -119,7 +121,7 @@ class Tree:
 
     def _whole(self) -> None:
         """Everything at once, where somebody can and there is more than one leaf."""
-        if self.proven or self.root.children() is None:
+        if self.proven or math.isinf(self.least) or self.root.children() is None:
             return
         found = self.at_once(self.least, self.best)
         if found is not None:
