@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,7 @@ RUN = {"one": ["s", "l"], "two": 2}
 GOOD = {("a", 0): 0, ("a", 1): 1, ("b", 0): 4, ("b", 1): 7, ("c", 0): 1, ("c", 1): 5}
 
 
-def schedule(starts: dict[tuple[str, int], float], wide: WideProblem = WIDE, run: object = None) -> Schedule:
+def schedule(starts: Mapping[tuple[str, int], float], wide: WideProblem = WIDE, run: object = None) -> Schedule:
     rounds = Rounds(wide, Run.of(wide, RUN if run is None else run))  # type: ignore[arg-type]
     operations = []
     for (name, m), start in starts.items():
@@ -60,7 +61,7 @@ def test_a_good_schedule_passes_and_its_operations_are_told_apart() -> None:
      "block, which starts at 7 s"),
     ({("a", 0): -1}, "block 'a' of micro-batch 0 of job 'one' on device 'gpu' starts at -1 s, before 0"),
 ])
-def test_each_rule_in_its_words(change: dict[tuple[str, int], float], fault: str) -> None:
+def test_each_rule_in_its_words(change: Mapping[tuple[str, int], float], fault: str) -> None:
     assert violations(schedule({**GOOD, **change})) == [fault]
 
 
