@@ -43,7 +43,7 @@ def chunked(compute: float, reduce: float, after: float) -> WideProblem:
             before = (WideDependency(f"compute {i - 1} of {count}"),) if i else ()
             blocks += [
                 WideBlock(f"compute {name}", BlockKind.OTHER, (0,), compute / count, after=before, when=when),
-                WideBlock(f"reduce {name}", BlockKind.OTHER, (1,), reduce / count + LAUNCH,
+                WideBlock(f"reduce {name}", BlockKind.COLLECTIVE, (1,), reduce / count + LAUNCH,
                           after=(WideDependency(f"compute {name}"),), when=when),
                 WideBlock(f"after {name}", BlockKind.OTHER, (0,), after / count,
                           after=(WideDependency(f"reduce {name}"),), when=when)]

@@ -58,6 +58,11 @@ class Leaf:
         """Whether nothing better is left in it."""
         return self.bound >= self.value * (1 - RELATIVE_TOLERANCE)
 
+    def offer(self, schedule: Schedule) -> None:
+        """Go on from ``schedule`` where it is better."""
+        if self.search is not None:
+            self.search.incumbent.offer(schedule.orders, "weft")
+
     def run(self, seconds: float) -> None:
         """Search on for so many ``seconds``, at least one step."""
         until = self._used() + seconds

@@ -10,7 +10,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from itertools import count
+from typing import TypeAlias
 
 from weft.solver.choices.carried import carried
 from weft.solver.choices.leaf import Leaf
@@ -22,7 +24,7 @@ from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 from weft.solver.wide.rounds import Rounds
 
-__all__ = ["Tree"]
+__all__ = ["AtOnce", "Found", "Tree"]
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
@@ -30,15 +32,32 @@ _FIRST_SLICE = 0.25
 _BESIDE = 1
 
 
+@dataclass(frozen=True)
+class Found:
+    """What is known of all problems at once: a ``bound``, and perhaps the ``node`` of a leaf and its ``schedule``."""
+
+    bound: float
+    node: Node | None = None
+    schedule: Schedule | None = None
+
+
+#: Asked for what is known of all problems at once, where it is known that nothing is below the first number, in the
+#: problem's time unit, and what is no better than the second one is not asked for.
+AtOnce: TypeAlias = Callable[[float, float], Found | None]
+
+
 class Tree:
     """The search below ``root``, within ``budget``.
 
     ``leaves``: those that are, or were, under search. ``passed``: nodes that were not, as no schedule below them is
-    better than the best.
+    better than the best. ``least``: what is proven of all of them at once. ``at_once`` is asked for more of that.
     """
 
-    def __init__(self, root: Node, budget: Budget, objective: str, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, root: Node, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
+                 at_once: AtOnce = lambda _least, _best: None) -> None:
         self.root = root
+        self.at_once = at_once
+        self.least = root.bound
         self.budget = budget
         self.objective = objective
         self.on_progress = on_progress
@@ -60,7 +79,8 @@ class Tree:
     @property
     def bound(self) -> float:
         """What no schedule of any problem is below."""
-        return min([self.best, *(bound for bound, _, _ in self._queue[:1]), *(leaf.bound for leaf in self.done)])
+        return min(self.best, max(self.least, min([math.inf, *(bound for bound, _, _ in self._queue[:1]),
+                                                   *(leaf.bound for leaf in self.done)])))
 
     @property
     def proven(self) -> bool:
@@ -73,16 +93,29 @@ class Tree:
         return [node for _, _, node in self._queue]
 
     def run(self) -> None:
-        """Down to a first leaf, then the least bound and the best schedule's neighbours in turn."""
+        """Down to a first leaf, all at once where that is small, then the least bound and the best schedule's
+        neighbours in turn; at last what else the best leaf's search has to say, such as its steady state."""
         self._dive()
+        self._whole()
         while self._queue and not self.budget.spent:
-            if self._queue[0][0] >= self._beaten:
-                self._put_aside()
-                return
+            if self.proven or self._queue[0][0] >= self._beaten:
+                break
             for _ in range(_BESIDE):
                 self._try_beside()
             if not self.budget.spent:
-                self._least()
+                self._closer()
+        if self.leader is not None and not self.budget.spent:
+            self._search(self.leader, math.inf)
+
+    def _whole(self) -> None:
+        """Everything at once, where somebody can and there is more than one leaf."""
+        if self.proven or self.root.children() is None:
+            return
+        found = self.at_once(self.least, self.best)
+        if found is not None:
+            self.least = max(self.least, found.bound)
+            if found.node is not None:
+                self._begin(found.node, found.schedule)
 
     @property
     def _beaten(self) -> float:
@@ -96,7 +129,7 @@ class Tree:
             node = min(children, key=lambda child: child.bound)
         self._begin(node)
 
-    def _least(self) -> None:
+    def _closer(self) -> None:
         """Look closer at the node with the least bound."""
         _, _, node = heapq.heappop(self._queue)
         children = node.children() if node.key not in self.leaves else None
@@ -118,16 +151,16 @@ class Tree:
     def _push(self, node: Node, bound: float) -> None:
         heapq.heappush(self._queue, (bound, next(self._number), node))
 
-    def _put_aside(self) -> None:
-        self.passed += [node for _, _, node in self._queue]
-        self._queue = []
-
-    def _begin(self, node: Node) -> Leaf:
-        """The search of a leaf, with a first schedule."""
+    def _begin(self, node: Node, start: Schedule | None = None) -> Leaf:
+        """The search of a leaf, with a first schedule: ``start``, or the best one's order."""
         leaf = self.leaves.get(node.key)
+        if leaf is not None and start is not None:
+            leaf.offer(start)
+            self._follow(leaf)
         if leaf is None:
             try:
-                leaf = Leaf(node, self.budget, self.objective, self._tell, self._start)
+                leaf = Leaf(node, self.budget, self.objective, self._tell,
+                            self._start if start is None else lambda _: start)
             except ProblemError as error:
                 options = ", ".join(f"{choice} = {option}" for choice, option in node.options.items())
                 raise ProblemError(f"{error} (under {options})" if options else str(error)) from None
@@ -138,6 +171,9 @@ class Tree:
 
     def _search(self, leaf: Leaf, seconds: float) -> None:
         leaf.run(seconds)
+        self._follow(leaf)
+
+    def _follow(self, leaf: Leaf) -> None:
         if leaf.value < self.best:
             self.leader = leaf
         if self.leader is not None:

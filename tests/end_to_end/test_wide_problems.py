@@ -25,7 +25,7 @@ def chunked() -> WideProblem:
             before = (WideDependency(f"compute {i - 1} of {count}"),) if i else ()
             blocks += [
                 WideBlock(f"compute {i} of {count}", BlockKind.OTHER, (0,), 1000 / count, after=before, when=when),
-                WideBlock(f"reduce {i} of {count}", BlockKind.OTHER, (1,), 1000 / count + 20,
+                WideBlock(f"reduce {i} of {count}", BlockKind.COLLECTIVE, (1,), 1000 / count + 20,
                           after=(WideDependency(f"compute {i} of {count}"),), when=when),
                 WideBlock(f"after {i} of {count}", BlockKind.OTHER, (0,), 100 / count,
                           after=(WideDependency(f"reduce {i} of {count}"),), when=when)]
