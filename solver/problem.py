@@ -20,7 +20,7 @@ from weft.solver.model_facts import ModelFacts
 Number: TypeAlias = int | float
 
 __all__ = ["LARGEST", "LARGEST_AMOUNT", "MOST_NAME", "SMALLEST_AMOUNT", "Block", "BlockKind", "Dependency", "Device",
-           "Link", "Number", "Problem", "ProblemError", "is_finite_number", "unprintable"]
+           "Link", "Number", "Problem", "ProblemError", "is_finite_number", "require_name", "unprintable"]
 
 #: No duration, transfer or amount is larger, and none that is not 0 is smaller: sums over millions of operations, and
 #: products and quotients of such sums, stay finite and above 0 in floats.
@@ -47,11 +47,12 @@ class BlockKind(StrEnum):
     INPUT_GRAD = "input_grad"
     WEIGHT_GRAD = "weight_grad"
     RECOMPUTE = "recompute"
+    COLLECTIVE = "collective"
     OTHER = "other"
 
     @property
     def letter(self) -> str:
-        """The field's one-letter name: F, B (full backward), I (input-gradient), W (weight-gradient), R, O."""
+        """The field's one-letter name: F, B (full backward), I (input-gradient), W (weight-gradient), R, C, O."""
         return {"input_grad": "I", "weight_grad": "W"}.get(self.value, self.value[0].upper())
 
 
@@ -74,7 +75,7 @@ class Device:
     lane_of: str | None = None
 
     def __post_init__(self) -> None:
-        _require_name(self.name, "device")
+        require_name(self.name, "device")
         if self.memory is not None:
             _require_finite(self.memory, f"device {self.name!r}: memory")
             if self.memory < 0:
@@ -84,7 +85,7 @@ class Device:
             raise ProblemError(f"device {self.name!r}: static is {self.static}, it must be 0 or more")
         if self.lane_of is None:
             return
-        _require_name(self.lane_of, f"device {self.name!r}: lane_of")
+        require_name(self.lane_of, f"device {self.name!r}: lane_of")
         for label, value in (("memory", self.memory), ("static", self.static or None)):
             if value is not None:
                 raise ProblemError(f"device {self.name!r}: {label} is {value}, but a lane has none of its own: leave "
@@ -103,7 +104,7 @@ class Link:
     target: int
 
     def __post_init__(self) -> None:
-        _require_name(self.name, "link")
+        require_name(self.name, "link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Block:
     after: tuple[Dependency, ...] = ()
 
     def __post_init__(self) -> None:
-        _require_name(self.name, "block")
+        require_name(self.name, "block")
         here = f"block {self.name!r}"
         if not self.devices:
             raise ProblemError(f"{here}: devices is empty, a block runs on at least one device")
@@ -162,9 +163,9 @@ class Block:
                     raise ProblemError(f"{here}: workspace is {amount}, it must be 0 or more")
             object.__setattr__(self, label, tuple(amounts))
         for dependency in self.after:
-            _require_name(dependency.block, f"{here}: after")
+            require_name(dependency.block, f"{here}: after")
             if dependency.link is not None:
-                _require_name(dependency.link, f"{here}: after {dependency.block!r}: link")
+                require_name(dependency.link, f"{here}: after {dependency.block!r}: link")
             _require_finite(dependency.lag, f"{here}: after {dependency.block!r}: lag")
             if dependency.lag < 0:
                 raise ProblemError(f"{here}: after {dependency.block!r}: lag is {dependency.lag}, it must be 0 or more")
@@ -205,7 +206,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for what, text in (("problem", self.name), ("time_unit", self.time_unit), ("memory_unit", self.memory_unit)):
-            _require_name(text, what)
+            require_name(text, what)
         if not self.devices:
             raise ProblemError("devices is empty, a problem has at least one device")
         if not self.blocks:
@@ -347,7 +348,9 @@ def unprintable(text: str) -> str | None:
     return None if found is None else ascii(found.group())
 
 
-def _require_name(name: str, what: str) -> None:
+def require_name(name: str, what: str) -> None:
+    """Raises :class:`ProblemError` unless ``name`` is a text that can be shown and is not too long; ``what`` says whose
+    name it is."""
     if not isinstance(name, str):
         raise ProblemError(f"{what}: the name is {name!r:.60}, it must be text")
     begin = ascii(name if len(name) <= 60 else name[:57] + "...")

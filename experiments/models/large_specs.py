@@ -2,8 +2,8 @@
 
 Each case is solved like ``weft solve`` does, on modelled costs, all cases at once, and counts seconds of CPU time since
 its process began, import included, so that other work on the machine counts little. A gap is to the bound over any
-placement of layers on groups of GPUs (:mod:`weft.models.tensor_parallel.any_placement`); beside it stands what the work
-of all layers alone says, each at the number of GPUs where it costs least. Writes ``large_specs.json``.
+placement of layers on groups of GPUs (:mod:`weft.models.tensor_parallel.bound.any_placement`); beside it stands what
+the work of all layers alone says, each at the number of GPUs where it costs least. Writes ``large_specs.json``.
 
     python -m experiments.models.large_specs [--only Llama] [--seconds 60]
 """

@@ -7,5 +7,5 @@
 shape: what all GPUs compute, and chains of stages on groups (:mod:`weft.models.tensor_parallel.group_chains`,
 :mod:`weft.models.tensor_parallel.group_split`), also with several chunks a group
 (:mod:`weft.models.tensor_parallel.group_rows`, :mod:`weft.models.tensor_parallel.chunks`).
-:mod:`weft.models.tensor_parallel.any_placement` says what no placement on groups can go below.
+:mod:`weft.models.tensor_parallel.bound.any_placement` says what no placement on groups can go below.
 """

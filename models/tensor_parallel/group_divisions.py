@@ -3,8 +3,8 @@
 Layers on groups of one size often leave each group a part of a layer too little: 80 layers on 16 groups of four are
 five on each, and the head is too much. Some groups of another size beside them take what is left. For each two sizes
 the least time of a micro-batch is found for which groups of these sizes can have all layers (without regard to order,
-as in :mod:`weft.models.tensor_parallel.group_cover`), and for that time the division with the fewest groups: each group
-more keeps another micro-batch in flight.
+as in :mod:`weft.models.tensor_parallel.bound.group_cover`), and for that time the division with the fewest groups: each
+group more keeps another micro-batch in flight.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from weft.models.tensor_parallel.group_cover import GroupCover
-from weft.models.tensor_parallel.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.group_cover import GroupCover
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.solver.control.clock import checkpoint
 
 __all__ = ["divisions"]

@@ -20,9 +20,9 @@ from weft.models.layers.collectives import collective_time
 from weft.models.layers.costs import LayerCost
 from weft.models.layers.layering import layers_of
 from weft.models.spec.sections import Inference, Spec, Training
-from weft.models.tensor_parallel.any_placement import least_step
+from weft.models.tensor_parallel.bound.any_placement import least_step
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms, terms_of
 from weft.models.tensor_parallel.co_shard import FAMILIES, co_shard
-from weft.models.tensor_parallel.layer_terms import LayerTerms, terms_of
 from weft.models.tensor_parallel.layouts import Timer
 from weft.models.tensor_parallel.part_times import PartTimes, has_gradient
 from weft.models.tensor_parallel.shard import Sharded, shard
@@ -166,8 +166,8 @@ class Space:
 
     @cached_property
     def least_period(self) -> float:
-        """Seconds a micro-batch that no placement that :mod:`weft.models.tensor_parallel.any_placement` covers can go
-        below; infinite where nothing fits."""
+        """Seconds a micro-batch that no placement that :mod:`weft.models.tensor_parallel.bound.any_placement` covers
+        can go below; infinite where nothing fits."""
         return min(least_step(self.terms.replicated(copies), self.gpus, self.capacity, 1, fills=False) / copies
                    for copies in self._copies) * 1e-9
 

@@ -31,7 +31,7 @@ MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3}
 #: Names of the trace viewer's own colours, near those of the pictures.
 COLOURS = {BlockKind.FORWARD: "thread_state_running", BlockKind.BACKWARD: "thread_state_iowait",
            BlockKind.INPUT_GRAD: "terrible", BlockKind.WEIGHT_GRAD: "good",
-           BlockKind.RECOMPUTE: "rail_response", BlockKind.OTHER: "grey"}
+           BlockKind.RECOMPUTE: "rail_response", BlockKind.COLLECTIVE: "yellow", BlockKind.OTHER: "grey"}
 
 #: Arrows start and end this share of a slice inside it: at its very edge they would belong to its neighbour.
 INSIDE = 1e-3

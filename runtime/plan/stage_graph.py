@@ -221,7 +221,7 @@ class _Recognition:
             producer = waiting.pop()
             if self.blocks[producer].kind in GRADIENTS:
                 found.add(producer)
-            elif self.blocks[producer].kind in (BlockKind.RECOMPUTE, BlockKind.OTHER):
+            elif self.blocks[producer].kind in (BlockKind.RECOMPUTE, BlockKind.COLLECTIVE, BlockKind.OTHER):
                 waiting += self.waits[producer]
         return frozenset(found)
 

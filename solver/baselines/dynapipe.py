@@ -10,13 +10,20 @@ the paper calls safety stock. On p uniform stages of a chain each device is idle
 r holds up to 2 (p - r) - 1 micro-batches where memory has room.
 
 Several limits of what is in flight are tried (the repository's ``max_otf_microbatches``), the program's none among
-them; the shortest that fits the devices' memory is taken. The paper also cuts a batch into micro-batches of unlike
-sequence lengths and orders these; here all micro-batches are alike.
+them; the shortest that fits the devices' memory is taken.
+
+The paper's micro-batches are of unlike lengths. Cycles know no times, so they are the same; what is in flight is what
+the memory of these very micro-batches takes (:func:`orders_of_run`). In which order they are injected is chosen before
+(section 5): they are clustered by the time that they take, and of all permutations of the three or four clusters the
+one whose schedule is shortest is kept (:func:`injections`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import permutations
+from typing import TypeAlias
 
 from weft.solver.baselines.lib.amounts import Amounts
 from weft.solver.baselines.lib.base import Row, require_backward, require_pipeline
@@ -26,7 +33,13 @@ from weft.solver.control.clock import checkpoint
 from weft.solver.pipeline import Pipeline
 from weft.solver.problem import Problem
 
-__all__ = ["orders"]
+__all__ = ["OfEach", "injections", "limits_in_flight", "orders", "orders_of_run"]
+
+#: What a block of a micro-batch takes on a device when it starts, and by how much it has changed its level once it has
+#: ended: (device, block, micro-batch) in whole numbers.
+OfEach: TypeAlias = Callable[[int, int, int], tuple[int, int]]
+#: As many clusters are made of micro-batches by the time that they take.
+_CLUSTERS = 4
 
 
 def orders(problem: Problem, micro_batches: int) -> list[Row]:
@@ -37,14 +50,49 @@ def orders(problem: Problem, micro_batches: int) -> list[Row]:
     pipeline = require_pipeline(problem)
     require_backward(pipeline)
     amounts = Amounts.of(problem)
-    p = len(problem.devices)
-    limits = [limit for limit in (2 * p, p, -(-p // 2)) if limit < micro_batches]
-    makers = [partial(_rows, pipeline, amounts, limit=limit) for limit in (micro_batches, *limits)]
+
+    def of_all(device: int, block: int, micro_batch: int) -> tuple[int, int]:
+        return amounts.take[device][block], amounts.change[device][block]
+
+    makers = [partial(_rows, pipeline, amounts.room, of_all, limit=limit)
+              for limit in limits_in_flight(len(problem.devices), micro_batches)]
     return best_of(problem, micro_batches, [
         partial(extended, problem, make=maker) for maker in makers])
 
 
-def _rows(pipeline: Pipeline, amounts: Amounts, micro_batches: int, *, limit: int) -> list[Row] | None:
+def limits_in_flight(devices: int, micro_batches: int) -> list[int]:
+    """The limits of what is in flight that are tried; the first is none."""
+    return [micro_batches, *(limit for limit in (2 * devices, devices, -(-devices // 2)) if limit < micro_batches)]
+
+
+def orders_of_run(problem: Problem, room: Sequence[int | None], amounts: OfEach, micro_batches: int,
+                  limit: int) -> list[Row] | None:
+    """Per-device orders of micro-batches that differ: ``problem`` is any one's, ``amounts`` are those of each, and
+    ``room`` is each device's, in the same whole numbers.
+
+    At most ``limit`` are in flight on a device. ``None`` where memory leaves it stuck; raises
+    :class:`~weft.solver.baselines.lib.base.NotApplicable` as :func:`orders` does.
+    """
+    pipeline = require_pipeline(problem)
+    require_backward(pipeline)
+    return _rows(pipeline, room, amounts, micro_batches, limit=limit)
+
+
+def injections(times: Sequence[float], clusters: int = _CLUSTERS) -> Iterator[list[int]]:
+    """Orders in which to inject micro-batches that take these ``times``: places in ``times``.
+
+    Micro-batches are sorted, and cut into clusters where times differ most; all permutations of the clusters.
+    """
+    ranked = sorted(range(len(times)), key=lambda m: times[m])
+    steps = sorted(range(1, len(ranked)), key=lambda place: times[ranked[place - 1]] - times[ranked[place]])
+    borders = sorted(place for place in steps[:clusters - 1] if times[ranked[place]] > times[ranked[place - 1]])
+    found = [ranked[first:last] for first, last in zip([0, *borders], [*borders, len(ranked)], strict=True)]
+    for arranged in permutations(found):
+        yield [m for cluster in arranged for m in cluster]
+
+
+def _rows(pipeline: Pipeline, room_of: Sequence[int | None], amounts: OfEach, micro_batches: int, *,
+          limit: int) -> list[Row] | None:
     """The orders with at most ``limit`` micro-batches in flight on a device, or None where memory leaves it stuck."""
     stages = pipeline.stages
     steps = [(stage.forward,) for stage in stages] + [stage.blocks[1:] for stage in reversed(stages)]
@@ -63,13 +111,13 @@ def _rows(pipeline: Pipeline, amounts: Amounts, micro_batches: int, *, limit: in
                 begun = max(done[i] for i in mine if i < len(stages))
                 finished = max((done[i] for i in mine if i >= len(stages)), default=0)
                 if step < len(stages) and m >= begun:  # new to the device
-                    room = amounts.room[d]
-                    need = levels[d] + amounts.take[d][steps[step][0]]
+                    room = room_of[d]
+                    need = levels[d] + amounts(d, steps[step][0], m)[0]
                     if (room is not None and need > room) or begun - finished >= limit:
                         continue
                 for block in steps[step]:
                     rows[d].append((block, m))
-                    levels[d] += amounts.change[d][block]
+                    levels[d] += amounts(d, block, m)[1]
                 done[step] += 1
                 ran.append(step)
         for step in ran:

@@ -12,7 +12,8 @@ schedule that fits is kept; where none fits, micro-batches run one at a time
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import TypeAlias
@@ -29,7 +30,7 @@ from weft.solver.relations.pool_times import paced
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
-__all__ = ["list_schedule", "orders"]
+__all__ = ["list_schedule", "orders", "urgencies", "widths"]
 
 #: Gives makespan and per-device orders of so many micro-batches, or None if they do not fit.
 _Setting: TypeAlias = Callable[[int], tuple[float, list[Row]] | None]
@@ -87,12 +88,12 @@ def _orders(problem: Problem, micro_batches: int) -> Orders:
 
 def _by_width(problem: Problem, amounts: Amounts, trial: int) -> Iterator[tuple[_Figures, _Setting]]:
     """Settings with so many micro-batches in flight that fit, and their figures for ``trial`` micro-batches."""
-    for urgency in _urgencies(problem, amounts):
+    for urgency in urgencies(problem, amounts):
         def setting(width: int, urgency: list[int] = urgency) -> _Setting:
             return lambda n: list_schedule(problem, n, width, urgency, amounts)
 
         best: tuple[float, int] | None = None
-        for width in _widths(trial):
+        for width in widths(trial):
             figures = _figures(setting(width), trial, amounts)
             if figures is not None:
                 yield figures, setting(width)
@@ -140,13 +141,14 @@ def _earliest(problem: Problem) -> list[float]:
     return earliest
 
 
-def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: list[int],
-                  amounts: Amounts) -> tuple[float, list[Row]] | None:
+def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Sequence[int], amounts: Amounts,
+                  parts: Sequence[int] | None = None) -> tuple[float, list[Row]] | None:
     """Makespan and per-device orders of one pass through time, or ``None`` where memory leaves it stuck.
 
     At every time at which something ends or arrives, each block's next micro-batch starts if it has what it waits for,
     its devices are free and its memory fits; ``urgency`` lists all blocks, the most urgent first. At most ``width``
-    micro-batches are in flight.
+    micro-batches are in flight; where a micro-batch here is a round of several, ``parts`` says of each block which of
+    them it is of, and so many of these are.
     """
     blocks, n = problem.blocks, micro_batches
     count = len(blocks)
@@ -167,7 +169,9 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
     following = [0] * count  # each block's next micro-batch
     open_ = {i for i in range(count) if not waits[i * n]}  # blocks whose next micro-batch has all it waits for
     rank = {block: place for place, block in enumerate(urgency)}
-    started = [0] * n
+    part_of = [0] * count if parts is None else parts
+    size = Counter(part_of)
+    started = Counter[tuple[int, int]]()
     in_flight = 0
     rows: list[Row] = [[] for _ in problem.devices]
     times, now, left = [0.0], 0.0, count * n
@@ -186,7 +190,8 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
             m, block = following[i], blocks[i]
             if arrival[i * n + m] > now:
                 continue
-            if any(device_free[d] > now for d in block.devices) or (not started[m] and in_flight >= width):
+            whole = part_of[i], m
+            if any(device_free[d] > now for d in block.devices) or (not started[whole] and in_flight >= width):
                 continue
             if any(levels[d] + take > room for d, take, room in needs[i]):
                 continue
@@ -195,8 +200,8 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
             following[i] = m + 1
             if m + 1 == n or waits[i * n + m + 1]:
                 open_.remove(i)
-            in_flight += (started[m] == 0) - (started[m] == count - 1)
-            started[m] += 1
+            in_flight += (started[whole] == 0) - (started[whole] == size[part_of[i]] - 1)
+            started[whole] += 1
             left -= 1
             end = now + block.duration
             heapq.heappush(times, end)
@@ -224,7 +229,7 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: lis
     return max(device_free), rows
 
 
-def _urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
+def urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
     """Two ways to say which block is more urgent; both then prefer the longer way to the end of the micro-batch."""
     tail = [0.0] * len(problem.blocks)
     after: list[list[tuple[int, float]]] = [[] for _ in problem.blocks]
@@ -240,7 +245,8 @@ def _urgencies(problem: Problem, amounts: Amounts) -> Iterator[list[int]]:
     yield sorted(range(len(problem.blocks)), key=lambda i: (place.get(problem.blocks[i].kind, 1), -tail[i]))
 
 
-def _widths(micro_batches: int) -> Iterator[int]:
+def widths(micro_batches: int) -> Iterator[int]:
+    """Numbers of micro-batches in flight to try: all, and half as many again and again."""
     width = micro_batches
     while width > 1:
         yield width

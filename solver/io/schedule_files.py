@@ -2,7 +2,8 @@
 
 In a file with jobs, or with micro-batches that differ, operations bear the names of the problem's blocks and the
 numbers of their jobs' micro-batches; a :class:`~weft.solver.schedule.Schedule` of it is one of rounds
-(:mod:`weft.solver.wide.rounds`), as are its period and repetend in the file.
+(:mod:`weft.solver.wide.rounds`), as are its period and repetend in the file. How many rounds there are stands in the
+file where they could be more and shorter.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from weft.solver.io.entries import Entry, FormatError, named, near, number, read_json, require_format, show
 from weft.solver.io.problem_files import naming
 from weft.solver.io.provenance import check_provenance
-from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json
+from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, wide_problem_from_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
@@ -69,6 +71,7 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
         "problem": any_problem_to_json(schedule.problem if rounds is None else rounds.wide),
         **({"choices": dict(schedule.choices)} if schedule.choices else {}),
         "micro_batches": schedule.micro_batches if rounds is None else rounds.run.to_json(),
+        **({} if rounds is None or rounds.run.rounds == _most_rounds(rounds) else {"rounds": rounds.run.rounds}),
         "operations": list(_operations_to_json(schedule)) if operations else [],
         "makespan": schedule.makespan,
         "makespan_bound": schedule.makespan_bound,
@@ -80,6 +83,11 @@ def schedule_to_json(schedule: Schedule, *, operations: bool = True) -> dict[str
         "status": schedule.status,
         "solver": dict(schedule.solver),
     }
+
+
+def _most_rounds(rounds: Rounds) -> int:
+    """As many as a reader takes them for without a word."""
+    return Run.of(rounds.wide, rounds.run.to_json()).rounds
 
 
 def _operations_to_json(schedule: Schedule) -> Iterator[dict[str, Any]]:
@@ -98,12 +106,14 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     """
     entry = Entry(value, where)
     require_format(entry, SCHEDULE_FORMAT)
-    entry.allow("format", "problem", "choices", "micro_batches", "operations", "makespan", "makespan_bound", "period",
-                "period_bound", "repetend", "peak_memory", "status", "solver")
+    entry.allow("format", "problem", "choices", "micro_batches", "rounds", "operations", "makespan", "makespan_bound",
+                "period", "period_bound", "repetend", "peak_memory", "status", "solver")
     problem = any_problem_from_json(entry.get("problem"), f"{where}: problem")
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
     listed = list(entry.list("operations"))
+    if entry.has("rounds"):  # of micro-batches that are all alike too
+        problem = wide_problem_from_json(entry.get("problem"), f"{where}: problem")
     rounds = None if isinstance(problem, Problem) else rounds_from_json(entry, problem, len(listed))
     plain = problem if isinstance(problem, Problem) else _plain(rounds, f"{where}: problem")
     return Schedule(
@@ -128,6 +138,10 @@ def _choices(entry: Entry) -> dict[str, str]:
 def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
     """The rounds of ``problem`` that ``micro_batches`` in ``entry`` says, of which a file has so many ``operations``.
     Raises :class:`FormatError`."""
+    for choice, options in problem.choices.items():
+        raise FormatError(f"{entry.where}: problem: the choice {choice!r} is open ({', '.join(map(repr, options))}), "
+                          "and a schedule is of what one option of each makes: leave out choices and when, and what "
+                          "does not exist under the options taken")
     counted = entry.get("micro_batches")
     if isinstance(counted, dict):
         counted = {job: _counted(value, f"{entry.where}: micro_batches: {job}") for job, value in counted.items()}
@@ -139,7 +153,14 @@ def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rou
         raise FormatError(f"{entry.where}: micro_batches is {most}, but there are {operations} operations; every "
                           "micro-batch has one of each block")
     with naming(entry.where):
-        return Rounds(problem, Run.of(problem, counted))
+        run = Run.of(problem, counted)
+        if not entry.has("rounds"):
+            return Rounds(problem, run)
+        given = entry.count("rounds", minimum=1)
+        if run.rounds % given:
+            raise FormatError(f"{entry.where}: rounds is {given}, but what runs makes {run.rounds} equal rounds at "
+                              f"most: give a divisor of that, or leave it out")
+        return Rounds(problem, replace(run, rounds=given))
 
 
 def _counted(value: Any, where: str) -> int | list[str]:

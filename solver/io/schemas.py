@@ -38,6 +38,8 @@ def schedule_schema() -> dict[str, Any]:
         "problem": _problem(),
         "choices": {"type": "object", "additionalProperties": _NAME, "description": "the options that led to problem"},
         "micro_batches": _micro_batches(),
+        "rounds": {**_whole(1), "description": "where micro-batches are counted per job or class: equal rounds that "
+                                               "they make, by default as many as can be"},
         "operations": _list(operation),
         "makespan": _NUMBER,
         "makespan_bound": _NUMBER,

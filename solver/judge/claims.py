@@ -39,6 +39,7 @@ _OPEN: Mapping[str, str] = {
     "latency_period": "it is what was asked for",
     "objective": "it is what was asked for",
     "span_bound": "nothing here proves that no span is shorter",
+    "options": "the other options are not in the file",
 }
 _HOW = "it says how the schedule came about"
 
@@ -48,6 +49,8 @@ def judge_claims(value: Mapping[str, Any], schedule: Schedule) -> Verdict:
     its operations. What is said of a schedule that breaks other rules (:mod:`weft.solver.judge`) means little."""
     verdict = statements(schedule)
     _derived(value, schedule, verdict)
+    if schedule.choices:
+        verdict.open["choices"] = _OPEN["options"]
     _Solver(schedule, verdict).judge()
     return verdict
 
@@ -91,6 +94,7 @@ class _Solver:
         self.makespan = max((operation.end for operation in schedule.operations), default=0.0)
         self.verified: set[str] = set()
         self.false: set[str] = set()
+        self.each = "micro-batch" if schedule.rounds is None else "round"
 
     def judge(self) -> None:
         of = self.stated.get("objective", "makespan")
@@ -107,6 +111,7 @@ class _Solver:
         self._span()
         self._memory()
         self._placements()
+        self._options(value)
         for key in self.stated:
             if key in self.verified:
                 self.verdict.verified.append(f"solver.{key}")
@@ -116,6 +121,22 @@ class _Solver:
     def _refuse(self, key: str, why: str) -> None:
         self.false.add(key)
         self.verdict.false.append(f"solver: {key} is {why}")
+
+    def _options(self, value: float | None) -> None:
+        """Of each choice the option taken is that of ``choices``, and no bound is above what was found."""
+        entries = self.stated.get("options") or []
+        listed = dict.fromkeys(entry["choice"] for entry in entries)
+        for choice in {**listed, **self.schedule.choices} if entries else {}:
+            taken = [entry["option"] for entry in entries if entry["choice"] == choice and entry["taken"]]
+            if taken != [self.schedule.choices.get(choice)]:
+                self._refuse("options", f"a list that has {', '.join(map(repr, taken)) or 'none'} as the option taken "
+                                        f"of {choice!r}, and choices has {self.schedule.choices.get(choice)!r}")
+        for entry in entries:
+            found = [entry["makespan"], value if entry["taken"] else None]
+            least = min((number for number in found if number is not None), default=None)
+            if entry["bound"] is not None and least is not None and entry["bound"] > least * (1 + _PROVEN):
+                self._refuse("options", f"a list with a bound of {self._time(entry['bound'])} for {entry['choice']} = "
+                                        f"{entry['option']}, and a schedule with it takes {self._time(least)}")
 
     def _time(self, value: float) -> str:
         return f"{value:.12g} {self.schedule.problem.time_unit}"
@@ -138,7 +159,7 @@ class _Solver:
         found = self.stated.get("repetend_period")
         if found is not None and found < work * (1 - _TOLERANCE):
             self._refuse("repetend_period", f"{self._time(found)}, and the busiest device works {self._time(work)} "
-                                            "for each micro-batch")
+                                            f"for each {self.each}")
 
     def _proven(self) -> None:
         proven, found = self.stated.get("repetend_proven"), self.stated.get("repetend_period")
@@ -156,7 +177,7 @@ class _Solver:
             spans[o.micro_batch] = min(first, o.start), max(last, o.end)
         longest = max((last - first for first, last in spans.values()), default=0.0)
         if abs(stated - longest) > _PROVEN * longest:
-            self._refuse("latency", f"{self._time(stated)}, but the longest micro-batch takes {self._time(longest)}")
+            self._refuse("latency", f"{self._time(stated)}, but the longest {self.each} takes {self._time(longest)}")
         else:
             self.verified.add("latency")
 

@@ -15,6 +15,9 @@ true of these operations; a bound is verified where a simple argument of its own
   bound, as blocks may have to wait for room; the latter is what verifies it then.
   Without a repetend it is the one interval at which blocks start in the middle third of the
   makespan; it stays open where there is none.
+
+Of a schedule in rounds (:mod:`weft.solver.wide.rounds`) all of this is said of rounds: a period and a repetend are of
+the plain problem whose micro-batches they are.
 """
 
 from __future__ import annotations
@@ -63,6 +66,8 @@ class _Statements:
         self.schedule, self.problem = schedule, schedule.problem
         self.rows, self.makespan, self.tolerance = rows, makespan, tolerance
         self.verdict = Verdict()
+        #: What a period advances, one and several of them.
+        self.each, self.all = ("micro-batch", "micro-batches") if schedule.rounds is None else ("round", "rounds")
 
     def judge(self) -> Verdict:
         for label in ("makespan_bound", "period", "period_bound"):
@@ -108,7 +113,7 @@ class _Statements:
         for device, entry in zip(self.problem.devices, found, strict=True):
             if entry.length and not entry.begins.size:
                 verdict.false.append(f"repetend: device {device.name!r} repeats its order {entry.most} times, {q} "
-                                     f"micro-batches further each time, not {count} times")
+                                     f"{self.all} further each time, not {count} times")
         busy = [entry for entry in found if entry.length]
         if verdict.false or not busy:
             return None
@@ -144,7 +149,7 @@ class _Statements:
         else:
             open_["repetend.count"] = f"{most} periods in a row are the same"
         if any(self._all_repeat(busy, fewer, count) for fewer in range(1, q) if q % fewer == 0) or count == 1:
-            open_["repetend.micro_batches"] = "fewer micro-batches repeat as well" if q > 1 else "one period is stated"
+            open_["repetend.micro_batches"] = f"fewer {self.all} repeat as well" if q > 1 else "one period is stated"
         else:
             verified.append("repetend.micro_batches")
 
@@ -164,7 +169,7 @@ class _Statements:
             least = max(least, work)
             if period < work - slack:
                 verdict.false.append(f"period is {self._time(period)}, but device {device.name!r} works "
-                                     f"{self._time(work)} for each micro-batch")
+                                     f"{self._time(work)} for each {self.each}")
         for link in self.problem.links:
             least = max(least, math.fsum(dependency.lag for block in self.problem.blocks for dependency in block.after
                                          if dependency.link == link.name))
@@ -226,7 +231,7 @@ class _Statements:
             self.verdict.false.append(self._false_period(period, shortest))
 
     def _false_period(self, period: float, actual: float) -> str:
-        return (f"period is {self._time(period)}, but the repetend takes {self._time(actual)} per micro-batch when it "
+        return (f"period is {self._time(period)}, but the repetend takes {self._time(actual)} per {self.each} when it "
                 "is repeated")
 
     def _middle_period(self, period: float) -> None:
@@ -248,7 +253,7 @@ class _Statements:
                     self.verdict.verified.append("period")
                 else:
                     self.verdict.false.append(f"period is {self._time(period)}, but in the middle of the schedule "
-                                              f"blocks start every {self._time(interval / step)} per micro-batch")
+                                              f"blocks start every {self._time(interval / step)} per {self.each}")
                 return
         self.verdict.open["period"] = "there is no repetend, and no steady stretch in the middle of the schedule"
 

@@ -16,6 +16,10 @@ The rules:
 - what the schedule says of itself (bounds, period, repetend) is true, as far as :mod:`weft.solver.judge.statements`
   can tell.
 
+A schedule in rounds is judged in terms of its jobs, classes and micro-batches (:mod:`weft.solver.judge.wide_rules`),
+and, where nothing is found there, as a schedule of the plain problem of rounds as well. That the problem is the one of
+the options taken is for :mod:`weft.solver.judge.choice_rules`, as the other options are no part of a schedule.
+
 Times are compared with a tolerance of 1e-9 of the makespan (or of the work and transfers one after another, if that
 is less: idle time must not buy tolerance).
 """
@@ -32,8 +36,9 @@ from weft.solver.control.clock import checked
 from weft.solver.judge.case import Case, tolerance_of
 from weft.solver.judge.columns import Columns
 from weft.solver.judge.memory_rule import check_memory, levels_on, scaled_room
+from weft.solver.judge.order_rules import check_dependencies, check_devices, check_links, check_turns
 from weft.solver.judge.statements import Verdict, judge_statements
-from weft.solver.problem import Number
+from weft.solver.judge.wide_rules import wide_violations
 from weft.solver.schedule import Schedule
 
 __all__ = ["InvalidSchedule", "peaks", "statements", "validate", "violations"]
@@ -56,7 +61,7 @@ def validate(schedule: Schedule, *, capacities: bool = True, in_turn: bool = Tru
 
     ``capacities=False`` leaves out the devices' memory: what a schedule needs, rather than whether it fits.
     ``in_turn=False`` leaves out that a block runs micro-batch m before m + 1: bounds and steady states rest on it, but
-    other tools' schedules may run backwards last in, first out.
+    other tools' schedules may run backwards last in, first out. Those of one round keep their turn in any case.
     """
     found = violations(schedule, capacities=capacities, in_turn=in_turn)
     if found:
@@ -97,6 +102,19 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
     if not isinstance(n, int) or n < 1:
         yield f"micro_batches is {n!r}, a schedule has at least one"
         return
+    if schedule.rounds is not None:
+        broken = False
+        for fault in wide_violations(schedule, capacities=capacities, in_turn=in_turn):
+            broken = True
+            yield fault
+        if broken:  # the same in rounds would be said twice
+            return
+    where = "" if schedule.rounds is None else "in rounds: "
+    yield from (where + fault for fault in _plain_violations(schedule, capacities, in_turn))
+
+
+def _plain_violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator[str]:
+    n = schedule.micro_batches
     columns = Columns.of(schedule.problem, n, schedule.operations) if len(schedule.operations) >= _MANY else None
     if columns is not None:
         makespan = float(columns.end.max())
@@ -108,10 +126,10 @@ def _violations(schedule: Schedule, capacities: bool, in_turn: bool) -> Iterator
     case = Case.of(schedule)
     yield from _check_operations(schedule, case)
     yield from _check_completeness(case)
-    for check in (_check_devices, _check_dependencies, _check_links):
+    for check in (check_devices, check_dependencies, check_links):
         yield from check(case)
     if in_turn:
-        yield from _check_fifo(case)
+        yield from check_turns(case)
     if capacities:
         yield from check_memory(case)
     yield from judge_statements(schedule, case.rows, case.makespan, case.tolerance).false
@@ -156,70 +174,3 @@ def _check_completeness(case: Case) -> Iterator[str]:
             if (operation.block, operation.micro_batch) in seen:
                 yield f"{case.where(operation)} runs twice, again at {case.time(operation.start)}"
             seen.add((operation.block, operation.micro_batch))
-
-
-# -- order: devices, dependencies, links, FIFO --------------------------------------------------------------------
-
-
-def _check_devices(case: Case) -> Iterator[str]:
-    for device, row in zip(case.problem.devices, checked(case.rows), strict=True):
-        running = None
-        for operation in row:
-            if running is not None and operation.start < running.end - case.tolerance:
-                yield (f"device {device.name!r}: {case.name(operation)} starts at {case.time(operation.start)}, "
-                       f"but {case.name(running)} runs there until {case.time(running.end)}")
-            if running is None or operation.end > running.end:
-                running = operation
-
-
-def _check_dependencies(case: Case) -> Iterator[str]:
-    """Those without a link."""
-    problem = case.problem
-    for consumer, block in enumerate(checked(problem.blocks, 16)):
-        for dependency in block.after:
-            if dependency.link is not None:
-                continue
-            producers = case.table[problem.index[dependency.block]]
-            for m, operation in case.table[consumer].items():
-                producer = producers.get(m - dependency.distance)
-                if producer is None or operation.start >= producer.end + dependency.lag - case.tolerance:
-                    continue
-                transfer = f" and its transfer takes {case.time(dependency.lag)}" if dependency.lag else ""
-                yield (f"{case.where(operation)} starts at {case.time(operation.start)}, but it waits for "
-                       f"{case.name(producer)}, which ends at {case.time(producer.end)}{transfer}")
-
-
-def _check_links(case: Case) -> Iterator[str]:
-    problem = case.problem
-    # (start, end, block, micro-batch) of the producer, place in the file, consumer, consumer's micro-batch, length
-    transfers: dict[str, list[tuple[float, float, int, int, int, int, int, Number]]] = {}
-    place = 0
-    for consumer, block in enumerate(problem.blocks):
-        for dependency in block.after:
-            place += 1
-            if dependency.link is None:
-                continue
-            listed = transfers.setdefault(dependency.link, [])
-            for m, producer in case.table[problem.index[dependency.block]].items():
-                if m + dependency.distance < case.micro_batches:
-                    listed.append((producer.start, producer.end, producer.block, m,
-                                   place, consumer, m + dependency.distance, dependency.lag))
-    for link, listed in transfers.items():
-        free = -math.inf
-        for _, end, producer_block, m, _, consumer, k, lag in sorted(listed):
-            begin = max(end, free)
-            free = begin + lag
-            operation = case.table[consumer].get(k)
-            if operation is not None and operation.start < free - case.tolerance:
-                yield (f"{case.where(operation)} starts at {case.time(operation.start)}, but its transfer from block "
-                       f"{problem.blocks[producer_block].name!r} of micro-batch {m} is on link {link!r} from "
-                       f"{case.time(begin)} to {case.time(free)}")
-
-
-def _check_fifo(case: Case) -> Iterator[str]:
-    for present in checked(case.table, 16):
-        for m, operation in present.items():
-            later = present.get(m + 1)
-            if later is not None and later.start <= operation.start:
-                yield (f"{case.where(later)} starts at {case.time(later.start)}, not after micro-batch {m} of the "
-                       f"same block, which starts at {case.time(operation.start)}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias, TypeVar
 
-from weft.solver.problem import Block, BlockKind, Dependency, Number, ProblemError
+from weft.solver.problem import Block, BlockKind, Dependency, Number, ProblemError, require_name
 
 __all__ = ["Amounts", "Options", "WideBlock", "WideDependency", "excludes", "holds"]
 
@@ -56,6 +56,7 @@ class WideBlock:
 
     def __post_init__(self) -> None:
         names = self.classes
+        self._check_names()
         for label in ("duration", "memory", "workspace"):
             value = getattr(self, label)
             if isinstance(value, Mapping):
@@ -65,6 +66,14 @@ class WideBlock:
                                        "other entries do: give a number for each class, or one for all")
         for name in names or (None,):
             self.of_class(name)
+
+    def _check_names(self) -> None:
+        here = f"block {self.name!r:.70}"
+        for what, named in (("job", () if self.job is None else (self.job,)), ("class", self.classes),
+                            ("when", (text for when in (self.when, *(wait.when for wait in self.after))
+                                      for option in when.items() for text in option))):
+            for text in named:
+                require_name(text, f"{here}: {what}")
 
     @property
     def classes(self) -> tuple[str, ...]:

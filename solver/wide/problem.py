@@ -21,7 +21,7 @@ from math import prod
 import networkx as nx
 
 from weft.solver.model_facts import ModelFacts
-from weft.solver.problem import Device, Link, Problem, ProblemError
+from weft.solver.problem import Block, BlockKind, Device, Link, Problem, ProblemError, require_name
 from weft.solver.wide.block import Options, WideBlock, all_classes, excludes, holds
 
 __all__ = ["WideProblem"]
@@ -45,6 +45,7 @@ class WideProblem:
     model: ModelFacts | None = None
 
     def __post_init__(self) -> None:
+        _check_frame(self)
         _check_choices(self)
         _check_jobs(self)
         _check_classes(self)
@@ -132,8 +133,13 @@ class WideProblem:
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_edges_from((wait.block, block.name) for block in self.blocks for wait in block.after
                              if wait.distance == 0)
-        certain = any(not block.when for block in self.blocks)
-        return certain and nx.is_directed_acyclic_graph(graph)
+        return self._is_never_empty() and nx.is_directed_acyclic_graph(graph)
+
+    def _is_never_empty(self) -> bool:
+        """Whether some block exists under every assignment, or one under each option of some choice."""
+        alone = {next(iter(block.when.items())) for block in self.blocks if len(block.when) == 1}
+        return any(not block.when for block in self.blocks) or any(
+            all((choice, option) in alone for option in options) for choice, options in self.choices.items())
 
 
 def _unchecked(problem: WideProblem, blocks: tuple[WideBlock, ...], choices: Mapping[str, tuple[str, ...]]
@@ -149,8 +155,23 @@ def _unchecked(problem: WideProblem, blocks: tuple[WideBlock, ...], choices: Map
 # -- what is refused ----------------------------------------------------------------------------------------------
 
 
+def _check_frame(problem: WideProblem) -> None:
+    """What is the same under all options: names, devices and links, and that blocks are on devices that there are."""
+    if not problem.blocks:
+        raise ProblemError("blocks is empty, a problem has at least one block")
+    for block in problem.blocks:
+        outside = [device for device in block.devices if not 0 <= device < len(problem.devices)]
+        if problem.devices and outside:
+            raise ProblemError(f"block {block.name!r}: devices names device {outside[0]}, but there are "
+                               f"{len(problem.devices)} devices (0 to {len(problem.devices) - 1})")
+    Problem(problem.name, problem.devices, (Block("any", BlockKind.OTHER, (0,), 1),), problem.links,
+            problem.time_unit, problem.memory_unit)
+
+
 def _check_choices(problem: WideProblem) -> None:
     for choice, options in problem.choices.items():
+        for text in (choice, *options):
+            require_name(text, "choices")
         if len(set(options)) < len(options):
             raise ProblemError(f"choices: {choice!r} names an option twice")
         if len(options) < 2:

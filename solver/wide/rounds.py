@@ -23,7 +23,8 @@ __all__ = ["Rounds"]
 
 @dataclass(frozen=True)
 class Rounds:
-    """``wide``, a problem without open choices, in the rounds of ``run``."""
+    """``wide``, a problem without open choices, in the rounds of ``run``, without jobs and classes of which the options
+    taken have left nothing."""
 
     wide: WideProblem
     run: Run
@@ -31,6 +32,9 @@ class Rounds:
     def __post_init__(self) -> None:
         if self.wide.choices:
             raise ProblemError(f"the choice {next(iter(self.wide.choices))!r} is open")
+        for block in self.wide.blocks:
+            self._check_transfers(block)
+        object.__setattr__(self, "run", self._of_what_exists())
 
     @cached_property
     def problem(self) -> Problem:
@@ -41,10 +45,18 @@ class Rounds:
         return Problem(wide.name, wide.devices, tuple(self._copy(*place) for place in self.places), wide.links,
                        wide.time_unit, wide.memory_unit, wide.model if single else None)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether :attr:`problem` is the problem of one job and one class itself, and a round is a micro-batch."""
+        return self.wide.is_plain and all(len(row) == self.run.rounds for row in self.run.classes.values())
+
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
-        """Per plain block, the index of its wide block and which copy of that it is; all of copy 0 come first."""
+        """Per plain block, the index of its wide block and which copy of that it is. All of copy 0 come first; with
+        links all copies of a block come together, as transfers of one producer run in the order of their consumers."""
         widths = [len(self.run.per_round(block.job)) for block in self.wide.blocks]
+        if self.wide.links:
+            return tuple((i, c) for i, width in enumerate(widths) for c in range(width))
         return tuple((i, c) for c in range(max(widths)) for i, width in enumerate(widths) if c < width)
 
     @cached_property
@@ -61,6 +73,19 @@ class Rounds:
         """The plain block and the round that the wide ``block`` runs ``micro_batch`` of its job in."""
         width = self._width(block)
         return self.index[block, micro_batch % width], micro_batch // width
+
+    def _of_what_exists(self) -> Run:
+        rows = {job: self.run.classes[job] for job in self.wide.jobs or (None,)}
+        classes = {job: row if self.wide.classes_of(job) else (None,) * len(row) for job, row in rows.items()}
+        return self.run if classes == self.run.classes else replace(self.run, classes=classes)
+
+    def _check_transfers(self, block: WideBlock) -> None:
+        """Several transfers from one producer to one consumer would run in another order for each copy."""
+        waits = [(wait.block, wait.link) for wait in block.after if wait.link is not None]
+        if len(set(waits)) < len(waits) and len(self.run.per_round(block.job)) > 1:
+            twice = next(wait for wait in waits if waits.count(wait) > 1)
+            raise ProblemError(f"block {block.name!r} waits twice for {twice[0]!r} over the link {twice[1]!r}: where "
+                               "micro-batches differ, or a round has several of a job, it may do so once")
 
     def _width(self, block: int) -> int:
         return len(self.run.per_round(self.wide.blocks[block].job))

@@ -18,7 +18,6 @@ STATED = {
     "what an experiment asks": (
         "On one V100", "on 2 to 8 that compute together", "On 4 to 32 modelled V100s",
         "draws random durations on 8 to 128 devices", "On two nodes with 10 or 25 Gbit/s"),
-    "the registry": ("with the 15 schedules of an earlier registry, of 21 today",),
     "specs and what weft takes": (
         "at a cap of 24 GiB a GPU", "measured (GPT-1.3B and T5-770M on 1, 2, 4 and 8 V100s are shipped",
         "a stage may be on 2, 4, 8 … GPUs", "rank 0's host", "exact as decimals up to 2^36 ticks",

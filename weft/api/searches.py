@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from weft.app.lib.options import SearchKeywords, SearchOptions
-from weft.app.lib.sources import PathLike, Source
+from weft.app.lib.sources import MicroBatches, PathLike, Source
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -34,7 +34,7 @@ __all__ = ["compare", "demo", "explain", "latency", "place", "place_memory", "pl
 def solve(
     source: Source,
     *,
-    micro_batches: int | None = None,
+    micro_batches: MicroBatches | None = None,
     throughput: Number | str | None = None,
     period: Number | str | None = None,
     options: SearchOptions | None = None,
@@ -50,7 +50,10 @@ def solve(
     ``value_bound`` of the schedule are of the objective.
 
     For a model spec all its placements (shapes, full and split backward) are searched and the best is returned; for a
-    block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides).
+    block problem ``micro_batches`` says how many run (a spec says it itself; the argument overrides). A block problem
+    may have choices, jobs and classes: then the answer is the best over all assignments, ``micro_batches`` is one
+    number a job (``{"a": 8, "b": 4}``) and, where micro-batches differ, the class of each (``["short", "long"]``);
+    ``reorder`` lets the search choose their order, ``ratio`` says how many of each job make a round.
 
     ``options`` limit the search (:class:`SearchOptions`: ``time_limit``, 60 s by default, ``effort``, ``seed``,
     ``workers``, ``objective``); each can also be given as a keyword, which goes before:
@@ -70,7 +73,7 @@ def solve(
 def compare(
     source: Source,
     *,
-    micro_batches: int | None = None,
+    micro_batches: MicroBatches | None = None,
     options: SearchOptions | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
     **search: Unpack[SearchKeywords],
@@ -150,7 +153,7 @@ def latency(
     throughput: Number | str | None = None,
     period: Number | str | None = None,
     points: int = 8,
-    micro_batches: int | None = None,
+    micro_batches: MicroBatches | None = None,
     options: SearchOptions | None = None,
     on_progress: Callable[[Serving], None] = lambda _: None,
     **search: Unpack[SearchKeywords],
@@ -176,7 +179,7 @@ def latency(
 def explain(
     source: Source | Schedule,
     *,
-    micro_batches: int | None = None,
+    micro_batches: MicroBatches | None = None,
     what_if: bool = False,
     in_flight: int | None = None,
     options: SearchOptions | None = None,

@@ -13,8 +13,10 @@ from weft.app.lib.coverage import others
 from weft.app.lib.decided_memory import plan_text
 from weft.app.lib.known import SEARCHES, Known
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.wide import WideCase
 from weft.app.solve import for_objective, solve_case, solve_source
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines.on_rounds import baseline_on_rounds, known_on_rounds
 from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import violations
@@ -22,11 +24,15 @@ from weft.solver.problem import Number, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.search import Infeasible, Progress, is_large
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.text.counts import choices_text, micro_batches_text
 from weft.text.tables import table_text
 from weft.text.units import memory_text, time_text
 
 if TYPE_CHECKING:
-    from weft.app.lib.sources import Source
+    from weft.app.lib.sources import MicroBatches, Source
+    from weft.models.spec.spec import Spec
 
 __all__ = ["Comparison", "Row", "compare_source", "known_schedules"]
 
@@ -113,7 +119,8 @@ class Comparison:
 
         problem = self.weft.problem
         time_unit, memory_unit = _units(problem.time_unit, problem.memory_unit)
-        table = Table(title=f"{self.case.name}: {self.case.micro_batches} micro-batches, {len(problem.devices)} GPUs",
+        gpus = sum(device.lane_of is None for device in problem.devices)
+        table = Table(title=f"{self.case.name}: {micro_batches_text(self.weft)}, {gpus} GPUs",
                       caption=self.caption(), title_justify="left", caption_justify="left", title_style="bold")
         for header in ("schedule", "placement"):
             table.add_column(header)
@@ -127,7 +134,8 @@ class Comparison:
                 *(time_text(row.value, problem.time_unit)[0] for _ in spans),
                 "-" if row.bubble_steady is None else f"{row.bubble_steady:.1%}",
                 f"{row.bubble_step:.1%}", f"{row.bubble_span:.1%}",
-                " ".join(memory_text(amount, problem.memory_unit)[0] for amount in row.peak),
+                " ".join(memory_text(amount, problem.memory_unit)[0]
+                         for amount, device in zip(row.peak, problem.devices, strict=True) if device.lane_of is None),
                 "yes" if row.fits else "no", style="bold" if row.name == "weft" else None)
         return table
 
@@ -146,6 +154,8 @@ class Comparison:
             lines.append(f"{proof} over {over}; " + ("no other placement is faster" if beyond else others(over)))
         elif over:
             lines.append(f"that is over {over}; {others(over)}")
+        if self.weft.choices:
+            lines.append(f"weft: {choices_text(self.weft)}")
         if decided := plan_text(self.weft):
             lines.append(f"weft: {decided}")
         published = next((row for row in self.rows if row.name == self.best_fixed), None)
@@ -172,15 +182,15 @@ class Comparison:
 
 def compare_source(
     source: Source,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     options: SearchOptions,
     on_progress: Callable[[Progress], None],
 ) -> Comparison:
     """See :func:`weft.compare`."""
     source = read_source(source)
     with options.preparing():
-        case = for_objective(case_of(source, micro_batches), options.objective)
-    twofold = not isinstance(source, Problem) and source.training is not None and source.training.optimizer == "adama"
+        case = for_objective(case_of(source, micro_batches, options), options.objective)
+    twofold = _with_adama(source)
     if any(is_large(placement.problem, case.micro_batches) for placement in case.placements):
         # weft has a first schedule within seconds, the known ones together have not.
         own = solve_case(case, options.shortened(_LARGE_SHARE * (_OWN_SHARE if twofold else 1.0)), on_progress)
@@ -195,10 +205,12 @@ def compare_source(
         own = solve_case(case, options.shortened(_OWN_SHARE if twofold else 1.0), heard)
         if case.spaces and "gpus_of_stage" not in own.solver and "memory_plan" not in own.solver:
             known, left_out = _with_own_cut(known, left_out, own)
+        if case.wide is not None:
+            known, left_out = _with_own_assignment(known, left_out, own, case.wide)
     schedules = {**known, "weft": own}
     adam: Schedule | str | None = None
     cut_short = bool(own.solver.get("interrupted"))  # then the twin's search would be, too
-    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem) and not cut_short:
+    if own.solver.get("optimizer") == "adama" and not isinstance(source, Problem | WideProblem) and not cut_short:
         assert source.training is not None
         twin = source.model_copy(update={"training": source.training.model_copy(update={"optimizer": "adam"})})
         try:
@@ -207,6 +219,12 @@ def compare_source(
             adam = str(refusal)
     return Comparison(case, tuple(_row(name, schedule) for name, schedule in schedules.items()), schedules, left_out,
                       adam)
+
+
+def _with_adama(source: Problem | WideProblem | Spec) -> bool:
+    """Whether the same with Adam is another problem."""
+    return (not isinstance(source, Problem | WideProblem) and source.training is not None
+            and source.training.optimizer == "adama")
 
 
 def known_schedules(case: Case, budget: Budget | None = None,
@@ -265,6 +283,22 @@ def _better(on_progress: Callable[[Progress], None], known: Mapping[str, Schedul
     return heard
 
 
+def _with_own_assignment(known: dict[str, Schedule], left_out: dict[str, str], own: Schedule, wide: WideCase
+                         ) -> tuple[dict[str, Schedule], dict[str, str]]:
+    """``known`` with those known schedules that are better under the options, and with the micro-batches in the order,
+    of ``own``, where these are not among the assignments listed."""
+    rounds = own.rounds or Rounds(wide.problem.under(own.choices), wide.run)
+    found = dict(known)
+    with unwatched():
+        for name, schedule in known_on_rounds(rounds).items():
+            best = found.get(name)
+            if best is None or (not _fits(schedule), schedule.value) < (not _fits(best), best.value):
+                title = {"placement": own.solver["placement"]} if "placement" in own.solver else {}
+                found[name] = replace(schedule, choices=own.choices, rounds=own.rounds).with_solver(**title)
+    return ({name: found[name] for name in BASELINES if name in found},
+            {name: reason for name, reason in left_out.items() if name not in found})
+
+
 def _best(known: Iterable[Known]) -> Known | None:
     """The fastest that fits."""
     return min((entry for entry in known if entry.fits), key=lambda entry: entry.rank, default=None)
@@ -292,7 +326,8 @@ def _made(case: Case, name: str, objective: str) -> tuple[list[Known], str]:
     reason = ""
     for placement in case.placements:
         try:
-            made = baseline(name, placement.problem, case.micro_batches // placement.replicas)
+            made = (baseline(name, placement.problem, case.micro_batches // placement.replicas)
+                    if placement.rounds is None else baseline_on_rounds(name, placement.rounds))
             schedule = made if objective == "makespan" else timed_for(made, objective)
         except NotApplicable as error:
             reason = reason or str(error)

@@ -31,7 +31,7 @@ from weft.text import sentences
 from weft.text.options import option_lines
 
 if TYPE_CHECKING:
-    from weft.app.lib.sources import Source
+    from weft.app.lib.sources import MicroBatches, Source
 
 __all__ = ["Explanation", "explain_source"]
 
@@ -183,7 +183,7 @@ def _what_if_json(found: WhatIf) -> dict[str, Any]:
 
 def explain_source(
     source: Source | Schedule,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     options: SearchOptions,
     on_progress: Callable[[Progress], None],
     *,
@@ -198,7 +198,7 @@ def explain_source(
         assert not isinstance(source, Schedule)
         try:
             with options.preparing():
-                case = case_of(source, micro_batches)
+                case = case_of(source, micro_batches, options)
             problem = case.placements[0].problem if len(case.placements) == 1 else None
         except Infeasible as refusal:
             return Explanation(None, refusal)

@@ -13,14 +13,14 @@ from weft.solver.step.report import Progress
 
 if TYPE_CHECKING:
     from weft.app.latency.serving import Serving
-    from weft.app.lib.sources import Source
+    from weft.app.lib.sources import MicroBatches, Source
 
 __all__ = ["solve_for"]
 
 
 def solve_for(
     source: Source,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     options: SearchOptions,
     on_progress: Callable[[Progress], None],
     *,

@@ -12,16 +12,21 @@ from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
+from weft.app.lib.wide import WideCase, assignment_title
+from weft.app.reorder import best_order
+from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.choice_rules import violations_of_choice
+from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
 
 if TYPE_CHECKING:
     from weft.app.cuts.search import CutSearch, Proposal
-    from weft.app.lib.sources import Source
+    from weft.app.lib.sources import MicroBatches, Source
 
 __all__ = ["for_objective", "solve_case", "solve_source"]
 
@@ -37,13 +42,13 @@ _LOWEST = 0.5
 
 def solve_source(
     source: Source,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     options: SearchOptions,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Schedule:
     """See :func:`weft.solve`."""
     with options.preparing():
-        case = case_of(source, micro_batches)
+        case = case_of(source, micro_batches, options)
     return solve_case(case, options, on_progress)
 
 
@@ -65,6 +70,10 @@ def solve_case(
     found anywhere is passed over. Where the case has all cuts of its layers, those that may be best are searched beside
     them.
     """
+    if case.wide is not None:
+        return _solve_wide(case.wide, options, on_progress)
+    if case.reorder:
+        return best_order(case, options, on_progress)
     case = for_objective(case, options.objective)
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress, options.objective)
@@ -76,6 +85,34 @@ def solve_case(
         if tournament.winner is None:
             raise
     return tournament.result()
+
+
+def _solve_wide(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best schedule over all assignments of a problem with choices, jobs or classes."""
+    from weft.solver.choices.solve import solve_wide
+
+    if case.reorder or case.any_class:
+        return _judged(_solve_sequence(case, options, on_progress), case)
+    found = solve_wide(case.problem, case.run, objective=options.objective, on_progress=on_progress,
+                       time_limit=options.left, effort=options.effort, seed=options.seed, workers=options.workers)
+    return _judged(found, case)
+
+
+def _judged(found: Schedule, case: WideCase) -> Schedule:
+    """``found``, which keeps every rule and is one of the case's problem, with the options taken as its placement."""
+    faults = [*violations(found), *violations_of_choice(found, case.problem)]
+    if faults:
+        raise InvalidSchedule(faults)
+    return found.with_solver(placement=assignment_title(found.choices)) if found.choices else found
+
+
+def _solve_sequence(case: WideCase, options: SearchOptions, on_progress: Callable[[Progress], None]) -> Schedule:
+    """The best schedule over all orders of the micro-batches, or over all classes that they may be of."""
+    from weft.solver.choices.sequences.solve import solve_sequence
+
+    return solve_sequence(case.problem, case.run, any_class=case.any_class, objective=options.objective,
+                          on_progress=on_progress, time_limit=options.left, effort=options.effort, seed=options.seed,
+                          workers=options.workers)
 
 
 @dataclass(eq=False)
@@ -170,6 +207,8 @@ class _Tournament:
             return
         start = None if entry.proposal is None else entry.proposal.start
         try:
+            if entry.placement.rounds is not None:
+                start = best_on_rounds(entry.placement.rounds)
             entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
                                   start, objective=self.objective)
         except Exception as fault:

@@ -29,6 +29,7 @@ KINDS: dict[BlockKind, tuple[str, str]] = {
     BlockKind.INPUT_GRAD: ("I input gradient", "#D55E00"),
     BlockKind.WEIGHT_GRAD: ("W weight gradient", "#009E73"),
     BlockKind.RECOMPUTE: ("R recompute", "#CC79A7"),
+    BlockKind.COLLECTIVE: ("C collective", "#F0E442"),
     BlockKind.OTHER: ("O other", "#999999"),
 }
 

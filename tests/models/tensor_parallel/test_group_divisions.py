@@ -6,9 +6,9 @@ import random
 
 import numpy as np
 
-from tests.models.tensor_parallel.test_any_placement import homes
+from tests.models.tensor_parallel.bound.test_any_placement import homes
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.models.tensor_parallel.group_divisions import divisions
-from weft.models.tensor_parallel.layer_terms import LayerTerms
 
 
 def test_a_division_of_two_sizes_is_the_fastest_there_is() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 
 from tests.support.wide_problems import keep_or_recompute, wide_runs
 from weft.solver.baselines.greedy import orders
-from weft.solver.problem import BlockKind, Device
+from weft.solver.problem import BlockKind, Device, Link, ProblemError
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
@@ -31,6 +32,29 @@ def test_copies_run_in_turn_and_cost_what_their_class_does() -> None:
     assert [(w.block, w.lag, w.distance) for w in rounds.problem.blocks[3].after] == [
         ("f*1", 7, 0), ("g*0", 0, 0), ("g*0", 0, 0)]
     assert rounds.apart(2, 2) == (0, 5) and rounds.joined(0, 5) == (2, 2)
+
+
+def over_link(*waits: WideDependency) -> WideProblem:
+    return WideProblem("w", (Device("a"), Device("b")), (
+        WideBlock("p", BlockKind.OTHER, (0,), {"s": 1, "l": 2}),
+        WideBlock("q", BlockKind.OTHER, (1,), 1, after=waits[:1]),
+        WideBlock("r", BlockKind.OTHER, (1,), 1, after=waits[1:])), (Link("wire", 0, 1),))
+
+
+def test_transfers_of_one_producer_run_in_the_order_of_the_file() -> None:
+    wide = over_link(WideDependency("p", 3, "wire", 1), WideDependency("p", 3, "wire"))
+    rounds = Rounds(wide, Run.of(wide, ["s", "l"]))
+    row = [rounds.joined(i, m) for i, m in ((2, 0), (1, 0), (1, 1), (2, 1))]
+    made = time_orders(rounds.problem, 1, [[rounds.joined(0, 0), rounds.joined(0, 1)], row])
+    starts = {rounds.apart(block, m): start for block, m, start, _ in made}
+    assert starts[2, 0] == 7.0  # first the transfer to q of the next micro-batch, from 1 to 4, then this one
+
+
+def test_two_transfers_from_one_block_to_another_are_one_rounds_at_most() -> None:
+    wide = over_link(WideDependency("p"), WideDependency("p", 1, "wire"), WideDependency("p", 1, "wire", 1))
+    with pytest.raises(ProblemError, match="'r' waits twice for 'p' over the link 'wire'"):
+        Rounds(wide, Run.of(wide, ["s", "l"]))
+    Rounds(wide, Run.of(wide, ["s", "s"]))
 
 
 @given(wide_runs(choices=False, classes=True, jobs=True))

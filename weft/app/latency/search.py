@@ -14,6 +14,7 @@ from weft.app.latency.placed import PlacedRates
 from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
 from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions, require_count
+from weft.app.lib.wide import MOST_LISTED
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
@@ -29,9 +30,10 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Search
 from weft.solver.step.stretch import at_its_times
 from weft.solver.ticks import TickProblem
+from weft.solver.wide.problem import WideProblem
 
 if TYPE_CHECKING:
-    from weft.app.lib.sources import Source
+    from weft.app.lib.sources import MicroBatches, Source
 
 __all__ = ["serve_source"]
 
@@ -41,9 +43,21 @@ _PERIOD, _LATENCY = 20.0, 20.0
 _APART = Fraction(1, 200)
 
 
+def _require_one_kind(case: Case) -> None:
+    """Latencies are of one micro-batch, on placements that are all listed."""
+    if case.wide is None:
+        return
+    if not case.wide.problem.under(case.placements[0].choices).is_plain:
+        raise ValueError(f"{case.name}: a latency is of one micro-batch, and here they are of several jobs or classes: "
+                         "ask for one of them")
+    if case.wide.problem.assignment_count > MOST_LISTED:
+        raise ValueError(f"{case.name}: has {case.wide.problem.assignment_count} assignments, the latency of at most "
+                         f"{MOST_LISTED} is searched: fix some choices")
+
+
 def serve_source(
     source: Source,
-    micro_batches: int | None,
+    micro_batches: MicroBatches | None,
     options: SearchOptions,
     on_progress: Callable[[Serving], None],
     *,
@@ -58,9 +72,11 @@ def serve_source(
     if points < 2:
         raise ValueError(f"points is {points}, a trade-off has at least its two ends")
     source = read_source(source)
-    size = None if isinstance(source, Problem) else source.run.micro_batch_size
+    size = None if isinstance(source, Problem | WideProblem) else source.run.micro_batch_size
     with options.preparing():
-        case = case_of(source, micro_batches or 1) if isinstance(source, Problem) else case_of(source, micro_batches)
+        counted = micro_batches or 1 if isinstance(source, Problem) else micro_batches
+        case = case_of(source, counted, options)
+        _require_one_kind(case)
         case = replace(case, spaces=())  # latencies are searched for on the placements listed
     unit = case.placements[0].problem.time_unit
     floor = (parse_period(period, unit) if period is not None

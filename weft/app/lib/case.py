@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.app.lib.coverage import Coverage
+from weft.app.lib.coverage import NOTHING, Coverage
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
 from weft.app.lib.options import require_count
 from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
+from weft.app.lib.wide import MOST_LISTED, WideCase, assignment_title, wide_case
 from weft.solver.control.clock import OutOfTime
-from weft.solver.io.problem_files import load_problem
+from weft.solver.io.wide_files import load_any_problem
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
 
 if TYPE_CHECKING:
-    from weft.app.lib.sources import Source
+    from weft.app.lib.options import SearchOptions
+    from weft.app.lib.sources import MicroBatches, Source
     from weft.models.candidates.build import Candidate
     from weft.models.cuts.space import CutSpace
     from weft.models.spec.spec import Spec
@@ -48,6 +53,10 @@ class Placement:
     replicas: int = 1
     #: Two chunks a group beside layers on all GPUs: its search is long, and its bound says little at first.
     is_hard: bool = False
+    #: Of a problem with choices: the options taken.
+    choices: Mapping[str, str] = field(default_factory=dict)
+    #: With jobs, or micro-batches that differ: what ``problem`` is the plain problem of.
+    rounds: Rounds | None = None
 
     @cached_property
     def whole(self) -> Problem:
@@ -60,7 +69,8 @@ class Placement:
 
     def label(self, schedule: Schedule) -> Schedule:
         """``schedule``, on every GPU and with what it says of its placement."""
-        return replace(schedule, problem=self.whole).with_solver(**self.details)
+        return replace(schedule, problem=self.whole, choices=self.choices, rounds=self.rounds
+                       ).with_solver(**self.details)
 
 
 @dataclass(frozen=True)
@@ -78,29 +88,68 @@ class Case:
     least_period: float | None = None
     #: All cuts of the layers, beside the placements listed.
     spaces: tuple[CutSpace, ...] = ()
+    #: A block problem with choices, jobs or classes: ``placements`` are its assignments, of many the first.
+    wide: WideCase | None = None
+    #: Whether micro-batches of different length may run in another order than the one given.
+    reorder: bool = False
 
     @cached_property
     def coverage(self) -> Coverage:
-        """The placements that a bound over all of them is proven for."""
+        """The placements that a bound over all of them is proven for; none where these are all assignments there are.
+        """
+        if self.wide is not None:
+            return NOTHING
         spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
                   for space in self.spaces for layout in [space.ground.layout]]
         return Coverage.of(((placement.title, placement.details) for placement in self.placements), spaces)
 
 
-def case_of(source: Source, micro_batches: int | None = None) -> Case:
-    """Read ``source`` and list its placements.
+def case_of(source: Source, micro_batches: MicroBatches | None = None, options: SearchOptions | None = None) -> Case:
+    """Read ``source`` and list its placements. Of ``options`` those count that say what is searched over.
 
     Raises ``FormatError`` or ``SpecError`` for a file that is not right, and ``Infeasible`` for a model that fits the
     GPUs in no placement.
     """
     source = read_source(source)
-    if micro_batches is not None:
-        require_count("micro_batches", micro_batches)
+    if isinstance(source, WideProblem):
+        return _case_of_wide(wide_case(source, micro_batches, options))
+    if not isinstance(source, Problem) and source.training is not None and source.training.lengths is not None:
+        return _case_of_lengths(source, micro_batches, options)
+    _require_plain(micro_batches, options)
+    assert micro_batches is None or isinstance(micro_batches, int)
     if isinstance(source, Problem):
         if micro_batches is None:
             raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N)")
         return Case(source.name, (Placement("", source, _static_of(source)),), micro_batches)
     return _case_of_spec(source, micro_batches)
+
+
+def _require_plain(micro_batches: MicroBatches | None, options: SearchOptions | None) -> None:
+    """What only problems with jobs or classes can be asked."""
+    if micro_batches is not None:
+        if not isinstance(micro_batches, int):
+            raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
+        require_count("micro_batches", micro_batches)
+    if options is not None and options.ratio is not None:
+        raise ValueError("a ratio is one of jobs, and this problem has none: leave it out")
+    if options is not None and (options.reorder or options.any_class):
+        asked = "reorder" if options.reorder else "any-class"
+        raise ValueError(f"{asked} is for micro-batches that differ, and here all are alike: leave it out")
+
+
+def _case_of_wide(case: WideCase) -> Case:
+    placements = []
+    for options, rounds in case.listed:
+        title = assignment_title(options) or (f"all {rounds.run.per_round(None)[0]}" if case.any_class
+                                              and None in rounds.run.classes else "")
+        placements.append(Placement(title, rounds.problem, {**({"placement": title} if title else {}),
+                                                            **_static_of(rounds.problem)},
+                                    choices=options, rounds=None if rounds.is_plain else rounds))
+    if not placements:
+        of = f" (the first {MOST_LISTED} of them)" if case.problem.assignment_count > MOST_LISTED else ""
+        raise Infeasible(f"{case.problem.name}: under each of its assignments{of} the blocks wait for each other in a "
+                         "cycle")
+    return Case(case.problem.name, tuple(placements), case.run.rounds, wide=case)
 
 
 def _static_of(problem: Problem) -> dict[str, Any]:
@@ -113,10 +162,10 @@ def _static_of(problem: Problem) -> dict[str, Any]:
             **({"gpu_memory": has} if len(has) == len(problem.devices) else {})}
 
 
-def read_source(source: Source) -> Problem | Spec:
+def read_source(source: Source) -> Problem | WideProblem | Spec:
     """The spec or block problem that ``source`` is or names. Raises ``FormatError``, ``SpecError``, or ``ValueError``
     for what is neither."""
-    if isinstance(source, Problem):
+    if isinstance(source, Problem | WideProblem):
         return source
     if not isinstance(source, str | os.PathLike):
         from weft.models.spec.spec import Spec
@@ -126,7 +175,7 @@ def read_source(source: Source) -> Problem | Spec:
         raise ValueError(f"the source is a {type(source).__name__}, it must be a model spec, a block problem, or the "
                          "name of a file with one")
     if Path(source).suffix.lower() == ".json":
-        return load_problem(source)
+        return load_any_problem(source)
     from weft.models.spec.spec import load_spec
 
     return load_spec(source)
@@ -171,6 +220,32 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
     return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else ())
+
+
+def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions | None) -> Case:
+    """The placements of a spec whose micro-batches have sequences of different length, at all these lengths."""
+    from weft.models.candidates.build import CutDoesNotFit, TooLate
+    from weft.models.candidates.lengths import length_problems
+    from weft.models.candidates.stage_split import NoSplit
+
+    count = spec.run.micro_batches
+    if micro_batches not in (None, count):
+        raise ValueError(f"micro_batches is {micro_batches!r}, but {spec.where} lists the lengths of {count} "
+                         "(training.lengths): leave it out, or list others")
+    reorder = options is not None and options.reorder
+    _require_plain(None, None if options is None else replace(options, reorder=False))
+    try:
+        found = {id(entry.candidate): entry for entry in length_problems(spec)}
+    except (NoSplit, CutDoesNotFit, TooLate) as error:
+        raise Infeasible(str(error)) from None
+    placements = []
+    for candidate in undominated([entry.candidate for entry in found.values()]):
+        entry = found[id(candidate)]
+        rounds = Rounds(entry.problem, entry.run)
+        placements.append(replace(candidate_placement(candidate), problem=rounds.problem,
+                                  rounds=None if rounds.is_plain else rounds))
+    return Case(spec.name, tuple(placements), placements[0].rounds.run.rounds if placements[0].rounds else count,
+                reorder=reorder and placements[0].rounds is not None)
 
 
 def _in_sequence_chunks(spec: Spec, listed: list[Candidate]) -> list[Placement]:

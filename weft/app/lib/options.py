@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
@@ -54,6 +54,9 @@ class SearchKeywords(TypedDict, total=False):
     seed: int
     workers: int
     objective: str
+    reorder: bool
+    any_class: bool
+    ratio: Mapping[str, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,10 @@ class SearchOptions:
     """``time_limit``: seconds on the clock. ``effort``: CP-SAT's deterministic time (about seconds) for all its runs
     together, so that a ``seed`` with one worker repeats a run exactly; ``None``: only the clock counts. ``workers``:
     CP-SAT's threads. ``objective``: what a schedule is searched for, one of ``makespan``, ``span``, ``rate`` and
-    ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). ``started``: since when the time limit counts, by
+    ``latency`` (:data:`weft.solver.objectives.OBJECTIVES`). Of block problems whose micro-batches differ: ``reorder``,
+    whether those of a job may run in another order than the one given; ``any_class``, whether the search decides of
+    which class each is; ``ratio``, how many of each job make a round
+    that repeats (default: as few as can be). ``started``: since when the time limit counts, by
     :func:`time.monotonic`; every public function sets it anew.
     """
 
@@ -70,6 +76,9 @@ class SearchOptions:
     seed: int = 0
     workers: int = 1
     objective: str = "makespan"
+    reorder: bool = False
+    any_class: bool = False
+    ratio: Mapping[str, int] | None = None
     started: float = field(default_factory=began, compare=False)
 
     @classmethod

@@ -27,6 +27,7 @@ from weft.solver.control.parallel import processes as process_pool
 from weft.solver.control.stopping import STOP, breakable, shielded
 from weft.solver.problem import Problem
 from weft.solver.step.search import Infeasible
+from weft.solver.wide.problem import WideProblem
 from weft.text.pareto import non_dominated
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ def sweep_source(
         if value is not None and not value > 0:
             raise ValueError(f"{name} is {value!r}, it must be greater than 0")
     source = read_source(source)
+    if isinstance(source, WideProblem):
+        raise ValueError(f"{source.name}: a sweep is of a model or of a block problem without choices, jobs and "
+                         "classes; solve it for each value")
     variants, work = variants_of(source, axes)
     units = (source.time_unit, source.memory_unit) if isinstance(source, Problem) else ("s", "B")
     settings = {"time_limit": options.time_limit, "effort": options.effort, "seed": options.seed}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from weft import api
-from weft.cli.lib.arguments import add_objective, add_search, add_spec
+from weft.cli.lib.arguments import add_kinds, add_objective, add_search, add_spec
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import search, show
 
@@ -15,6 +15,7 @@ __all__ = ["COMMAND"]
 def _arguments(command: argparse.ArgumentParser) -> None:
     add_spec(command)
     add_objective(command, ("makespan", "span"))
+    add_kinds(command)
     add_search(command, time_limit=60.0)
 
 

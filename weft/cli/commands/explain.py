@@ -6,7 +6,7 @@ import argparse
 import json
 
 from weft import api
-from weft.cli.lib.arguments import add_search, count, micro_batches
+from weft.cli.lib.arguments import add_kinds, add_search, count, micro_batches_of_any
 from weft.cli.lib.command import GOOD, NO, Command
 from weft.cli.lib.output import search
 
@@ -15,10 +15,11 @@ __all__ = ["COMMAND"]
 
 def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", metavar="SOURCE", help="a schedule, a block problem (.json) or a model spec (.yaml)")
-    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N",
+    command.add_argument("-n", "--micro-batches", type=micro_batches_of_any, metavar="N",
                          help="how many micro-batches run (a schedule or spec says it itself)")
     command.add_argument("--what-if", action="store_true", help="add what changes of memory and speed would give")
     command.add_argument("--in-flight", type=count, metavar="N", help="ask whether N micro-batches fit at once")
+    add_kinds(command)
     add_search(command, time_limit=30.0)
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from weft import api
-from weft.cli.lib.arguments import add_floor, add_objective, add_search, add_spec
+from weft.cli.lib.arguments import add_floor, add_kinds, add_objective, add_search, add_spec
 from weft.cli.lib.command import GOOD, SPEC, Command
 from weft.cli.lib.output import JSON, require_output, save, search
 from weft.cli.lib.summary import summary
@@ -19,6 +19,7 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("-o", "--output", metavar="FILE", help="write the schedule there (format weft.schedule/1)")
     add_objective(command)
     add_floor(command)
+    add_kinds(command)
     add_search(command, time_limit=60.0)
 
 
@@ -56,9 +57,12 @@ COMMAND = Command(
         "step, from its own first block to its own last, as every GPU may begin the next step when it has ended this "
         "one. rate: the time per micro-batch of the steady state. latency: the time of one micro-batch, at the "
         "--throughput or the --period that it needs as its floor (weft latency shows the whole trade-off).",
+        "A block problem may have choices (its options are searched too, and what each costs is said), several jobs on "
+        "the same GPUs (-n a=8,b=4), and micro-batches that differ in their costs (-n short,long,long, --reorder).",
     ),
     example=("weft solve gpt.yaml -o schedule.json --time-limit 30\n"
              "weft solve problem.json --micro-batches 16 --objective span\n"
+             "weft solve jobs.json -n train=8,serve=16 --ratio train=1,serve=2\n"
              "weft solve gpt.yaml --objective latency --throughput 12.5/s --json"),
     arguments=_arguments,
     run=_run,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
+from weft.app.lib.counted import counted, ratio_of
 from weft.app.lib.options import SearchOptions
+from weft.app.lib.sources import MicroBatches
 from weft.solver.objectives import OBJECTIVES
 
 #: Numbers beyond these mean nothing and overflow something: seconds (thirty years), threads and processes,
@@ -13,9 +16,11 @@ from weft.solver.objectives import OBJECTIVES
 #: counted.
 _LONG, _WORKERS, _MICRO_BATCHES, _MANY = 1e9, 256, 2_000_000, 10**15
 
-__all__ = ["add_allowed", "add_floor", "add_objective", "add_repeatable", "add_schedule", "add_search", "add_spec",
-           "byte_size", "count", "counts", "micro_batches", "natural", "positive", "search_options", "share", "texts",
-           "workers"]
+__all__ = ["add_allowed", "add_floor", "add_kinds", "add_objective", "add_repeatable", "add_schedule", "add_search",
+           "add_spec", "byte_size", "count", "counts", "job_ratio", "micro_batches", "micro_batches_of_any",
+           "natural", "positive", "search_options", "share", "texts", "workers"]
+
+Value = TypeVar("Value")
 
 
 def add_schedule(command: argparse.ArgumentParser) -> None:
@@ -34,8 +39,19 @@ def add_allowed(command: argparse.ArgumentParser) -> None:
 def add_spec(command: argparse.ArgumentParser) -> None:
     """A model spec or block problem, and how many micro-batches run."""
     command.add_argument("spec", metavar="SPEC", help="a model spec (.yaml) or a block problem (.json)")
-    command.add_argument("-n", "--micro-batches", type=micro_batches, metavar="N",
-                         help="how many micro-batches run (a spec says it itself; this overrides)")
+    command.add_argument("-n", "--micro-batches", type=micro_batches_of_any, metavar="N",
+                         help="how many micro-batches run (a spec says it itself; this overrides); with jobs a=N,b=N; "
+                              "where they differ the class of each, as short,2*long")
+
+
+def add_kinds(command: argparse.ArgumentParser) -> None:
+    """What may be asked of micro-batches that differ."""
+    command.add_argument("--reorder", action="store_true",
+                         help="micro-batches that differ may run in another order than the one given")
+    command.add_argument("--any-class", action="store_true",
+                         help="the search decides of which class each micro-batch is: give how many there are")
+    command.add_argument("--ratio", type=job_ratio, metavar="A=P,B=Q",
+                         help="micro-batches of each job in a round, which repeats (default: as few as can be)")
 
 
 def add_search(command: argparse.ArgumentParser, time_limit: float) -> None:
@@ -69,9 +85,10 @@ def add_floor(command: argparse.ArgumentParser) -> None:
 
 
 def search_options(options: argparse.Namespace) -> SearchOptions:
-    """What :func:`add_search`, and :func:`add_objective` where it was asked, have parsed."""
+    """What :func:`add_search`, and :func:`add_objective` and :func:`add_kinds` where they were asked, have parsed."""
     return SearchOptions(options.time_limit, options.effort, options.seed, options.workers,
-                         getattr(options, "objective", OBJECTIVES[0]))
+                         getattr(options, "objective", OBJECTIVES[0]), getattr(options, "reorder", False),
+                         getattr(options, "any_class", False), getattr(options, "ratio", None))
 
 
 def add_repeatable(command: argparse.ArgumentParser) -> None:
@@ -112,6 +129,25 @@ def count(text: str, most: int = _MANY) -> int:
 def micro_batches(text: str) -> int:
     """How many micro-batches run."""
     return count(text, _MICRO_BATCHES)
+
+
+def micro_batches_of_any(text: str) -> MicroBatches:
+    """How many micro-batches run, of each job or class where there are some."""
+    if not {",", "=", "*"} & set(text):
+        return micro_batches(text)
+    return _parsed(counted, text)
+
+
+def job_ratio(text: str) -> dict[str, int]:
+    """Micro-batches of each job in a round."""
+    return _parsed(ratio_of, text)
+
+
+def _parsed(parse: Callable[[str], Value], text: str) -> Value:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def workers(text: str) -> int:

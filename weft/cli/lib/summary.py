@@ -15,6 +15,7 @@ __all__ = ["summary"]
 def summary(schedule: Schedule) -> str:
     """A schedule in a few lines: makespan and period with their bounds, bubble, memory, notes."""
     from weft.app.lib.verdicts import choice_lines, covered_lines
+    from weft.text.counts import choices_text, devices_text, micro_batches_text, unit_text
     from weft.text.units import memory_text, name_text, time_text
 
     unit = schedule.problem.time_unit
@@ -24,30 +25,31 @@ def summary(schedule: Schedule) -> str:
 
     bubble = schedule.bubble
     lines = [
-        f"{name_text(schedule.problem.name)}: {schedule.micro_batches} micro-batches on "
-        f"{len(schedule.problem.devices)} devices"
-        + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") else ""),
+        f"{name_text(schedule.problem.name)}: {micro_batches_text(schedule)} on {devices_text(schedule.problem)}"
+        + (f", {schedule.solver['placement']}" if schedule.solver.get("placement") and not schedule.choices else ""),
         f"makespan  {shown(schedule.makespan)}, lower bound {shown(schedule.makespan_bound)}: "
         + ("proven optimal" if schedule.gap == 0 else "no bound" if schedule.gap == float("inf")
            else f"gap at most {schedule.gap:.2%}")
         + (" for this placement" if schedule.solver.get("covered") and schedule.objective == "makespan" else ""),
+        *([f"choices   {choices_text(schedule)}"] if schedule.choices else []),
         *_objective_line(schedule, shown),
         *covered_lines(schedule),
     ]
     period = schedule.period or schedule.solver.get("repetend_period")
-    if period is not None:
+    if period is not None and (schedule.rounds is None or schedule.rounds.run.rounds > 1):
         bound = schedule.period_bound if schedule.period is not None else schedule.solver["repetend_period_bound"]
-        proof = "" if bound is None else (", proven the shortest that advances one micro-batch a period"
+        proof = "" if bound is None else (f", proven the shortest that advances one {unit_text(schedule)} a period"
                                           if period <= bound * (1 + 1e-6) else f", lower bound {shown(bound)}")
         which = "period    " if schedule.period is not None else "repetend  "
         where = "" if schedule.period is not None else "; not in this schedule"
-        lines.append(f"{which}{shown(period)} per micro-batch{proof}{where}")
+        lines.append(f"{which}{shown(period)} per {unit_text(schedule)}{proof}{where}")
     lines.append("bubble    " + ", ".join([*([] if bubble.steady is None else [f"steady {bubble.steady:.1%}"]),
                                           f"step {bubble.step:.1%}", f"span {bubble.span:.1%}"]))
     static = schedule.solver.get("static_memory") or [0] * len(schedule.problem.devices)
     lines.append("memory    " + ", ".join(
         f"{name_text(device.name)} {' '.join(memory_text(peak + base, schedule.problem.memory_unit))}"
-        for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)))
+        for device, peak, base in zip(schedule.problem.devices, schedule.peak_memory, static, strict=True)
+        if device.lane_of is None))
     if "gradients_freed" in schedule.solver:
         freed = (" ".join(memory_text(amount, schedule.problem.memory_unit))
                  for amount in schedule.solver["gradients_freed"])

@@ -7,9 +7,10 @@ split backwards, periodic or not; and, of replicated layers, copies of the model
 covered are groups that overlap (a GPU in a pair for one layer and in a group of eight for another) and cuts within a
 layer.
 
-A step of M is impossible if no groups cover all layers within M (:mod:`weft.models.tensor_parallel.group_cover`), or if
-no number of GPUs for each layer leaves room for what is kept (:mod:`weft.models.tensor_parallel.held_area`). Both only
-get easier as M rises, so the least M that is not impossible is found by bisection, and what is refuted is the bound.
+A step of M is impossible if no groups cover all layers within M (:mod:`weft.models.tensor_parallel.bound.group_cover`),
+or if no number of GPUs for each layer leaves room for what is kept
+(:mod:`weft.models.tensor_parallel.bound.held_area`). Both only get easier as M rises, so the least M that is not
+impossible is found by bisection, and what is refuted is the bound.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from contextlib import suppress
 
 import numpy as np
 
-from weft.models.tensor_parallel.group_cover import GroupCover
-from weft.models.tensor_parallel.held_area import HeldArea
-from weft.models.tensor_parallel.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.group_cover import GroupCover
+from weft.models.tensor_parallel.bound.held_area import HeldArea
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.solver.control.clock import OutOfTime
 
 __all__ = ["least_step"]

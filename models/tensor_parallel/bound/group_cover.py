@@ -23,7 +23,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.tensor_parallel.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.solver.control.clock import checkpoint
 
 __all__ = ["GroupCover"]

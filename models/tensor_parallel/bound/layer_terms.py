@@ -1,9 +1,9 @@
 """What any placement pays for each layer at each number of GPUs: the least of it, in whole nanoseconds and bytes.
 
-Bounds over all placements (:mod:`weft.models.tensor_parallel.any_placement`) must hold for every cut, so each number
-here is what a layer costs its stage *at least*: of what several layers share (a tied table, an activation that several
-keep) nothing is counted, as another layer of the stage may have it already; of ways to compute a layer at one degree
-(in parts that run in turn) the least of each number counts.
+Bounds over all placements (:mod:`weft.models.tensor_parallel.bound.any_placement`) must hold for every cut, so each
+number here is what a layer costs its stage *at least*: of what several layers share (a tied table, an activation that
+several keep) nothing is counted, as another layer of the stage may have it already; of ways to compute a layer at one
+degree (in parts that run in turn) the least of each number counts.
 """
 
 from __future__ import annotations

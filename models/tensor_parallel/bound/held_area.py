@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.models.tensor_parallel.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.solver.control.clock import checkpoint
 
 __all__ = ["HeldArea"]

@@ -13,9 +13,9 @@ import pytest
 from weft.app.lib.case import case_of
 from weft.models.candidates.family_costs import family_costs
 from weft.models.spec.spec import parse_spec
-from weft.models.tensor_parallel.any_placement import least_step
-from weft.models.tensor_parallel.held_area import HeldArea
-from weft.models.tensor_parallel.layer_terms import LayerTerms
+from weft.models.tensor_parallel.bound.any_placement import least_step
+from weft.models.tensor_parallel.bound.held_area import HeldArea
+from weft.models.tensor_parallel.bound.layer_terms import LayerTerms
 from weft.models.tensor_parallel.parts import Part, part_problem, stage_cost, static_memory
 from weft.models.tensor_parallel.space import Space, space_of
 from weft.solver.bounds.load import load_bound

@@ -1,0 +1,135 @@
+"""What helps the search over all cuts: each of its ideas left out in turn, with the same effort.
+
+    python -m experiments.models.cut_ablation [--only TEXT] [--parts NAME ...] [--effort 8]
+
+On the spec of ``weft demo`` and three random ones of :mod:`experiments.models.cut_search` (6 and 8 GPUs, 20 to 29
+layers, here with up to three chunks a GPU). Left out are, by name:
+
+* ``cuts not listed``: only the cuts with the least largest loads are searched, which are listed at first. Its bound is
+  one over these alone: no measure of the others;
+* ``bounds of whole cuts``: cuts keep the bounds of their beginnings, and no cut is bounded side by side with others;
+* ``least bounds``: the cut with the least bound of all is neither bounded more closely nor searched, round after round;
+* ``carrying``: an order stays on the cut that it was made for;
+* ``tries``: no known schedules of other cuts, carried or not, to begin with;
+* ``polishing``: these are not ordered anew, stretch by stretch;
+* ``third chunk``: at most two stages a GPU. Its bound, too, is one over fewer placements.
+
+Shown are the makespan as a multiple of the whole search's, and the gap to the run's own bound. The same effort is not
+the same CPU time. Writes ``cut_ablation.json`` after every spec; with ``--only`` the rows of other specs stay as they
+are.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from experiments.lib.provenance import RESULTS, Record
+from experiments.models.cut_search import searched, spec_of
+from weft.app.cuts import tries
+from weft.app.cuts.search import CutSearch, Proposal
+from weft.app.lib.case import Case, case_of
+from weft.models.cuts.space import Carried, CutSpace
+from weft.models.spec.spec import Spec, demo_spec
+from weft.solver.problem import Problem
+from weft.solver.timing import Orders
+
+__all__ = ["PARTS"]
+
+#: Seeds of :mod:`experiments.models.cut_search`.
+SEEDS = (0, 3, 16)
+_LISTED, _CHUNK = "cuts not listed", "third chunk"
+
+
+def stays(self: CutSearch, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders,
+          count: int = 1) -> list[Proposal]:
+    """In place of :meth:`CutSearch.carried`: the order on its own cut, where it fits."""
+    found = self._proposed(space, Carried(borders, orders, 0))
+    return [] if found is None else [found]
+
+
+def as_it_is(self: tries._Tries) -> None:
+    """In place of a polish: what was carried is given back as it is."""
+    self.polished += self.raw
+    self.seen.update((id(known.space), known.borders) for known in self.raw)
+    self.raw.clear()
+
+
+#: By what is left out: which methods are others.
+_OTHERS: dict[str, tuple[tuple[object, str, object], ...]] = {
+    "bounds of whole cuts": ((CutSearch, "raise_some", lambda self, best, time: False),),
+    "least bounds": ((CutSearch, "lowest", lambda self, best, time: None),),
+    "carrying": ((CutSearch, "carried", stays), (CutSearch, "others", lambda self, proposal, found, count=1: [])),
+    "tries": ((tries, "tried", lambda cuts, beside: []),),
+    "polishing": ((tries._Tries, "_polish_best", as_it_is),)}
+PARTS = (_LISTED, *_OTHERS, _CHUNK)
+
+
+@contextmanager
+def without(part: str | None) -> Iterator[None]:
+    """The search over cuts inside has no ``part``."""
+    with ExitStack() as stack:
+        for owner, name, other in _OTHERS.get(part or "", ()):
+            stack.enter_context(patch.object(owner, name, other))
+        yield
+
+
+def with_chunks(spec: Spec, most: int) -> Spec:
+    """``spec`` with up to ``most`` stages a GPU."""
+    return spec.model_copy(update={"placement": spec.placement.model_copy(update={"chunks": most})})
+
+
+def specs() -> Iterator[Spec]:
+    """The demo's, and the random ones."""
+    for spec in (demo_spec(), *map(spec_of, SEEDS)):
+        yield with_chunks(spec, 3)
+
+
+def case_without(spec: Spec, part: str | None) -> Case:
+    """What is to be solved, made anew for each run."""
+    case = case_of(with_chunks(spec, 2) if part == _CHUNK else spec)
+    return replace(case, spaces=()) if part == _LISTED else case
+
+
+def measured(spec: Spec, part: str | None, effort: float) -> dict[str, Any]:
+    """What comes of so much effort without ``part``."""
+    with without(part):
+        found = searched(case_without(spec, part), effort)
+    return {**found, "proven": found["makespan"] <= found["bound"] * (1 + 1e-9),
+            "gap": round(found["makespan"] / found["bound"] - 1, 6)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="specs whose name contains this")
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS), help="what is left out in turn")
+    parser.add_argument("--effort", default=8.0, type=float)
+    parser.add_argument("--output", default=RESULTS / "cut_ablation.json", type=Path)
+    options = parser.parse_args(arguments)
+    record, chosen = Record(options.output), list(specs())
+    rows = {row["name"]: row for row in record.kept().get("rows", ())} if options.only else {}
+    for spec in chosen:
+        if options.only not in spec.name:
+            continue
+        row: dict[str, Any] = {"name": spec.name, "gpus": spec.cluster.gpus,
+                               "whole": measured(spec, None, options.effort)}
+        print(f"{spec.name}: {row['whole']}", flush=True)
+        for part in options.parts:
+            row[part] = measured(spec, part, options.effort)
+            row[part]["takes_times"] = round(row[part]["makespan"] / row["whole"]["makespan"], 6)
+            print(f"  without {part:22} x{row[part]['takes_times']:.4f}, gap {row[part]['gap']:.2%}, "
+                  f"{row[part]['cpu_seconds']:.0f} s", flush=True)
+        rows[spec.name] = row
+        ranked = [rows[spec.name] for spec in chosen if spec.name in rows]
+        record.write({"effort": options.effort, "rows": ranked}, part=bool(options.only))
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What holds whatever is decided: over the open choices that a part of a problem depends on.
+
+A *case* is one way to decide the choices that something depends on. What is looked at in all its cases is known under
+every assignment, as no other choice has to do with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+from math import inf, nextafter, prod
+from types import MappingProxyType
+from typing import TypeAlias
+
+from weft.solver.problem import Number
+from weft.solver.wide.block import Options, WideBlock, WideDependency, holds
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["ByClass", "Facts", "alternative_under", "by_class", "cases", "choices_of", "exact", "involved", "number",
+           "of_class", "owners"]
+
+#: What depends on more cases is not looked at: nothing is said of it.
+_MOST_CASES = 4096
+
+_NONE: Options = MappingProxyType({})
+
+#: One number for each class of a job's micro-batches, in their order; a single one where all are alike.
+ByClass: TypeAlias = tuple[Fraction, ...]
+
+
+def involved(whens: Iterable[Options]) -> frozenset[str]:
+    """The choices that are named."""
+    return frozenset(choice for when in whens for choice in when)
+
+
+def choices_of(alternatives: Sequence[WideBlock]) -> frozenset[str]:
+    """The choices that decide which of the blocks of one name there is, if any."""
+    return involved(block.when for block in alternatives)
+
+
+def cases(choices: Mapping[str, tuple[str, ...]], names: Iterable[str], most: int = _MOST_CASES
+          ) -> Iterator[dict[str, str]] | None:
+    """Every way to decide the choices ``names``; ``None`` where there are more than ``most``."""
+    ordered = sorted(names)
+    if prod(len(choices[name]) for name in ordered) > most:
+        return None
+    return (dict(zip(ordered, options, strict=True)) for options in product(*(choices[name] for name in ordered)))
+
+
+def alternative_under(alternatives: Sequence[WideBlock], case: Options) -> WideBlock | None:
+    """The block that there is in a ``case`` of all that its name depends on."""
+    return next((block for block in alternatives if holds(block.when, case)), None)
+
+
+def owners(problem: WideProblem) -> tuple[int, ...]:
+    """Per device, the one whose memory its blocks count on: its owner for a lane, else itself."""
+    places = {device.name: d for d, device in enumerate(problem.devices)}
+    return tuple(d if device.lane_of is None else places[device.lane_of] for d, device in enumerate(problem.devices))
+
+
+class Facts:
+    """What is looked up again and again of ``problem``; ``given`` options may be asked about without taking them."""
+
+    def __init__(self, problem: WideProblem) -> None:
+        self.problem = problem
+        self.choices = problem.choices
+        self.alternatives = problem.alternatives
+        self.choices_of = {name: choices_of(blocks) for name, blocks in self.alternatives.items()}
+        self.classes = {job: problem.classes_of(job) or (None,) for job in problem.jobs or (None,)}
+        self._durations: dict[int, ByClass] = {}
+        self._lags: dict[int, ByClass] = {}
+
+    def classes_of(self, name: str) -> tuple[str | None, ...]:
+        """The classes of the micro-batches of a block; one of no name where all are alike."""
+        return self.classes[self.alternatives[name][0].job]
+
+    def duration(self, block: WideBlock) -> ByClass:
+        """How long ``block`` takes."""
+        if id(block) not in self._durations:
+            self._durations[id(block)] = by_class(block.duration, self.classes[block.job])
+        return self._durations[id(block)]
+
+    def lag(self, wait: WideDependency, block: WideBlock) -> ByClass:
+        """That of a ``wait`` of ``block``."""
+        if id(wait) not in self._lags:
+            self._lags[id(wait)] = by_class(wait.lag, self.classes[block.job])
+        return self._lags[id(wait)]
+
+    def cases(self, names: Iterable[str], given: Options = _NONE) -> Iterator[Mapping[str, str]] | None:
+        """The cases of the choices ``names`` in which the ``given`` options are taken; ``None`` where they are too
+        many."""
+        found = cases(self.choices, [name for name in names if name not in given])
+        return None if found is None else ({**given, **case} for case in found)
+
+    def certain(self, given: Options = _NONE) -> frozenset[str]:
+        """The names of which there is a block under every assignment with the ``given`` options."""
+        found = set()
+        for name, alternatives in self.alternatives.items():
+            every = self.cases(self.choices_of[name], given)
+            if every is not None and all(alternative_under(alternatives, case) is not None for case in every):
+                found.add(name)
+        return frozenset(found)
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
+
+
+def exact(value: Number) -> Fraction:
+    """The decimal number that was written: 0.1 is one tenth."""
+    return Fraction(str(value))
+
+
+def number(value: Fraction) -> Number:
+    """A number as it is written, no larger than ``value``."""
+    if value.denominator == 1:
+        return int(value)
+    found = float(value)
+    return found if exact(found) <= value else nextafter(found, -inf)
+
+
+def by_class(value: Number | Mapping[str, Number], classes: Sequence[str | None]) -> ByClass:
+    """``value`` for each of ``classes``."""
+    return tuple(exact(value[str(name)] if isinstance(value, Mapping) else value) for name in classes)
+
+
+def of_class(values: Sequence[Number], classes: Sequence[str | None]) -> Number | Mapping[str, Number]:
+    """The reverse of :func:`by_class`: a single number where all are alike."""
+    if len(set(values)) == 1:
+        return values[0]
+    return {str(name): value for name, value in zip(classes, values, strict=True)}

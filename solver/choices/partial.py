@@ -1,0 +1,86 @@
+"""A node of open choices: some options are taken, and what is proven of the rest holds for all that is left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+
+from weft.solver.choices.bounds import bound_of
+from weft.solver.choices.loads import load_bound
+from weft.solver.choices.node import Node
+from weft.solver.wide.block import Options
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
+
+__all__ = ["Partial"]
+
+#: Choices of which it is tried out how much they raise the bound; of more, those whose options differ most in work.
+_TRIED = 6
+
+Key = tuple[tuple[str, str], ...]
+
+
+class Partial:
+    """``problem`` where ``options`` are taken, in ``run``; ``least`` is what its parent has proven.
+
+    Nodes of one tree share what they have ``seen``: the bounds, by options.
+    """
+
+    def __init__(self, problem: WideProblem, run: Run, objective: str, options: Options | None = None,
+                 least: float = 0.0, seen: dict[Key, float] | None = None) -> None:
+        self.whole = problem
+        self.run = run
+        self.objective = objective
+        self.options: Options = dict(options or {})
+        self.least = least
+        self.seen: dict[Key, float] = {} if seen is None else seen
+
+    @cached_property
+    def problem(self) -> WideProblem:
+        """What is left."""
+        return self.whole.under(self.options)
+
+    @property
+    def key(self) -> Key:
+        return tuple(sorted(self.options.items()))
+
+    @property
+    def bound(self) -> float:
+        if self.key not in self.seen:
+            self.seen[self.key] = bound_of(self.problem, self.run, self.objective)
+        return max(self.least, self.seen[self.key])
+
+    def children(self) -> Sequence[Partial] | None:
+        """One for each option of the choice that raises the least of their bounds most."""
+        choices = list(self.problem.choices)
+        if not choices:
+            return None
+        if len(choices) > _TRIED:
+            choices = sorted(choices, key=self._spread)[-_TRIED:]
+        return max((self._taking(choice) for choice in choices),
+                   key=lambda nodes: (min(node.bound for node in nodes), sum(min(node.bound, 2 * self.bound + 1)
+                                                                             for node in nodes) / len(nodes)))
+
+    def rounds(self) -> Rounds:
+        return Rounds(self.problem, self.run)
+
+    def beside(self, leaf: Node) -> Sequence[Partial]:
+        """All that differ from it by one option, those with the least bounds first."""
+        found = [self.at({**leaf.options, choice: option}) for choice, options in self.problem.choices.items()
+                 for option in options if leaf.options.get(choice) != option]
+        return sorted(found, key=lambda node: node.bound)
+
+    def at(self, options: Options) -> Partial:
+        """The node of further ``options``."""
+        return Partial(self.whole, self.run, self.objective, {**self.options, **options}, self.bound, self.seen)
+
+    def _taking(self, choice: str) -> list[Partial]:
+        return [self.at({choice: option}) for option in self.problem.choices[choice]]
+
+    def _spread(self, choice: str) -> float:
+        """By how much the options of a choice differ in the least work of the busiest device."""
+        loads = [load_bound(self.problem.under({choice: option}), self.run, self.objective)
+                 for option in self.problem.choices[choice]]
+        return max(loads) - min(loads) if loads else -math.inf

@@ -1,0 +1,82 @@
+"""What is said of a search over assignments: the best schedule, and what every option would have led to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from weft.solver.choices.tree import Tree
+from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.schedule import Schedule
+from weft.solver.wide.block import Options, holds
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["options_of", "result_of"]
+
+
+def result_of(tree: Tree, problem: WideProblem) -> Schedule:
+    """The best schedule of ``problem``. Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` where no
+    assignment has one, its subclass ``NoneFound`` where that is open."""
+    leader = tree.leader
+    if leader is None or leader.search is None or leader.search.best is None:
+        raise _none(tree, problem)
+    best = leader.search.result()
+    faults = "; ".join(f"{leaf.node.key}: {type(leaf.fault).__name__}: {leaf.fault}" for leaf in tree.leaves.values()
+                       if leaf.search is not None and leaf.fault is not None)
+    best = replace(best.with_value_bound(min(tree.bound, best.value)), choices=dict(leader.node.options),
+                   rounds=None if leader.rounds.is_plain else leader.rounds)
+    tree.history.record(tree.budget.elapsed, best.value, best.value_bound)
+    return best.with_solver(history=tree.history.to_json(), assignments=problem.assignment_count,
+                            searched=len(tree.leaves), options=options_of(tree, problem),
+                            **({"stopped": faults} if faults else {}))
+
+
+def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
+    """For each option: what is proven of the best schedule with it (``bound``; ``None``: it has none), and the best
+    found (``makespan``, or what else is searched for; ``None``: none was)."""
+    assert tree.leader is not None
+    parts: list[tuple[Options, float]] = [(node.options, _bound(tree, node)) for node in (*tree.open_nodes,
+                                                                                         *tree.passed)]
+    parts += [(leaf.node.options, leaf.bound) for leaf in tree.done]
+    rows: list[Mapping[str, Any]] = []
+    for choice, options in problem.choices.items():
+        for option in options:
+            taken = {choice: option}
+            bound = min((bound for of, bound in parts if holds(taken, of)), default=math.inf)
+            value = min((leaf.value for leaf in tree.leaves.values() if holds(taken, leaf.node.options)),
+                        default=math.inf)
+            rows.append({"choice": choice, "option": option, "taken": tree.leader.node.options[choice] == option,
+                         "bound": _finite(min(bound, value)), "makespan": _finite(value)})
+    return rows
+
+
+def _bound(tree: Tree, node: Any) -> float:
+    leaf = tree.leaves.get(node.key)
+    return float(node.bound) if leaf is None else leaf.bound
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _none(tree: Tree, problem: WideProblem) -> Exception:
+    """Why there is no schedule."""
+    leaves = list(tree.leaves.values())
+    open_leaf = next((leaf for leaf in leaves if leaf.search is not None and math.isfinite(leaf.bound)), None)
+    if tree.open_nodes or open_leaf is not None:
+        if open_leaf is not None and open_leaf.search is not None:
+            open_leaf.search.require_value()
+        return NoneFound(f"{problem.name}: no schedule that fits the devices' memory was found within the limit, and "
+                         "it is not proven that there is none; give it more time or memory")
+    refused = next((leaf for leaf in leaves if leaf.refusal is not None), None)
+    if refused is None or refused.refusal is None:
+        fault = next((leaf.fault for leaf in leaves if leaf.fault is not None), None)
+        return fault or Infeasible(f"{problem.name}: no assignment of the choices has a schedule")
+    if not problem.choices:
+        return refused.refusal
+    taken = ", ".join(f"{choice} = {option}" for choice, option in refused.node.options.items())
+    return Infeasible(f"no assignment of the choices fits the devices' memory; under {taken}: {refused.refusal}",
+                      refused.refusal.shortages, refused.refusal.most_micro_batches,
+                      most_exact=refused.refusal.most_exact)

@@ -1,0 +1,158 @@
+"""Sequences of classes of which some places are open: the nodes of the search."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations_with_replacement, product
+from math import comb, factorial, prod
+from typing import TypeAlias
+
+from weft.solver.problem import ProblemError
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Counted, Run
+
+__all__ = ["JobPart", "Partial", "Sequence", "any_sequences", "given_sequences"]
+
+#: The class of every micro-batch, for each job (``None`` where there are none, and where all are alike).
+Sequence: TypeAlias = Mapping[str | None, tuple[str | None, ...]]
+#: Up to so many ways to divide micro-batches among classes each gets a root of its own, where its load is known.
+_MOST_COUNTS = 500
+
+
+@dataclass(frozen=True)
+class JobPart:
+    """One job's: ``fixed`` holds a class for each micro-batch, -1 where that is open; ``left`` how many of each class
+    may stand in the open places, in all as many as these, or more."""
+
+    names: tuple[str | None, ...]
+    fixed: tuple[int, ...]
+    left: tuple[int, ...]
+
+    @cached_property
+    def open(self) -> int:
+        """How many places are open."""
+        return self.fixed.count(-1)
+
+    @cached_property
+    def possible(self) -> tuple[int, ...]:
+        """The classes that may stand in open places."""
+        return tuple(c for c, count in enumerate(self.left) if count) if self.open else ()
+
+    @cached_property
+    def following(self) -> int:
+        """The place to be decided next: the first and the last open one by turns, as both ends of a step count most."""
+        first = self.fixed.index(-1)
+        last = len(self.fixed) - 1 - self.fixed[::-1].index(-1)
+        return first if first <= len(self.fixed) - 1 - last else last
+
+    def placed(self, c: int) -> JobPart:
+        """With class ``c`` in the following place."""
+        place = self.following
+        return replace(self, fixed=(*self.fixed[:place], c, *self.fixed[place + 1:]),
+                       left=(*self.left[:c], self.left[c] - 1, *self.left[c + 1:]))
+
+    def holding(self, row: tuple[str | None, ...]) -> JobPart:
+        """With the classes of ``row`` in all places."""
+        return replace(self, fixed=tuple(map(self.names.index, row)), left=(0,) * len(self.names))
+
+    @cached_property
+    def only(self) -> tuple[str | None, ...]:
+        """The one sequence that is left, where one class at most may stand in open places."""
+        rest = self.possible[0] if self.possible else -1
+        return tuple(self.names[rest if c < 0 else c] for c in self.fixed)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Sequences of which some places are open, by job."""
+
+    jobs: Mapping[str | None, JobPart]
+
+    @property
+    def is_one(self) -> bool:
+        """Whether one sequence is left."""
+        return all(len(part.possible) <= 1 for part in self.jobs.values())
+
+    @property
+    def only(self) -> Sequence:
+        """That sequence."""
+        return {job: part.only for job, part in self.jobs.items()}
+
+    def children(self) -> Iterator[Partial]:
+        """One for each class that may stand in the next place: of the job with most places open."""
+        job, part = max(((job, part) for job, part in self.jobs.items() if len(part.possible) > 1),
+                        key=lambda entry: entry[1].open)
+        for c in part.possible:
+            yield Partial({**self.jobs, job: part.placed(c)})
+
+    def allows(self, sequence: Sequence) -> bool:
+        """Whether ``sequence`` is one of those left open."""
+        return all(_allows(part, sequence[job]) for job, part in self.jobs.items())
+
+    @property
+    def count(self) -> int:
+        """How many sequences are left where as many of each class are as there are open places."""
+        return prod(factorial(part.open) // prod(map(factorial, part.left)) for part in self.jobs.values() if part.open)
+
+
+def _allows(part: JobPart, row: tuple[str | None, ...]) -> bool:
+    rest: Counter[int] = Counter()
+    for c, name in zip(part.fixed, row, strict=True):
+        if c < 0:
+            rest[part.names.index(name)] += 1
+        elif part.names[c] != name:
+            return False
+    return all(rest[c] <= count for c, count in enumerate(part.left))
+
+
+def given_sequences(run: Run) -> Partial:
+    """All orders of the micro-batches of ``run``."""
+    jobs = {}
+    for job, row in run.classes.items():
+        counts = Counter(row)
+        jobs[job] = JobPart(tuple(counts), (-1,) * len(row), tuple(counts.values()))
+    return Partial(jobs)
+
+
+def any_sequences(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> list[Partial]:
+    """All sequences of so many micro-batches (of each job) of any classes: a partial one for each way to divide them
+    among the classes, or one for all where there are too many ways.
+
+    Raises :class:`~weft.solver.problem.ProblemError` as a :class:`~weft.solver.wide.run.Run` does, and for anything but
+    numbers.
+    """
+    counts = _counts(problem, micro_batches)
+    names: dict[str | None, tuple[str | None, ...]] = {job: problem.classes_of(job) or (None,) for job in counts}
+    ways = prod(comb(count + len(names[job]) - 1, count) for job, count in counts.items())
+    if ways > _MOST_COUNTS:
+        return [Partial({job: JobPart(names[job], (-1,) * count, (count,) * len(names[job]))
+                         for job, count in counts.items()})]
+    divided = []
+    for job, count in counts.items():
+        divided.append([JobPart(names[job], (-1,) * count, tuple(map(taken.count, range(len(names[job])))))
+                        for taken in combinations_with_replacement(range(len(names[job])), count)])
+    return [Partial(dict(zip(counts, parts, strict=True))) for parts in product(*divided)]
+
+
+def _counts(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> Mapping[str | None, int]:
+    listed: Mapping[str, Counted] | Counted = micro_batches
+    values = listed.values() if isinstance(listed, Mapping) else [listed]
+    if not all(isinstance(value, int) for value in values):
+        raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
+    jobs: Mapping[str | None, int]
+    if isinstance(micro_batches, Mapping):
+        jobs = {job: micro_batches[job] for job in micro_batches}
+    else:
+        jobs = dict.fromkeys(problem.jobs or (None,), micro_batches)
+    for job, count in jobs.items():
+        if count < 1:
+            raise ProblemError(f"micro_batches{'' if job is None else f' of job {job!r}'} is {count}, it must be at "
+                               "least 1")
+    # What else is wrong is said by the run of any one class.
+    first = {job: [problem.classes_of(job)[0]] * count if problem.classes_of(job) else count
+             for job, count in jobs.items()}
+    Run.of(problem, first[None] if set(first) == {None} else {str(job): value for job, value in first.items()})
+    return {job: jobs[job] for job in (problem.jobs or (None,))}

@@ -1,0 +1,152 @@
+"""The relaxed problem of sequences with open places: every schedule of every sequence left is one of it, and no longer.
+
+A micro-batch in an open place is of a class of its own there:
+
+* its durations and lags are the least over the classes that may stand there;
+* what it holds is the least, state by state. On each device its blocks with amounts are divided into chains, of which
+  each block precedes the next one in every micro-batch. What a chain holds depends on how many of its blocks have run
+  alone: after k of them, h_c(k) for class c, and while the k-th runs p_c(k), which is no less than what is held before
+  and after. The relaxed class holds the least over c of h_c(k), and of p_c(k): its changes are differences of the
+  former, its workspace is what the latter are above them, never below 0. So at any time each chain of each micro-batch
+  holds no more than it does in fact, and so does every device; whatever the sequence is.
+
+Any division into chains is sound. Ours begins one at each block that takes, and ends each at what gives that back: then
+what is taken is given back, as far as it is for all classes.
+
+The relaxed problem's own times are those of a real one whose operations all take the least, so by the argument of least
+times (:mod:`weft.solver.timing`) a schedule's order is feasible in it, and ends no later. Bounds of plain problems
+therefore hold on it unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+import networkx as nx
+
+from weft.solver.choices.sequences.partial import Partial
+from weft.solver.problem import Block, Number
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
+
+__all__ = ["Relaxation"]
+
+#: Per class: what a chain has changed after each of its blocks, and the most while it runs.
+_Levels = list[list[tuple[Fraction, Fraction]]]
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """Relaxed problems of ``wide``, which has no open choices."""
+
+    wide: WideProblem
+
+    def rounds(self, partial: Partial) -> Rounds:
+        """The relaxed problem of the sequences that ``partial`` leaves open, in one round: plain."""
+        possible = {job: tuple(str(part.names[c]) for c in part.possible) for job, part in partial.jobs.items()}
+        blocks = tuple(self._block(i, possible.get(block.job, ())) for i, block in enumerate(self.wide.blocks))
+        classes = {job: tuple(self._open if c < 0 else part.names[c] for c in part.fixed)
+                   if self.wide.classes_of(job) else (None,) * len(part.fixed)
+                   for job, part in partial.jobs.items()}
+        return Rounds(replace(self.wide, blocks=blocks, model=None), Run(classes, 1))
+
+    @cached_property
+    def _open(self) -> str:
+        """The name of the class of open places: none of the problem's own."""
+        name = "open"
+        while name in self.wide.classes:
+            name += "?"
+        return name
+
+    def _block(self, i: int, possible: tuple[str, ...]) -> WideBlock:
+        """Block ``i`` with what it costs in open places, where one of ``possible`` may stand."""
+        block = self.wide.blocks[i]
+        names = self.wide.classes_of(block.job)
+        if not names:
+            return block
+        if not possible:  # nothing is open: any will do
+            possible = names[:1]
+        plain = {name: block.of_class(name) for name in names}
+        least, space = self._amounts(i, possible)
+        return replace(
+            block,
+            duration={**{name: plain[name].duration for name in names},
+                      self._open: min(plain[name].duration for name in possible)},
+            memory={**{name: plain[name].memory for name in names}, self._open: least},
+            workspace={**{name: plain[name].workspace for name in names}, self._open: space},
+            after=tuple(replace(wait, lag={**{name: plain[name].after[k].lag for name in names},
+                                           self._open: min(plain[name].after[k].lag for name in possible)})
+                        for k, wait in enumerate(block.after)))
+
+    def _amounts(self, i: int, possible: tuple[str, ...]) -> tuple[tuple[Number, ...], tuple[Number, ...]]:
+        """What block ``i`` changes, and takes meanwhile, on each of its devices in open places."""
+        changes: list[Number] = []
+        spaces: list[Number] = []
+        for device in self.wide.blocks[i].devices:
+            chain = next(chain for chain in self._chains[device] if i in chain)
+            levels = _levels([[self._plain(k, name) for k in chain] for name in possible], device)
+            k = chain.index(i)
+            before = min((row[k - 1][0] for row in levels), default=Fraction(0)) if k else Fraction(0)
+            after, peak = min(row[k][0] for row in levels), min(row[k][1] for row in levels)
+            changes.append(_number(after - before))
+            spaces.append(_number(peak - max(before, after)))
+        return tuple(changes), tuple(spaces)
+
+    def _plain(self, i: int, name: str) -> Block:
+        return self.wide.blocks[i].of_class(name)
+
+    @cached_property
+    def _chains(self) -> Sequence[Sequence[Sequence[int]]]:
+        """Per device, its blocks in chains."""
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        number = {block.name: i for i, block in enumerate(self.wide.blocks)}
+        graph.add_nodes_from(range(len(self.wide.blocks)))
+        graph.add_edges_from((number[wait.block], i) for i, block in enumerate(self.wide.blocks)
+                             for wait in block.after if wait.distance == 0)
+        precedes = {i: nx.descendants(graph, i) for i in graph}
+        order = list(nx.lexicographical_topological_sort(graph))
+        return [self._divided(device, [i for i in order if device in self.wide.blocks[i].devices], precedes)
+                for device in range(len(self.wide.devices))]
+
+    def _divided(self, device: int, blocks: Sequence[int], precedes: Mapping[int, set[int]]) -> list[list[int]]:
+        """``blocks``, in topological order, in chains: what gives goes to the chain that has just so much or more."""
+        chains: list[list[int]] = []
+        for i in blocks:
+            names = self.wide.classes_of(self.wide.blocks[i].job) or (None,)
+            best: tuple[Fraction, list[int]] | None = None
+            gives = all(self.wide.blocks[i].of_class(name).memory_on(device) < 0 for name in names)
+            for chain in chains if gives else []:
+                if i not in precedes[chain[-1]]:
+                    continue
+                rest = [sum((Fraction(str(self.wide.blocks[k].of_class(name).memory_on(device)))
+                             for k in (*chain, i)), Fraction(0)) for name in names]
+                if min(rest) >= 0 and (best is None or max(rest) < best[0]):
+                    best = max(rest), chain
+            if best is None:
+                chains.append([i])
+            else:
+                best[1].append(i)
+        return chains
+
+
+def _levels(classes: Sequence[Sequence[Block]], device: int) -> _Levels:
+    found: _Levels = []
+    for blocks in classes:
+        level = Fraction(0)
+        row = []
+        for block in blocks:
+            change, space = (Fraction(str(amount)) for amount in (block.memory_on(device), block.workspace_on(device)))
+            peak = level + max(change, Fraction(0)) + space
+            level += change
+            row.append((level, peak))
+        found.append(row)
+    return found
+
+
+def _number(value: Fraction) -> Number:
+    return int(value) if value.denominator == 1 else float(value)

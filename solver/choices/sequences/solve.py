@@ -1,0 +1,186 @@
+"""The best order of micro-batches that differ, and the best schedule of it, with a bound over all orders.
+
+*Incumbents first.* Sequences by rule (:mod:`weft.solver.choices.sequences.rules`) get list schedules; the best is
+improved by small changes (:mod:`weft.solver.choices.sequences.improve`), and its plain problem searched for a while.
+*Then the tree* of sequences with open places (:mod:`weft.solver.choices.tree`): best first, so its least bound is one
+on every sequence; small problems end with a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Unpack
+
+from weft.solver.choices.report import result_of
+from weft.solver.choices.sequences.improve import Found, improved, listed, retimed
+from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem, rounds_of
+from weft.solver.choices.sequences.partial import any_sequences, given_sequences
+from weft.solver.choices.sequences.rules import sequences_by_rule
+from weft.solver.choices.tree import Tree
+from weft.solver.control.stopping import breakable
+from weft.solver.cpsat.budget import Budget
+from weft.solver.problem import ProblemError
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Limits, Progress
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Counted, Run
+
+__all__ = ["solve_sequence"]
+
+#: Assignments of a problem's choices, each with an order of its own to be found.
+_MOST_ASSIGNMENTS = 64
+#: Of the time left: for rules and for changes of a sequence, and then for the search of the best one.
+_RULES, _CHANGES, _SEARCH = 0.15, 0.25, 0.35
+#: Changes tried in a row without a better one; divisions among classes, those of the least bound first, whose rules are
+#: tried.
+_TRIES, _DIVISIONS = 400, 24
+#: Deterministic seconds that one change costs, for each operation.
+_EFFORT = 2e-5
+
+
+def solve_sequence(
+    problem: WideProblem,
+    micro_batches: Run | Counted | Mapping[str, Counted],
+    *,
+    any_class: bool = False,
+    objective: str = "makespan",
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    **limits: Unpack[Limits],
+) -> Schedule:
+    """The best schedule found over all orders of the ``micro_batches`` given, with a lower bound proven over all.
+
+    ``micro_batches``: a run, or what makes one. With ``any_class`` it is how many there are (of each job), and the
+    search decides of which class each is. ``limits`` are those of :func:`weft.solver.step.search.solve`. Where the
+    problem has open choices, they are decided too. The schedule's ``rounds`` say the class of each micro-batch;
+    ``solver["sequence"]`` holds them, how many sequences there are (``None`` where that was not counted), and whether
+    their classes were open.
+
+    Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that nothing fits the devices'
+    memory, its subclass ``NoneFound`` where that is open, :class:`~weft.solver.problem.ProblemError` for a run that
+    means nothing, and ``ValueError`` for another objective than the makespan and for too many assignments.
+    """
+    for name in limits.keys() - Limits.__annotations__.keys():
+        raise TypeError(f"solve_sequence() got an unexpected keyword argument {name!r}")
+    if objective != "makespan":
+        raise ValueError(f"{problem.name}: the order of micro-batches is searched for the least makespan, not for the "
+                         f"objective {objective!r}; give the order")
+    if problem.assignment_count > _MOST_ASSIGNMENTS:
+        raise ValueError(f"{problem.name}: the choices have {problem.assignment_count} assignments, too many to search "
+                         f"the order of micro-batches for each (at most {_MOST_ASSIGNMENTS}); give the order")
+    budget = Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
+                    seed=limits.get("seed", 0), workers=limits.get("workers", 1))
+    roots = _roots(problem, micro_batches, any_class=any_class)
+    tree: _SequenceTree | None = None
+    try:
+        with budget.limited(), breakable():
+            tree = _SequenceTree(roots, budget, objective, on_progress)
+            tree.run()
+    except KeyboardInterrupt:
+        budget.interrupted = True
+        if tree is None or tree.leader is None:
+            raise
+    assert tree is not None  # what it starts with has no checkpoints
+    return _labelled(result_of(tree, problem), roots, any_class=any_class)
+
+
+def _roots(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Counted], *, any_class: bool
+           ) -> list[SequenceNode]:
+    """A root for each assignment, and for each division of the micro-batches among the classes."""
+    roots = []
+    for options in problem.assignments:
+        wide = problem.under(options)
+        of = SequenceProblem(wide, options)
+        if any_class:
+            partials = any_sequences(wide, _numbers(micro_batches))
+        else:
+            run = micro_batches if isinstance(micro_batches, Run) else Run.of(wide, micro_batches)
+            partials = [given_sequences(run)]
+        roots += [SequenceNode(of, partial) for partial in partials]
+    return roots
+
+
+def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> int | Mapping[str, int]:
+    """How many micro-batches there are."""
+    if isinstance(micro_batches, Run):
+        counts = {job: len(row) for job, row in micro_batches.classes.items()}
+        return counts[None] if set(counts) == {None} else {str(job): count for job, count in counts.items()}
+    entries = micro_batches.values() if isinstance(micro_batches, Mapping) else [micro_batches]
+    for entry in entries:
+        if not isinstance(entry, int):
+            raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
+    return micro_batches  # type: ignore[return-value]
+
+
+def _labelled(best: Schedule, roots: list[SequenceNode], *, any_class: bool) -> Schedule:
+    taken = None if best.rounds is None else best.rounds.run.to_json()
+    count = None if any_class else sum(root.partial.count for root in roots)
+    return best.with_solver(sequence={"taken": taken, "sequences": count, "any_class": any_class})
+
+
+class _SequenceTree(Tree):
+    """The tree, with incumbents before it."""
+
+    def __init__(self, roots: list[SequenceNode], budget: Budget, objective: str,
+                 on_progress: Callable[[Progress], None]) -> None:
+        self.roots = roots
+        self.known: dict[object, Schedule] = {}
+        super().__init__(roots[0] if len(roots) == 1 else Roots(roots), budget, objective, on_progress)
+
+    def _dive(self) -> None:
+        """The best sequence by rule, improved, and its search for a while; then any leaf where none fits."""
+        found = self._by_rule()
+        if found is None:
+            super()._dive()
+            return
+        for share in (_SEARCH, _SEARCH / 2):
+            root, best = found
+            best = self._changed(root, best)
+            leaf_node = root.at(best.sequence)
+            if best.schedule.makespan < self.best:
+                shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
+                self._tell(Progress(shown, self.budget.elapsed, "sequences"))
+            self.known[leaf_node.key] = best.schedule
+            if leaf_node.key in self.leaves or self.budget.spent:
+                return
+            leaf = self._begin(leaf_node)
+            if leaf.open and not leaf.proven and self.bound < self._beaten:
+                self._search(leaf, self.budget.share(share))
+            if leaf.search is None or leaf.search.best is None or self.bound >= self._beaten:
+                return
+            found = root, Found.of(best.sequence, leaf.search.best, leaf.rounds)
+
+    def _by_rule(self) -> tuple[SequenceNode, Found] | None:
+        """The sequence by rule with the shortest list schedule, below which root."""
+        best: tuple[SequenceNode, Found] | None = None
+        with self.budget.limited(_RULES):
+            for root in islice(sorted(self.roots, key=lambda node: node.bound), _DIVISIONS):
+                for _, sequence in sequences_by_rule(root.of.costs, root.partial):
+                    rounds = rounds_of(root.of.wide, sequence)
+                    made = listed(rounds)
+                    if made is not None and (best is None or made.makespan < best[1].schedule.makespan):
+                        best = root, Found.of(sequence, made, rounds)
+        return best
+
+    def _changed(self, root: SequenceNode, best: Found) -> Found:
+        alike = [other.partial for other in self.roots if other.of is root.of]
+        operations = sum(len(root.partial.jobs[block.job].fixed) for block in root.of.wide.blocks)
+        with self.budget.limited(_CHANGES):
+            for found in improved(root, best, alike, _TRIES, self.budget.seed):
+                best = found or best
+                self.budget.deterministic_used += _EFFORT * operations
+                if self.budget.spent:
+                    break
+        return best
+
+    def _start(self, rounds: Rounds) -> Schedule | None:
+        """What is known of these very rounds, or the best order so far with their times."""
+        made = [schedule for schedule in self.known.values() if schedule.problem == rounds.problem]
+        if self.leader is not None and self.leader.search is not None and self.leader.search.best is not None:
+            before = self.leader.rounds
+            rows = [[before.apart(block, m) for block, m in row] for row in self.leader.search.best.orders]
+            if [block.name for block in before.wide.blocks] == [block.name for block in rounds.wide.blocks]:
+                made += [schedule for schedule in [retimed(rounds, rows)] if schedule is not None]
+        return min(made, key=lambda schedule: schedule.makespan, default=None)

@@ -1,0 +1,82 @@
+"""The best schedule of a problem with choices, jobs, or micro-batches that differ: the one way in.
+
+Jobs and classes make a plain problem of rounds (:mod:`weft.solver.wide.rounds`), choices a tree of them
+(:mod:`weft.solver.choices.tree`); where nothing is to be chosen the tree is one leaf, the plain search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Unpack
+
+from weft.solver.choices.partial import Partial
+from weft.solver.choices.report import result_of
+from weft.solver.choices.tree import Found, Tree
+from weft.solver.choices.whole_model import solve_whole
+from weft.solver.control.stopping import breakable
+from weft.solver.cpsat.budget import Budget
+from weft.solver.schedule import Schedule
+from weft.solver.step.search import Limits, Progress
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Counted, Run
+
+__all__ = ["solve_wide"]
+
+#: Deterministic seconds for the whole problem in one model, and the share of what is left that it may take.
+_WHOLE, _WHOLE_SHARE = 10.0, 0.25
+
+
+def solve_wide(
+    problem: WideProblem,
+    micro_batches: Run | Counted | Mapping[str, Counted],
+    *,
+    ratio: Mapping[str, int] | None = None,
+    objective: str = "makespan",
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    **limits: Unpack[Limits],
+) -> Schedule:
+    """The best schedule found over all assignments of the ``problem``'s choices, with a lower bound proven over all.
+
+    ``micro_batches`` is a run, or what :meth:`~weft.solver.wide.run.Run.of` makes one of (a number, the class of each,
+    or one of these for each job, in rounds of ``ratio``). ``objective``, ``on_progress`` and ``limits`` are those of
+    :func:`weft.solver.step.search.solve`; a rate is the time per round.
+
+    The schedule is that of a plain problem; its ``choices`` are the options taken, its ``rounds`` say what a
+    micro-batch of it is (``None``: one of the problem's own). ``solver["options"]`` says of each option what is proven
+    of the best schedule with it (``bound``, ``None`` where it has none) and the best that was found with it
+    (``makespan``, ``None`` where none was); both of the objective.
+
+    Raises :class:`~weft.solver.feasibility.infeasible.Infeasible` if it is proven that no assignment fits the devices'
+    memory, its subclass ``NoneFound`` if that is open and no schedule was found within the limit,
+    :class:`~weft.solver.problem.ProblemError` for a run that means nothing, and ``ValueError`` for numbers out of
+    range and an objective that means nothing.
+    """
+    for name in limits.keys() - Limits.__annotations__.keys():
+        raise TypeError(f"solve_wide() got an unexpected keyword argument {name!r}")
+    run = micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches, ratio)
+    budget = Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
+                    seed=limits.get("seed", 0), workers=limits.get("workers", 1))
+    tree: Tree | None = None
+    try:
+        with budget.limited(), breakable():
+            root = Partial(problem, run, objective)
+            tree = Tree(root, budget, objective, on_progress, partial(_at_once, root, budget))
+            tree.run()
+    except KeyboardInterrupt:
+        budget.interrupted = True
+        if tree is None or tree.leader is None:
+            raise
+    assert tree is not None  # what it starts with has no checkpoints
+    return result_of(tree, problem)
+
+
+def _at_once(root: Partial, budget: Budget, least: float, best: float) -> Found | None:
+    """The whole problem in one model, where that is small."""
+    if root.objective != "makespan":
+        return None
+    found = solve_whole(root.problem, root.run, budget, deterministic=budget.share(_WHOLE_SHARE, _WHOLE), least=least,
+                        best=best)
+    if found is None or found.schedule is None:
+        return None if found is None else Found(found.bound)
+    return Found(found.bound, root.at(found.options), found.schedule)

@@ -1,0 +1,201 @@
+"""Best first over what is left to decide: the node with the least bound is divided, a leaf is searched for a while.
+
+A leaf goes back into the queue with the bound that its search has proven so far, so the least bound in the queue is one
+on every problem there is; once it is not below the best schedule, that is optimal. In between the neighbours of the
+best schedule's leaf are tried: the bound rises by the one, the best falls by the other.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeAlias
+
+from weft.solver.choices.carried import carried
+from weft.solver.choices.leaf import Leaf
+from weft.solver.choices.node import Node
+from weft.solver.control.history import History
+from weft.solver.cpsat.budget import Budget
+from weft.solver.problem import ProblemError
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.step.search import Progress
+from weft.solver.wide.rounds import Rounds
+
+__all__ = ["AtOnce", "Found", "Tree"]
+
+#: Seconds of a leaf's first slice; each later one is twice as long.
+_FIRST_SLICE = 0.25
+#: Neighbours that are tried for each node that is divided or searched on.
+_BESIDE = 1
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of all problems at once: a ``bound``, and perhaps the ``node`` of a leaf and its ``schedule``."""
+
+    bound: float
+    node: Node | None = None
+    schedule: Schedule | None = None
+
+
+#: Asked for what is known of all problems at once, where it is known that nothing is below the first number, in the
+#: problem's time unit, and what is no better than the second one is not asked for.
+AtOnce: TypeAlias = Callable[[float, float], Found | None]
+
+
+class Tree:
+    """The search below ``root``, within ``budget``.
+
+    ``leaves``: those that are, or were, under search. ``passed``: nodes that were not, as no schedule below them is
+    better than the best. ``least``: what is proven of all of them at once. ``at_once`` is asked for more of that.
+    """
+
+    def __init__(self, root: Node, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
+                 at_once: AtOnce = lambda _least, _best: None) -> None:
+        self.root = root
+        self.at_once = at_once
+        self.least = root.bound
+        self.budget = budget
+        self.objective = objective
+        self.on_progress = on_progress
+        self.leaves: dict[Hashable, Leaf] = {}
+        self.passed: list[Node] = []
+        self.done: list[Leaf] = []
+        self.history = History()
+        self.leader: Leaf | None = None
+        self._number = count()
+        self._queue: list[tuple[float, int, Node]] = [(root.bound, 0, root)]
+        self._beside: Iterator[Node] = iter(())
+        self._beside_of: Leaf | None = None
+
+    @property
+    def best(self) -> float:
+        """What the best schedule so far comes to."""
+        return math.inf if self.leader is None else self.leader.value
+
+    @property
+    def bound(self) -> float:
+        """What no schedule of any problem is below."""
+        return min(self.best, max(self.least, min([math.inf, *(bound for bound, _, _ in self._queue[:1]),
+                                                   *(leaf.bound for leaf in self.done)])))
+
+    @property
+    def proven(self) -> bool:
+        """Whether the best schedule is optimal."""
+        return self.leader is not None and self.bound >= self._beaten
+
+    @property
+    def open_nodes(self) -> list[Node]:
+        """What was neither divided nor put aside."""
+        return [node for _, _, node in self._queue]
+
+    def run(self) -> None:
+        """Down to a first leaf, all at once where that is small, then the least bound and the best schedule's
+        neighbours in turn; at last what else the best leaf's search has to say, such as its steady state."""
+        self._dive()
+        self._whole()
+        while self._queue and not self.budget.spent:
+            if self.proven or self._queue[0][0] >= self._beaten:
+                break
+            for _ in range(_BESIDE):
+                self._try_beside()
+            if not self.budget.spent:
+                self._closer()
+        if self.leader is not None and not self.budget.spent:
+            self._search(self.leader, math.inf)
+
+    def _whole(self) -> None:
+        """Everything at once, where somebody can and there is more than one leaf."""
+        if self.proven or self.root.children() is None:
+            return
+        found = self.at_once(self.least, self.best)
+        if found is not None:
+            self.least = max(self.least, found.bound)
+            if found.node is not None:
+                self._begin(found.node, found.schedule)
+
+    @property
+    def _beaten(self) -> float:
+        """What a bound must reach to tell that nothing below is better."""
+        return self.best * (1 - RELATIVE_TOLERANCE)
+
+    def _dive(self) -> None:
+        """A first schedule: always on to the child with the least bound."""
+        node = self.root
+        while (children := node.children()) is not None:
+            node = min(children, key=lambda child: child.bound)
+        self._begin(node)
+
+    def _closer(self) -> None:
+        """Look closer at the node with the least bound."""
+        _, _, node = heapq.heappop(self._queue)
+        children = node.children() if node.key not in self.leaves else None
+        if children is None:
+            leaf = self._begin(node)
+            if leaf.open and not leaf.proven:
+                self._search(leaf, _FIRST_SLICE * 2 ** min(leaf.turns, 12))
+            if leaf.open and not leaf.proven:
+                self._push(node, leaf.bound)
+            else:
+                self.done.append(leaf)
+            return
+        for child in children:
+            if child.bound < self._beaten:
+                self._push(child, child.bound)
+            else:
+                self.passed.append(child)
+
+    def _push(self, node: Node, bound: float) -> None:
+        heapq.heappush(self._queue, (bound, next(self._number), node))
+
+    def _begin(self, node: Node, start: Schedule | None = None) -> Leaf:
+        """The search of a leaf, with a first schedule: ``start``, or the best one's order."""
+        leaf = self.leaves.get(node.key)
+        if leaf is not None and start is not None:
+            leaf.offer(start)
+            self._follow(leaf)
+        if leaf is None:
+            try:
+                leaf = Leaf(node, self.budget, self.objective, self._tell,
+                            self._start if start is None else lambda _: start)
+            except ProblemError as error:
+                options = ", ".join(f"{choice} = {option}" for choice, option in node.options.items())
+                raise ProblemError(f"{error} (under {options})" if options else str(error)) from None
+            self.leaves[node.key] = leaf
+            if leaf.open and not (self.leader is not None and leaf.bound >= self._beaten):
+                self._search(leaf, 0.0)
+        return leaf
+
+    def _search(self, leaf: Leaf, seconds: float) -> None:
+        leaf.run(seconds)
+        self._follow(leaf)
+
+    def _follow(self, leaf: Leaf) -> None:
+        if leaf.value < self.best:
+            self.leader = leaf
+        if self.leader is not None:
+            self.history.record(self.budget.elapsed, self.best, self.bound)
+
+    def _start(self, rounds: Rounds) -> Schedule | None:
+        """The best order so far, for another problem."""
+        if self.leader is None or self.leader.search is None or self.leader.search.best is None:
+            return None
+        return carried(self.leader.search.best, rounds)
+
+    def _try_beside(self) -> None:
+        """The next neighbour of the best schedule's leaf that may be better."""
+        if self._beside_of is not self.leader and self.leader is not None:
+            self._beside_of, self._beside = self.leader, iter(self.root.beside(self.leader.node))
+        for node in self._beside:
+            if node.key not in self.leaves and node.bound < self._beaten:
+                self._begin(node)
+                return
+
+    def _tell(self, progress: Progress) -> None:
+        if self.leader is not None and progress.best.value > self.best:
+            return
+        bound = min(self.bound, progress.best.value)
+        self.on_progress(Progress(progress.best.with_value_bound(bound), progress.elapsed, progress.phase))

@@ -1,0 +1,320 @@
+"""A schedule in rounds, judged as what it is a schedule of: micro-batches of jobs, each of its class.
+
+A schedule with jobs or classes is written down as one of a plain problem whose micro-batches are rounds
+(:mod:`weft.solver.wide.rounds`). The judge holds it against the wide problem itself. A round holds p micro-batches of a
+job, so copy c of a block in round r stands for its micro-batch r p + c: which copy a block of the plain problem is, its
+name claims (the block's own name, and from two a round on a mark of stars and the copy's number). From there on rounds
+play no part. Every micro-batch's block is taken as a block of its own, with what its class costs; it waits for the
+micro-batches that its waits name, each transfer as long as the class of the one waited for makes it. The rules are
+those of :mod:`weft.solver.judge.validate`:
+
+- every block of every micro-batch 0 .. N-1 of its job stands there once and lasts what its class costs;
+- devices, lanes and links carry one at a time; memory holds with the amounts of the classes, added exactly;
+- micro-batch m of a block starts before m + 1.
+
+That the plain problem is the one of the rounds is checked too: bounds and periods are stated of it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
+
+from weft.solver.control.clock import checked
+from weft.solver.judge.case import Case, tolerance_of
+from weft.solver.judge.memory_rule import check_memory
+from weft.solver.judge.order_rules import check_dependencies, check_devices
+from weft.solver.judge.wide_costs import block_of, lag_of, unknown_class
+from weft.solver.problem import Block, Dependency, Number, Problem
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
+
+__all__ = ["wide_operations", "wide_violations"]
+
+#: Behind a block's name: which copy of it a block of the plain problem is.
+_COPY = re.compile(r"\*+(\d+)")
+
+
+def wide_violations(schedule: Schedule, *, capacities: bool = True, in_turn: bool = True) -> Iterator[str]:
+    """What is wrong with ``schedule``, which has rounds, in terms of its jobs, classes and micro-batches."""
+    assert schedule.rounds is not None
+    wide, run = schedule.rounds.wide, schedule.rounds.run
+    faults = [*_check_run(schedule, wide, run)] or [*_check_plain(schedule.problem, wide, run)]
+    if faults:  # what operations stand for is not certain
+        yield from faults
+        return
+    yield from _check_operations(schedule, wide, run)
+    case = _WideCase.of_run(schedule, wide, run)
+    yield from _check_each(case)
+    yield from check_devices(case)
+    yield from check_dependencies(case)
+    yield from _check_links(case)
+    if in_turn:
+        yield from _check_turns(case)
+    if capacities:
+        yield from check_memory(case)
+
+
+def wide_operations(schedule: Schedule) -> list[tuple[int, int, float, float]]:
+    """``(block, micro-batch of its job, start, end)`` of every operation of ``schedule``, which has rounds; blocks are
+    those of the wide problem."""
+    assert schedule.rounds is not None
+    wide, run = schedule.rounds.wide, schedule.rounds.run
+    meaning = _meanings(schedule.problem, wide, run)
+    return [(meaning[block][0], m * _share(run, wide.blocks[meaning[block][0]]) + meaning[block][1], start, end)
+            for block, m, start, end in checked(schedule.operations, 4096)]
+
+
+# -- what is claimed of the plain problem ------------------------------------------------------------------------
+
+
+def _share(run: Run, block: WideBlock) -> int:
+    """Micro-batches of the block's job in a round."""
+    return len(run.classes[block.job]) // run.rounds
+
+
+def _check_run(schedule: Schedule, wide: WideProblem, run: Run) -> Iterator[str]:
+    for choice in wide.choices:
+        yield f"the choice {choice!r} is open, a schedule is one of a problem with all choices made"
+    if schedule.micro_batches != run.rounds:
+        yield f"micro_batches is {schedule.micro_batches}, and the run has {run.rounds} rounds"
+    for block in wide.blocks:
+        if block.job not in run.classes:
+            yield f"block {block.name!r}: no micro-batches are counted of the job {block.job!r}"
+        elif not run.classes[block.job] or run.rounds < 1 or len(run.classes[block.job]) % run.rounds:
+            yield (f"block {block.name!r}: {len(run.classes[block.job])} micro-batches of its job do not make "
+                   f"{run.rounds} rounds of as many each")
+        elif (unknown := unknown_class(block, dict.fromkeys(run.classes[block.job]))) is not None:
+            yield f"block {block.name!r}: {unknown}"
+
+
+def _meanings(problem: Problem, wide: WideProblem, run: Run) -> dict[int, tuple[int, int]]:
+    """Per block of the plain problem the wide block, and which copy of it, that its name says it is."""
+    singles = {block.name: i for i, block in enumerate(wide.blocks) if _share(run, block) == 1}
+    several = {block.name: i for i, block in enumerate(wide.blocks) if _share(run, block) > 1}
+    found: dict[int, tuple[int, int]] = {}
+    for number, plain in enumerate(problem.blocks):
+        if plain.name in singles:
+            found[number] = singles[plain.name], 0
+            continue
+        for place in range(len(plain.name) - 1, 0, -1):  # a name may end in stars itself: the shortest mark counts
+            copy = _COPY.fullmatch(plain.name, place)
+            if copy is not None and plain.name[:place] in several and _is_mark(plain.name[place:copy.start(1)], wide):
+                found[number] = several[plain.name[:place]], int(copy[1])
+                break
+    return found
+
+
+def _is_mark(mark: str, wide: WideProblem) -> bool:
+    return not any(mark in block.name for block in wide.blocks)
+
+
+def _check_plain(problem: Problem, wide: WideProblem, run: Run) -> Iterator[str]:
+    """Whether ``problem`` is ``wide`` in rounds: its blocks are the copies, and wait for what these wait for."""
+    if (problem.devices, problem.links, problem.time_unit, problem.memory_unit) != (
+            wide.devices, wide.links, wide.time_unit, wide.memory_unit):
+        yield "the problem of the rounds has other devices, links or units than the problem with jobs and classes"
+        return
+    meaning = _meanings(problem, wide, run)
+    for number, plain in enumerate(problem.blocks):
+        if number not in meaning:
+            yield f"the problem of the rounds: block {plain.name!r} is no copy of a block"
+    times = Counter(meaning.values())
+    for i, block in enumerate(wide.blocks):
+        for c in range(_share(run, block)):
+            if times.pop((i, c), 0) != 1:
+                yield (f"the problem of the rounds: there must be one block for copy {c} of block {block.name!r}, as a "
+                       f"round holds {_share(run, block)} micro-batches of its job")
+    for i, c in times:
+        yield (f"the problem of the rounds: there is a copy {c} of block {wide.blocks[i].name!r}, and a round holds "
+               f"{_share(run, wide.blocks[i])} micro-batches of its job")
+    if len(meaning) != len(problem.blocks) or times:
+        return
+    numbers = {place: number for number, place in meaning.items()}
+    if len(numbers) == len(problem.blocks) == sum(_share(run, block) for block in wide.blocks):
+        for number, place in meaning.items():
+            yield from _check_copy(problem, number, wide, run, place, numbers)
+
+
+def _check_copy(problem: Problem, number: int, wide: WideProblem, run: Run, place: tuple[int, int],
+                numbers: Mapping[tuple[int, int], int]) -> Iterator[str]:
+    plain, block, c = problem.blocks[number], wide.blocks[place[0]], place[1]
+    share, row = _share(run, block), run.classes[block.job]
+    of_name = {other.name: i for i, other in enumerate(wide.blocks)}
+    expected = block_of(block, row[c], plain.name)
+    for label in ("kind", "devices", "duration", "memory", "workspace"):
+        if getattr(plain, label) != getattr(expected, label):
+            yield (f"the problem of the rounds: block {plain.name!r} has the {label} {_shown(getattr(plain, label))}, "
+                   f"and what it stands for has {_shown(getattr(expected, label))}")
+    waits: Counter[tuple[int, int, Number, str | None]] = Counter()
+    for wait in block.after:
+        # Some round so late that what is waited for is a micro-batch of the run, if that is long enough.
+        late = (wait.distance + 1) * share + c
+        source = late - wait.distance
+        waits[numbers[of_name[wait.block], source % share], late // share - source // share,
+              lag_of(wait, row[source % share]), wait.link] += 1
+    if share > 1:  # copies run in turn, the first after the last of the round before
+        waits[numbers[place[0], (c - 1) % share], int(c == 0), 0, None] += 1
+    if waits != Counter((problem.index[wait.block], wait.distance, wait.lag, wait.link) for wait in plain.after):
+        yield f"the problem of the rounds: block {plain.name!r} waits for other blocks than what it stands for does"
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+# -- the operations themselves -----------------------------------------------------------------------------------
+
+
+def _check_operations(schedule: Schedule, wide: WideProblem, run: Run) -> Iterator[str]:
+    """Those that make no sense by themselves."""
+    meaning = _meanings(schedule.problem, wide, run)
+    for block, m, start, end in checked(schedule.operations, 4096):
+        if not isinstance(block, int) or block not in meaning:
+            yield f"an operation of round {m} names block number {block!r}, there are 0 to {len(meaning) - 1}"
+            continue
+        i, c = meaning[block]
+        row = run.classes[wide.blocks[i].job]
+        if not isinstance(m, int) or not 0 <= m < run.rounds:
+            number = m * _share(run, wide.blocks[i]) + c if isinstance(m, int) else m
+            yield (f"block {wide.blocks[i].name!r} runs for micro-batch {number!r}{_of(wide.blocks[i])}, there are "
+                   f"0 to {len(row) - 1}")
+        elif not (math.isfinite(start) and math.isfinite(end)):
+            number = m * _share(run, wide.blocks[i]) + c
+            yield (f"block {wide.blocks[i].name!r} of micro-batch {number}{_of(wide.blocks[i])} runs from {start} to "
+                   f"{end}, times are finite")
+
+
+def _of(block: WideBlock) -> str:
+    return "" if block.job is None else f" of job {block.job!r}"
+
+
+@dataclass(frozen=True)
+class _WideCase(Case):
+    """A case of one micro-batch whose blocks are the blocks of all micro-batches of all jobs."""
+
+    wide: WideProblem
+    #: Per block of the case, which wide block it is, of which micro-batch of its job.
+    numbers: list[tuple[int, int]]
+
+    @classmethod
+    def of_run(cls, schedule: Schedule, wide: WideProblem, run: Run) -> _WideCase:
+        """The case of ``schedule``: of its operations those that make sense by themselves."""
+        numbers = [(i, m) for i, block in enumerate(wide.blocks) for m in range(len(run.classes[block.job]))]
+        blocks = tuple(_blocks(wide, run))
+        problem = Problem(wide.name, wide.devices, blocks, wide.links, wide.time_unit, wide.memory_unit)
+        number_of = {place: number for number, place in enumerate(numbers)}
+        operations = sorted((Operation(number_of[i, m], 0, start, end)
+                             for i, m, start, end in wide_operations(_sound(schedule))), key=itemgetter(2, 3, 0))
+        rows: list[list[Operation]] = [[] for _ in wide.devices]
+        table: list[dict[int, Operation]] = [{} for _ in blocks]
+        for operation in checked(operations, 4096):
+            table[operation.block].setdefault(0, operation)
+            for device in blocks[operation.block].devices:
+                rows[device].append(operation)
+        makespan = max((operation.end for operation in operations), default=0.0)
+        return cls(problem, 1, operations, rows, table, makespan,
+                   tolerance_of(problem, 1, makespan, len(operations)), wide, numbers)
+
+    def name(self, operation: Operation) -> str:
+        """What ``operation`` is called in a sentence: by its block, micro-batch and job."""
+        i, m = self.numbers[operation.block]
+        return f"block {self.wide.blocks[i].name!r} of micro-batch {m}{_of(self.wide.blocks[i])}"
+
+    def rows_of_blocks(self) -> Iterator[tuple[WideBlock, list[Operation | None]]]:
+        """Per wide block its operation of every micro-batch, None where there is none."""
+        found: dict[int, list[Operation | None]] = {}
+        for (i, _), present in zip(self.numbers, self.table, strict=True):
+            found.setdefault(i, []).append(present.get(0))
+        for i, row in found.items():
+            yield self.wide.blocks[i], row
+
+
+def _sound(schedule: Schedule) -> Schedule:
+    count = len(schedule.problem.blocks)
+    return schedule.with_operations([
+        o for o in checked(schedule.operations, 4096)
+        if isinstance(o.block, int) and 0 <= o.block < count and isinstance(o.micro_batch, int)
+        and 0 <= o.micro_batch < schedule.micro_batches and math.isfinite(o.start) and math.isfinite(o.end)])
+
+
+def _blocks(wide: WideProblem, run: Run) -> Iterator[Block]:
+    """A block for every micro-batch of every block, in this order; what would wait for a micro-batch before the first
+    waits for nothing."""
+    for i, block in enumerate(checked(wide.blocks, 16)):
+        row = run.classes[block.job]
+        of_name = {other.name: j for j, other in enumerate(wide.blocks)}
+        costs = {class_: block_of(block, class_, "x") for class_ in row}
+        for m, class_ in enumerate(row):
+            waits = tuple(Dependency(f"{of_name[wait.block]}:{m - wait.distance}",
+                                     lag_of(wait, row[m - wait.distance]), wait.link)
+                          for wait in block.after if wait.distance <= m)
+            yield replace(costs[class_], name=f"{i}:{m}", after=waits)
+
+
+def _check_each(case: _WideCase) -> Iterator[str]:
+    """Every micro-batch's block once, as long as its class makes it, and none before 0."""
+    for operation in checked(case.operations, 4096):
+        lasts = case.problem.blocks[operation.block].duration
+        if operation.start < -case.tolerance:
+            yield f"{case.where(operation)} starts at {case.time(operation.start)}, before 0"
+        elif abs(operation.end - operation.start - lasts) > case.tolerance:
+            yield (f"{case.where(operation)} runs from {case.time(operation.start)} to {case.time(operation.end)}, "
+                   f"that is {case.time(operation.end - operation.start)}, but the block lasts {case.time(lasts)}")
+        if case.table[operation.block][0] is not operation:
+            yield f"{case.where(operation)} runs twice, again at {case.time(operation.start)}"
+    if case.operations and case.operations[0].start > case.tolerance:
+        first = case.operations[0]
+        yield f"nothing starts at 0: the first is {case.where(first)} at {case.time(first.start)}"
+    for block, row in case.rows_of_blocks():
+        missing = [m for m, operation in enumerate(row) if operation is None]
+        if missing:
+            more = f", nor do {len(missing) - 1} other micro-batches of it" if len(missing) > 1 else ""
+            yield (f"block {block.name!r} of micro-batch {missing[0]}{_of(block)} on device "
+                   f"{case.problem.devices[block.devices[0]].name!r} never runs{more}")
+
+
+# -- order ---------------------------------------------------------------------------------------------------------
+
+
+def _check_turns(case: _WideCase) -> Iterator[str]:
+    for _, row in case.rows_of_blocks():
+        for m, (before, later) in enumerate(pairwise(row)):
+            if before is not None and later is not None and later.start <= before.start:
+                yield (f"{case.where(later)} starts at {case.time(later.start)}, not after micro-batch {m} of the same "
+                       f"block, which starts at {case.time(before.start)}")
+
+
+def _check_links(case: _WideCase) -> Iterator[str]:
+    """A link carries transfers in the order in which their producers run; several of one producer in file order."""
+    # (start, end, block and micro-batch of the producer, place in the file, consumer, length)
+    transfers: dict[str, list[tuple[float, float, int, int, int, int, Number]]] = {}
+    number_of = {place: number for number, place in enumerate(case.numbers)}
+    places = {(i, k): place for place, (i, k) in enumerate(
+        (i, k) for i, block in enumerate(case.wide.blocks) for k in range(len(block.after)))}
+    of_name = {block.name: i for i, block in enumerate(case.wide.blocks)}
+    for consumer, (i, m) in enumerate(case.numbers):
+        begun = [(k, wait) for k, wait in enumerate(case.wide.blocks[i].after) if wait.distance <= m]
+        for (k, wait), of_class in zip(begun, case.problem.blocks[consumer].after, strict=True):
+            producer = case.table[number_of[of_name[wait.block], m - wait.distance]].get(0)
+            if wait.link is not None and producer is not None:
+                transfers.setdefault(wait.link, []).append((
+                    producer.start, producer.end, of_name[wait.block], m - wait.distance, places[i, k], consumer,
+                    of_class.lag))
+    for link, listed in transfers.items():
+        free = -math.inf
+        for _, end, block, m, _, consumer, lag in sorted(listed):
+            begin = max(end, free)
+            free = begin + lag
+            operation = case.table[consumer].get(0)
+            if operation is not None and operation.start < free - case.tolerance:
+                yield (f"{case.where(operation)} starts at {case.time(operation.start)}, but its transfer from block "
+                       f"{case.wide.blocks[block].name!r} of micro-batch {m} is on link {link!r} from "
+                       f"{case.time(begin)} to {case.time(free)}")

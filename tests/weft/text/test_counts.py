@@ -1,0 +1,23 @@
+"""How many there are, in words."""
+
+from __future__ import annotations
+
+from weft.solver.problem import BlockKind, Device
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
+from weft.text.counts import devices_text, run_text
+
+
+def test_micro_batches_are_told_by_job_and_class() -> None:
+    jobs = WideProblem("jobs", (Device("gpu"),), (
+        WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 2}, job="one"),
+        WideBlock("b", BlockKind.OTHER, (0,), 1, job="two")))
+    assert run_text(Run.of(jobs, {"one": ["s", "l"] * 2, "two": 2})) == (
+        "4 micro-batches of one (2 s, 2 l) and 2 micro-batches of two in 2 rounds")
+
+
+def test_lanes_are_told_beside_devices() -> None:
+    problem = WideProblem("p", (Device("gpu"), Device("nic", lane_of="gpu")), (
+        WideBlock("a", BlockKind.OTHER, (0,), 1), WideBlock("b", BlockKind.OTHER, (1,), 1))).plain()
+    assert devices_text(problem) == "1 device and 1 lane"

@@ -1,0 +1,110 @@
+"""Block problems with choices, jobs and classes as cases: each assignment of few is a placement to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import TYPE_CHECKING
+
+from weft.solver.problem import ProblemError
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
+
+if TYPE_CHECKING:
+    from weft.app.lib.options import SearchOptions
+    from weft.app.lib.sources import MicroBatches
+
+__all__ = ["MOST_LISTED", "WideCase", "assignment_title", "wide_case"]
+
+#: Of more assignments so many are listed; the search itself is over all.
+MOST_LISTED = 64
+
+
+@dataclass(frozen=True)
+class WideCase:
+    """A wide problem and the run of it; ``reorder``: whether the micro-batches of a job may run in another order;
+    ``any_class``: whether each may be of any class, of which ``run`` has the first only."""
+
+    problem: WideProblem
+    run: Run
+    reorder: bool = False
+    any_class: bool = False
+
+    @property
+    def listed(self) -> list[tuple[Mapping[str, str], Rounds]]:
+        """The assignments, of many the first ones, each with its plain problem in rounds; without those that mean
+        nothing, as their waits make a circle. Where micro-batches may be of any class, each with all of one class."""
+        found: list[tuple[Mapping[str, str], Rounds]] = []
+        runs = _of_one_class(self.problem, self.run) if self.any_class else [self.run]
+        for options, run in islice(product(self.problem.assignments, runs), MOST_LISTED):
+            rounds = Rounds(self.problem.under(options), run)
+            try:
+                rounds.problem  # noqa: B018 (a circle of waits is found here)
+            except ProblemError:
+                continue
+            found.append((options, rounds))
+        return found
+
+
+def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options: SearchOptions | None) -> WideCase:
+    """The case of ``problem``. Raises ``ValueError`` for micro-batches that it does not have."""
+    ratio, reorder, any_class = (None, False, False) if options is None else (
+        options.ratio, options.reorder, options.any_class)
+    if micro_batches is None:
+        raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N"
+                         + "".join(f", or {example}" for example in _examples(problem)) + ")")
+    if reorder and not problem.classes:
+        raise ValueError(f"{problem.name}: reorder is for micro-batches that differ, and here all are alike: leave it "
+                         "out")
+    if not any_class:
+        return WideCase(problem, Run.of(problem, micro_batches, ratio), reorder)
+    if len(problem.classes) < 2:
+        raise ValueError(f"{problem.name}: micro-batches can be of any class only where there are several: leave "
+                         "any-class out")
+    return WideCase(problem, Run.of(problem, _of_first_class(problem, micro_batches), ratio), reorder, any_class)
+
+
+def _of_first_class(problem: WideProblem, micro_batches: MicroBatches) -> MicroBatches:
+    """So many micro-batches of each job, the first class of all."""
+    if not isinstance(micro_batches, Mapping):
+        if problem.jobs:
+            return _of_first_class(problem, dict.fromkeys(problem.jobs, micro_batches))
+        return _first(problem, None, micro_batches)
+    return {job: _first(problem, job, counted) for job, counted in micro_batches.items()}
+
+
+def _first(problem: WideProblem, job: str | None, counted: int | Sequence[str]) -> int | list[str]:
+    if not isinstance(counted, int):
+        raise ValueError("micro_batches lists classes, but each may be of any: give how many there are")
+    names = problem.classes_of(job)
+    return [names[0]] * counted if names else counted
+
+
+def _of_one_class(problem: WideProblem, run: Run) -> list[Run]:
+    """The run with all micro-batches of one class, for each class."""
+    most = max(len(problem.classes_of(job)) for job in run.classes)
+    found = []
+    for number in range(most):
+        counted = {}
+        for job, row in run.classes.items():
+            names = problem.classes_of(job)
+            counted[job] = [names[min(number, len(names) - 1)]] * len(row) if names else len(row)
+        found.append(Run.of(problem, counted[None] if None in counted else
+                            {str(job): value for job, value in counted.items()}))
+    return found
+
+
+def assignment_title(options: Mapping[str, str]) -> str:
+    """The options taken, as people read them."""
+    return ", ".join(f"{choice} {option}" for choice, option in options.items())
+
+
+def _examples(problem: WideProblem) -> list[str]:
+    found = []
+    if problem.jobs:
+        found.append(",".join(f"{job}=N" for job in problem.jobs))
+    elif problem.classes:
+        found.append("the class of each, as " + ",".join(problem.classes))
+    return found
