@@ -28,6 +28,8 @@ __all__ = ["AtOnce", "Found", "Tree"]
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
+#: What the neighbours that were ruled out get at last, for each second that all took.
+_OTHERS = 0.5
 #: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
 _LAST = 0.5
 #: Neighbours that are tried for each node that is divided or searched on.
@@ -96,7 +98,8 @@ class Tree:
 
     def run(self) -> None:
         """Down to a first leaf, all at once where that is small, then the least bound and the best schedule's
-        neighbours in turn; at last what else the best leaf's search has to say, such as its steady state."""
+        neighbours in turn; at last what other options cost, and what else the best leaf's search has to say, such
+        as its steady state."""
         self._dive()
         self._whole()
         while self._queue and not self.budget.spent:
@@ -106,8 +109,20 @@ class Tree:
                 self._try_beside()
             if not self.budget.spent:
                 self._closer()
+        self._show_others()
         if self.leader is not None and not self.budget.spent:
             self._search(self.leader, math.inf if len(self.leaves) == 1 else _LAST * self.budget.elapsed)
+
+    def _show_others(self) -> None:
+        """First schedules of the best leaf's neighbours that were ruled out: what they would cost."""
+        if self.leader is None:
+            return
+        until = (1 + _OTHERS) * self.budget.elapsed
+        for node in self.root.beside(self.leader.node):
+            if self.budget.spent or self.budget.elapsed > until:
+                return
+            if node.key not in self.leaves and math.isfinite(node.bound):
+                self._search(self._begin(node), 0.0)
 
     def _whole(self) -> None:
         """Everything at once, where somebody can and there is more than one leaf."""
@@ -167,7 +182,7 @@ class Tree:
                 options = ", ".join(f"{choice} = {option}" for choice, option in node.options.items())
                 raise ProblemError(f"{error} (under {options})" if options else str(error)) from None
             self.leaves[node.key] = leaf
-            if leaf.open and not (self.leader is not None and leaf.bound >= self._beaten):
+            if leaf.search is not None and not (self.leader is not None and leaf.bound >= self._beaten):
                 self._search(leaf, 0.0)
         return leaf
 
