@@ -111,15 +111,15 @@ class Tree:
                 self._closer()
         self._show_others()
         if self.leader is not None and not self.budget.spent:
-            self._search(self.leader, math.inf if len(self.leaves) == 1 else _LAST * self.budget.elapsed)
+            self._search(self.leader, math.inf if len(self.leaves) == 1 else max(_FIRST_SLICE, _LAST * self._used))
 
     def _show_others(self) -> None:
         """First schedules of the best leaf's neighbours that were ruled out: what they would cost."""
         if self.leader is None:
             return
-        until = (1 + _OTHERS) * self.budget.elapsed
+        until = max(_FIRST_SLICE, (1 + _OTHERS) * self._used)
         for node in self.root.beside(self.leader.node):
-            if self.budget.spent or self.budget.elapsed > until:
+            if self.budget.spent or self._used > until:
                 return
             if node.key not in self.leaves and math.isfinite(node.bound):
                 self._search(self._begin(node), 0.0)
@@ -138,6 +138,11 @@ class Tree:
     def _beaten(self) -> float:
         """What a bound must reach to tell that nothing below is better."""
         return self.best * (1 - RELATIVE_TOLERANCE)
+
+    @property
+    def _used(self) -> float:
+        """Seconds so far, of the kind that is limited."""
+        return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
 
     def _dive(self) -> None:
         """A first schedule: always on to the child with the least bound."""
