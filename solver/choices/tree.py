@@ -28,6 +28,8 @@ __all__ = ["AtOnce", "Found", "Tree"]
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
+#: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
+_LAST = 0.5
 #: Neighbours that are tried for each node that is divided or searched on.
 _BESIDE = 1
 
@@ -93,9 +95,11 @@ class Tree:
         return [node for _, _, node in self._queue]
 
     def run(self) -> None:
-        """Down to a first leaf, all at once where that is small, then the least bound and the best schedule's
-        neighbours in turn; at last what else the best leaf's search has to say, such as its steady state."""
+        """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
+        best schedule's neighbours in turn; at last what else the best leaf's search has to say, such as its steady
+        state."""
         self._dive()
+        self._look()
         self._whole()
         while self._queue and not self.budget.spent:
             if self.proven or self._queue[0][0] >= self._beaten:
@@ -105,11 +109,19 @@ class Tree:
             if not self.budget.spent:
                 self._closer()
         if self.leader is not None and not self.budget.spent:
-            self._search(self.leader, math.inf)
+            self._search(self.leader, math.inf if len(self.leaves) == 1 else _LAST * self.budget.elapsed)
+
+    def _look(self) -> None:
+        """Known schedules where they may serve: none of these is better than the answer."""
+        for node in self.root.looks():
+            if self.budget.spent:
+                return
+            if node.key not in self.leaves and node.bound < self._beaten:
+                self._begin(node)
 
     def _whole(self) -> None:
         """Everything at once, where somebody can and there is more than one leaf."""
-        if self.proven or self.root.children() is None:
+        if self.proven or math.isinf(self.least) or self.root.children() is None:
             return
         found = self.at_once(self.least, self.best)
         if found is not None:

@@ -22,7 +22,7 @@ def drawn_alternatives(seed: int, *, classes: bool = False, jobs: bool = False, 
     """One or two stages, forward and backward; what a stage's options are is drawn from six patterns."""
     draw = random.Random(seed)
     stages = 1 if draw.random() < 0.4 else 2
-    devices = [Device(f"gpu{s}", draw.choice([None, 2, 3, 4, 5])) for s in range(2)]
+    devices = [Device(f"gpu{s}", draw.choice([None, 1, 2, 3, 4])) for s in range(2)]
     if lanes:
         devices += [Device(f"copy{s}", lane_of=f"gpu{s}") for s in range(2)]
     taken: dict[str, tuple[str, ...]] = {}

@@ -269,7 +269,8 @@ def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measure
         notes.append("Memory as planned.")
     kinds = {row["kind"] for row in sheet.boxes}
     if any(", chunk " in kind for kind in kinds):
-        notes.append("Lighter: later chunk of the model on the same device.")
+        lanes = any(panel.schedule.problem.has_lanes for panel in panels)
+        notes.append(f"Lighter: later {'block of its kind' if lanes else 'chunk of the model'} on the same device.")
     if any(len(block.devices) > 1 for panel in panels for block in panel.schedule.problem.blocks):
         notes.append(f"{'Thin dark' if sheet.outlines else 'Dark'} outline: block that holds several devices.")
     if sheet.outlines:
