@@ -84,6 +84,7 @@ PLACES = {
     },
     "solver": {
         "diagnose": Place(2.0, 0, "what limits it"),
+        "choices": Place(0.8, 0, "one of many"),
         "step": Place(2.0, 1, "the whole step"),
         "latency": Place(3.5, 1, "under a floor"),
         "period": Place(3.5, 2, "the steady state"),
