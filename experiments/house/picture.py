@@ -97,8 +97,9 @@ PLACES = {
         "relations": Place(2.7, 4, "least distances"),
         "cpsat": Place(4.0, 4, "budget, models"),
         "variants": Place(5.2, 4, "many at once"),
-        "": Place(1.8, 5, "problems, schedules"),
-        "control": Place(3.0, 6, "clock, stop"),
+        "wide": Place(0.6, 5, "many in one"),
+        "": Place(1.8, 6, "problems, schedules"),
+        "control": Place(3.0, 7, "clock, stop"),
     },
 }
 
