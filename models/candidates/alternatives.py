@@ -40,7 +40,7 @@ from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
 __all__ = ["Kept", "OpenCandidate", "activations_choice", "backward_choice", "copy_lanes", "kept_ways",
-           "open_candidates", "open_problem"]
+           "open_candidates", "open_problem", "recomputing_spec"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -92,7 +92,7 @@ def open_candidates(spec: Spec) -> list[OpenCandidate]:
     listed = spec.placement.choices
     if not listed:
         return []
-    again = _recomputing(spec)
+    again = recomputing_spec(spec)
     found = _cuts(spec, again)
     layers = gpu_costs(spec).layers
     layers_again = gpu_costs(again).layers if "activations" in listed else layers
@@ -108,7 +108,7 @@ def open_candidates(spec: Spec) -> list[OpenCandidate]:
     return list(made.values())
 
 
-def _recomputing(spec: Spec) -> Spec:
+def recomputing_spec(spec: Spec) -> Spec:
     """``spec`` where every stage recomputes."""
     run = spec.training
     assert run is not None  # the spec was checked
