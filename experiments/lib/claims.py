@@ -127,6 +127,12 @@ CLAIMS = (
     Claim("cut_search", "On the {} that are small enough to solve each cut by itself, the answer is the best of all",
           lambda d: (str(d["summary"]["against_brute_force"]),)
           if d["summary"]["equal_to_brute_force"] == d["summary"]["against_brute_force"] else False),
+    # choices, lanes, jobs
+    Claim("worked_examples", "takes {} in {} chunks", lambda d: (
+        f"{d['chunks'][0]['value']:g}", d["chunks"][0]["choices"]["chunks"])),
+    Claim("worked_examples", "make a step each in {}, {}, {}, {} and {}, all proven", lambda d: tuple(
+        f"{row['value']:g}" for row in d["jobs"]) if all(row["proven"] for rows in (d["chunks"], d["jobs"])
+                                                       for row in rows) else False),
     # modelled costs
     Claim("roofline", "median error is {} % an operator and {} % a layer on a model it was not fitted on", lambda d: (
         percent(d["shipped"]["judged on gpt-1.3b-v100"]["operator forward and backward"]["median_absolute"]),
