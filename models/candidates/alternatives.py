@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 from weft.models.candidates.build import Candidate, CutDoesNotFit, bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
@@ -35,12 +36,12 @@ from weft.models.candidates.stages import Backward, MemoryRule, StageCost
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import ACTIVATIONS, Activations, Spec
-from weft.solver.problem import Block, BlockKind, Device
+from weft.solver.problem import Block, BlockKind, Device, ProblemError
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["Kept", "OpenCandidate", "activations_choice", "backward_choice", "copy_lanes", "kept_ways",
-           "open_candidates", "open_problem", "recomputing_spec"]
+__all__ = ["Kept", "OpenCandidate", "activations_choice", "backward_choice", "by_micro_batch", "copy_lanes",
+           "kept_ways", "open_candidates", "open_problem", "recomputing_spec"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -67,9 +68,13 @@ class OpenCandidate:
     backward: tuple[Backward, ...]
 
 
+Value = TypeVar("Value")
+_ACTIVATIONS = "activations: stage "
+
+
 def activations_choice(stage: int) -> str:
     """The name of the choice of what ``stage`` does with its activations."""
-    return f"activations: stage {stage}"
+    return f"{_ACTIVATIONS}{stage}"
 
 
 def backward_choice(stage: int) -> str:
@@ -190,6 +195,43 @@ def open_problem(plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Ke
     choices = {choice: options for stage in stages for choice, options in stage.choices}
     return WideProblem(plain.problem.name, devices, tuple(blocks), choices=choices, time_unit="s", memory_unit="B",
                        model=plain.problem.model)
+
+
+def by_micro_batch(problem: WideProblem, ways: Sequence[Activations] = ("keep", "recompute")) -> WideProblem:
+    """``problem``, a placement with choices of activations, where each micro-batch instead of each stage goes one of
+    ``ways`` on all stages that can, the first one on those that cannot: the ways are the classes of micro-batches.
+
+    Raises :class:`~weft.solver.problem.ProblemError` for ways under which other blocks run.
+    """
+    taken = {way: {choice: way if way in options else ways[0] if ways[0] in options else options[0]
+                   for choice, options in problem.choices.items() if choice.startswith(_ACTIVATIONS)} for way in ways}
+    under = {way: {(block.name, *sorted(block.when.items())): block for block in problem.under(options).blocks}
+             for way, options in taken.items()}
+    first = under[ways[0]]
+    blocks = []
+    for key, block in first.items():
+        own = {way: found[key] for way, found in under.items() if key in found}
+        if len(own) < len(ways) or any(_placed(other) != _placed(block) for other in own.values()):
+            raise ProblemError(f"{problem.name}: block {block.name!r} is not the same under {' and '.join(ways)}: "
+                               "micro-batches of different classes run the same blocks")
+        blocks.append(replace(block, duration=_each({way: other.duration for way, other in own.items()}),
+                              memory=_each({way: other.memory for way, other in own.items()}),
+                              workspace=_each({way: other.workspace for way, other in own.items()})))
+    left = {choice: options for choice, options in problem.choices.items() if choice not in taken[ways[0]]}
+    return WideProblem(problem.name, problem.devices, tuple(blocks), problem.links, left, problem.time_unit,
+                       problem.memory_unit, problem.model)
+
+
+def _placed(block: WideBlock) -> object:
+    return block.kind, block.devices, block.after
+
+
+def _each(values: Mapping[str, Value | Mapping[str, Value]]) -> Value | Mapping[str, Value]:
+    """One value where all ways have the same, else that of each."""
+    found = {way: value for way, value in values.items() if not isinstance(value, Mapping)}
+    assert len(found) == len(values)  # no placement has classes of its own
+    first = next(iter(found.values()))
+    return first if all(value == first for value in found.values()) else found
 
 
 def _has_parts(stage: StageCost) -> bool:
