@@ -32,7 +32,7 @@ from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Run
 
-__all__ = ["LengthProblem", "class_of_length", "length_problems"]
+__all__ = ["LengthProblem", "class_of_length", "length_problems", "with_classes"]
 
 _Value = TypeVar("_Value")
 #: Shapes of one GPU a stage.
@@ -70,7 +70,7 @@ def length_problems(spec: Spec) -> list[LengthProblem]:
     found = []
     for candidate in candidates(specs[max(lengths)]):
         plain = {class_of_length(length): _at(candidate, own) for length, own in specs.items()}
-        wide = _joined(f"{candidate.problem.name}, {len(plain)} lengths", plain)
+        wide = with_classes(f"{candidate.problem.name}, {len(plain)} lengths", plain)
         found.append(LengthProblem(candidate, wide, Run.of(wide, [class_of_length(length) for length in lengths])
                                    if wide.classes else Run.of(wide, len(lengths))))
     return found
@@ -124,9 +124,11 @@ def _at(candidate: Candidate, spec: Spec) -> Problem:
     return candidate_of(spec, split, candidate.backward, candidate.in_flight, costs.layers[0], cluster).problem
 
 
-def _joined(name: str, plain: dict[str, Problem]) -> WideProblem:
-    """One problem with the classes of ``plain``, which differ in times and amounts alone."""
+def with_classes(name: str, plain: dict[str, Problem]) -> WideProblem:
+    """One problem with the classes of ``plain``, which differ in times and amounts alone: blocks that are alike but for
+    these, on devices of the same memory."""
     first = next(iter(plain.values()))
+    assert all(problem.devices == first.devices for problem in plain.values())
     blocks = []
     for i, block in enumerate(first.blocks):
         own = {label: problem.blocks[i] for label, problem in plain.items()}

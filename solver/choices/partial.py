@@ -8,6 +8,7 @@ from functools import cached_property
 
 from weft.solver.choices.bounds import bound_of
 from weft.solver.choices.loads import load_bound
+from weft.solver.choices.looks import first_looks
 from weft.solver.choices.node import Node
 from weft.solver.wide.block import Options
 from weft.solver.wide.problem import WideProblem
@@ -65,6 +66,10 @@ class Partial:
 
     def rounds(self) -> Rounds:
         return Rounds(self.problem, self.run)
+
+    def looks(self) -> Sequence[Partial]:
+        """All of few, else those that take the first option of every choice, the second ..."""
+        return [self.at(options) for options in first_looks(self.problem)]
 
     def beside(self, leaf: Node) -> Sequence[Partial]:
         """All that differ from it by one option, those with the least bounds first."""

@@ -12,6 +12,7 @@ the answer is one assignment's schedule. Problems whose numbers need too fine a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -22,8 +23,9 @@ from weft.solver.choices.certain import owners
 from weft.solver.choices.relaxed_memory import held_of
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.confirm import proven
+from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.problem import Dependency, Number
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import Operation, Schedule
 from weft.solver.ticks import in_whole_numbers
 from weft.solver.timing import time_orders
 from weft.solver.wide.block import Options, WideBlock, excludes
@@ -270,7 +272,7 @@ class _Model:
         return {choice: next(option for option, literal in of.items() if solver.value(literal))
                 for choice, of in self.taken.items()}
 
-    def schedule(self, solver: cp_model.CpSolver, options: Mapping[str, str]) -> Schedule:
+    def schedule(self, solver: cp_model.CpSolver, options: Mapping[str, str]) -> Schedule | None:
         """The answer's order, timed."""
         rounds = Rounds(self.problem.under(options), self.run)
         problem = rounds.problem
@@ -278,7 +280,13 @@ class _Model:
         starts = {rounds.joined(number, m): solver.value(self.operations[i, m].start)
                   for number, i in enumerate(there)
                   for m in range(len(self.run.classes[self.problem.blocks[i].job]))}
-        rows = [sorted((op for op in starts if device in problem.blocks[op[0]].devices), key=lambda op: starts[op])
-                for device in range(len(problem.devices))]
-        return Schedule(problem, self.run.rounds, time_orders(problem, self.run.rounds, rows), 0.0,
-                        solver={"name": "weft"})
+        operations = tuple(Operation(block, m, float(start * self.tick),
+                                     float(start * self.tick) + float(problem.blocks[block].duration))
+                           for (block, m), start in starts.items())
+        made = Schedule(problem, self.run.rounds, operations, 0.0, solver={"name": "weft"})
+        orders = made.orders  # of the times that keep the memory, also where lanes share it
+        for found in (made.with_operations(time_orders(problem, self.run.rounds, orders)), made):
+            with suppress(InvalidSchedule):
+                validate(found)
+                return found
+        return None  # ticks are exact, but floats need not be

@@ -104,16 +104,16 @@ class _Graph:
         self._carries = {node: number for number, node in self._transfer.items()}
         self.nodes = (self._blocks + len(linked)) * step
         self._rings: list[list[_Edge]] = []
-        repeated: set[Op] = set()  # one period's operations on each device
+        last: set[Op] = set()  # the last period's operations on each device: those before all of them have run
         for device, row in enumerate(schedule.device_orders):
             length = len(schedule.problem.blocks_on[device]) * step
             if length:
                 ends = ends_of_repeats([(o.block, o.micro_batch) for o in row], length, count, step)
                 first = ends[-1] - count * length
                 self._order_device(device, row[first:first + length + 1])
-                repeated |= {(o.block, o.micro_batch) for o in row[first:first + length]}
+                last |= {(o.block, o.micro_batch) for o in row[ends[-1] - length:ends[-1]]}
         self._depend()
-        self._share(schedule, repeated)
+        self._share(schedule, last)
 
     def _node(self, what: int, micro_batch: int) -> int:
         return what * self.step + micro_batch % self.step
@@ -160,11 +160,11 @@ class _Graph:
                 self.edges.append(self._edge(source, carried, durations[arc.source], "dependency"))
                 self.edges.append(self._edge(carried, target, arc.lag, "dependency"))
 
-    def _share(self, schedule: Schedule, repeated: Set[Op]) -> None:
-        """What waits in this period for memory that another engine of a shared one gives back."""
+    def _share(self, schedule: Schedule, period: Set[Op]) -> None:
+        """What waits in that period for memory that another engine of a shared one gives back."""
         orders = schedule.orders
         for giver, taker in orders.waits if isinstance(orders, PooledOrders) else ():
-            if taker in repeated:
+            if taker in period:
                 owner = schedule.problem.pool_of[schedule.problem.blocks[giver[0]].devices[0]]
                 self.edges.append(self._edge(giver, taker, self.instance.durations[giver[0]], "memory", owner))
 

@@ -33,7 +33,7 @@ from ortools.sat.python import cp_model
 from weft.solver.control.clock import checked
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, ring_of
-from weft.solver.relations.min_dist import UNRELATED, Distances, lag_range, least_lifetimes
+from weft.solver.relations.min_dist import UNRELATED, Distances, lag_range, lifetimes_in
 from weft.solver.ticks import TickProblem
 
 __all__ = ["ModuloModel"]
@@ -212,14 +212,16 @@ class ModuloModel:
         Amounts in bytes times lifetimes in fine ticks may not fit into 64 bits: in a coarser unit, less is counted of
         each lifetime, none of which is negative, which leaves a weaker constraint that holds as well.
         """
-        for device in self.devices:
-            capacity = self.instance.capacity[device]
-            if capacity is None or not self.instance.limited(device):
-                continue
-            lifetimes = least_lifetimes(self.instance, device, self.lags)
+        limited = [(self.instance.take[device], self.instance.change[device], capacity, self.instance.blocks_on[device])
+                   for device in self.devices if (capacity := self.instance.capacity[device]) is not None
+                   and self.instance.limited(device)]
+        pools = [(pool.take, pool.change, pool.capacity, tuple(pool.take)) for pool in self.instance.mixed_pools
+                 if set(pool.engines) <= set(self.devices)]
+        for take, change, capacity, blocks in (*limited, *pools):
+            lifetimes = lifetimes_in(self.instance, take, change, self.lags)
             if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
                 continue
-            reach = max(max(abs(bound) for bound in self._windows[i]) for i in self.instance.blocks_on[device])
+            reach = max(max(abs(bound) for bound in self._windows[i]) for i in blocks)
             taken = sum(amount for _, _, amount, _ in lifetimes.held)
             unit = 1 + (capacity * self.period + 2 * reach * taken) // PARAMETERS.model_most_sum
             parts = [(taker, giver, amount // unit) for taker, giver, amount, _ in lifetimes.held if amount >= unit]

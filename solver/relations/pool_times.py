@@ -48,18 +48,25 @@ def paced(instance: TickProblem, micro_batches: int, orders: Orders) -> Orders |
     """
     if not instance.mixed_pools:
         return orders
+    start = _earliest(instance, micro_batches, orders)
+    fits = start is not None and fits_pools(instance, start)
+    if not fits:
+        rows = tuple(orders)
+        start = _earliest(instance, micro_batches, rows)
+        start = None if start is None else _Pass(instance, micro_batches, rows, start).run()
+    if start is None:
+        return None
+    found = with_waits(instance, orders, start)
+    again = _earliest(instance, micro_batches, found)
+    if again is not None and fits_pools(instance, again):
+        return found
+    return orders if fits else None  # what is given before it is taken may ask for more than waits
+
+
+def _earliest(instance: TickProblem, micro_batches: int, orders: Orders) -> Mapping[Op, int] | None:
+    """The earliest starts; None where something waits for itself."""
     try:
-        start = FixedOrder(instance, micro_batches, orders).start
-        fits = fits_pools(instance, start)
-        if not fits:
-            slower = _Pass(instance, micro_batches, orders, start).run()
-            if slower is None:
-                return None
-            start = slower
-        found = with_waits(instance, orders, start)
-        if fits_pools(instance, FixedOrder(instance, micro_batches, found).start):
-            return found
-        return orders if fits else None  # what is given before it is taken may ask for more than waits
+        return FixedOrder(instance, micro_batches, orders).start
     except DeadlockError:
         return None
 

@@ -14,8 +14,9 @@ search.
 * What memory makes precede what (:mod:`weft.solver.relations.implied_order`) adds nothing but is seen sooner.
 * A mixed pool (:mod:`weft.solver.pools`) hangs on times: for a taking operation j and every other i of its pool, a
   Boolean may say that i has not started by j's start (it then starts later by a tick or more), and one that i has
-  ended; else i counts as started and not ended. Where two share an engine their order says both. Such an instance is
-  ordered whole or not at all: what earlier or later operations hold beside free ones is not known. Whole ticks lose no
+  ended; else i counts as started and not ended. Where two share an engine their order says both. What earlier and
+  later operations hold beside free ones hangs on their times too: so in such an instance they have starts like the free
+  ones, and keep their order by precedences. Whole ticks lose no
   schedule, as earliest times under orders and waits are whole, if what is given was taken first
   (:func:`~weft.solver.relations.min_dist.pools_take_first`); without that nothing is proven here.
 * Transfers on a link follow the order of their producers on its source device, which the same Booleans decide.
@@ -23,9 +24,10 @@ search.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
@@ -42,6 +44,8 @@ from weft.solver.timing import Orders
 
 __all__ = ["Improvement", "OrderModel", "Stretch", "reorder"]
 
+#: Up to so many operations, all with starts where lanes share a memory, a stretch of them is ordered anew.
+_MOST_POOLED = 400
 #: Per device, the first free position of its row and the first later one.
 Stretch: TypeAlias = Sequence[tuple[int, int]]
 
@@ -73,9 +77,10 @@ def reorder(
     Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
     that are contiguous in time or in periods). ``orders`` must be feasible. ``bound`` is a known lower bound on the
     makespan, ``implied`` what must precede what in every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
-    Where lanes share a memory no stretch is ordered anew but the whole.
+    Where lanes share a memory no stretch of too long a schedule is ordered anew.
     """
-    if instance.mixed_pools and any(
+    count = micro_batches * len(instance.durations)
+    if instance.mixed_pools and count > _MOST_POOLED and any(
             part != (0, len(row)) for row, part in zip(orders, stretch, strict=True)):
         return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
@@ -122,6 +127,10 @@ class OrderModel:
 
     def _divide(self) -> None:
         """What is earlier, free and later."""
+        if self.instance.mixed_pools:  # all have starts, and what is not free keeps its place
+            self.earlier, self.later = set[Op](), set[Op]()
+            self.free = self._ranked(self.fixed.start)
+            return
         self.earlier = {op for row, (a, _) in zip(self.orders, self.stretch, strict=True) for op in row[:a]}
         self.later = {op for row, (_, b) in zip(self.orders, self.stretch, strict=True) for op in row[b:]}
         free = {op for row, (a, b) in zip(self.orders, self.stretch, strict=True) for op in row[a:b]}
@@ -138,7 +147,7 @@ class OrderModel:
 
     def read(self, solver: cp_model.CpSolver) -> Orders:
         starts = [solver.value(start) for start in self.start]
-        if self.instance.mixed_pools:  # all are free
+        if self.instance.mixed_pools:  # all have starts
             at = dict(zip(self.free, starts, strict=True))
             return with_waits(self.instance, [sorted(row, key=at.__getitem__) for row in self.orders], at)
         return [[*row[:a], *sorted(row[a:b], key=lambda op: starts[self.number[op]]), *row[b:]]
@@ -184,7 +193,22 @@ class OrderModel:
                     self.edges.append((self.number[block, m], self.number[j, m + distance], self.instance.durations[i]))
 
     def _precede_by_order(self) -> None:
-        """What else is known of what runs before what: nothing, where all free operations are to be ordered."""
+        """What else is known of what runs before what: nothing, where all that have starts are to be ordered."""
+        if self.instance.mixed_pools:
+            self.edges += self._order_around()
+
+    def _order_around(self) -> Iterator[tuple[int, int, int]]:
+        """What the orders say of all but the free stretch."""
+        for row, (a, b) in zip(self.orders, self.stretch, strict=True):
+            free = row[a:b]
+            pairs = [*pairwise(row[:a]), *pairwise(row[b:])]
+            if free:
+                pairs += [(before, op) for before in row[max(a - 1, 0):a] for op in free]
+                pairs += [(op, after) for after in row[b:b + 1] for op in free]
+            elif 0 < a < len(row):
+                pairs.append((row[a - 1], row[a]))
+            for one, other in pairs:
+                yield self.number[one], self.number[other], self.instance.durations[one[0]]
 
     def _make_starts(self) -> None:
         self.start: list[cp_model.IntVar] = []

@@ -18,6 +18,7 @@ Times are whole numbers of a unit; where sums of them have more digits than floa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -100,16 +101,23 @@ class Costs:
                          for block in self.wide.blocks if block.job == job))
 
     def bound(self, partial: Partial) -> float:
-        """A lower bound on the makespan of every sequence that ``partial`` leaves open, in the problem's time unit."""
+        """A lower bound on the makespan of every sequence that ``partial`` leaves open, in the problem's time unit;
+        infinite where none of them has a schedule."""
         checkpoint()
+        if self._memory.excludes(partial):
+            return math.inf
         jobs = [_Laid(self._job[job], part, [self._names(job).index(name) for name in part.names])
                 for job, part in partial.jobs.items()]
         best = max(laid.longest for laid in jobs)
         for device in range(len(self.wide.devices)):
-            best = max(best, _device_bound([entry for laid in jobs for entry in laid.on(self.wide, device)]))
+            rows = [entry for laid in jobs for entry in laid.on(self.wide, device)]
+            best = max(best, _device_bound(rows))
+            held = self._memory.on(device, partial)
+            if held:
+                least = min(float(row.head.min()) for row in rows) + min(float(row.tail.min()) for row in rows)
+                best = max(best, least + float(held / self.unit) * (1 - 1e-12))
         exact = self._sum * max(len(part.fixed) for part in partial.jobs.values()) < _EXACT
-        time = Fraction(best) * self.unit * (1 if exact else Fraction(1 - _ROUNDING))
-        return max(float(time), self._memory.bound(partial))
+        return float(Fraction(best) * self.unit * (1 if exact else Fraction(1 - _ROUNDING)))
 
 
 class _Laid:

@@ -87,6 +87,10 @@ def fail() -> None:
     raise ValueError("the cable is out")
 
 
+def hang() -> None:
+    time.sleep(60)
+
+
 def failing(results: Mapping[Work, Parcel]) -> Parcel:
     raise ValueError("the cable is out")
 
@@ -237,5 +241,9 @@ def test_a_lane_of_a_gpu_is_a_stream() -> None:
 
 
 if __name__ == "__main__":
-    {"emulate": emulate, "raise": lambda: faulty(fail, 20),
-     "hang": lambda: faulty(lambda: time.sleep(60), 3)}[sys.argv[1]]()
+    if sys.argv[1] == "emulate":
+        emulate()
+    elif sys.argv[1] == "raise":
+        faulty(fail, 20)
+    else:
+        faulty(hang, 3)

@@ -14,7 +14,7 @@ from weft.app.latency.placed import PlacedRates
 from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
 from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions, require_count
-from weft.app.lib.wide import MOST_LISTED
+from weft.solver.choices.looks import MOST_LOOKS
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
@@ -50,9 +50,9 @@ def _require_one_kind(case: Case) -> None:
     if not case.wide.problem.under(case.placements[0].choices).is_plain:
         raise ValueError(f"{case.name}: a latency is of one micro-batch, and here they are of several jobs or classes: "
                          "ask for one of them")
-    if case.wide.problem.assignment_count > MOST_LISTED:
+    if case.wide.problem.assignment_count > MOST_LOOKS:
         raise ValueError(f"{case.name}: has {case.wide.problem.assignment_count} assignments, the latency of at most "
-                         f"{MOST_LISTED} is searched: fix some choices")
+                         f"{MOST_LOOKS} is searched: fix some choices")
 
 
 def serve_source(

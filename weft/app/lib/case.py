@@ -15,7 +15,7 @@ from weft.app.lib.domination import undominated
 from weft.app.lib.open_placements import OpenPlacement, open_title
 from weft.app.lib.options import require_count
 from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
-from weft.app.lib.wide import MOST_LISTED, WideCase, assignment_title, wide_case
+from weft.app.lib.wide import WideCase, assignment_title, wide_case
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.wide_files import load_any_problem
 from weft.solver.problem import Problem
@@ -151,9 +151,8 @@ def _case_of_wide(case: WideCase) -> Case:
                                                             **_static_of(rounds.problem)},
                                     choices=options, rounds=None if rounds.is_plain else rounds))
     if not placements:
-        of = f" (the first {MOST_LISTED} of them)" if case.problem.assignment_count > MOST_LISTED else ""
-        raise Infeasible(f"{case.problem.name}: under each of its assignments{of} the blocks wait for each other in a "
-                         "cycle")
+        raise Infeasible(f"{case.problem.name}: under each of its assignments that were tried the blocks wait for each "
+                         "other in a cycle")
     return Case(case.problem.name, tuple(placements), case.run.rounds, wide=case)
 
 
