@@ -8,8 +8,8 @@ recompute; the least step over the cuts counts, and the least bound. ``keep`` an
 the backward whole or split for all. ``decided``: cuts and memory planned operator by operator before the schedule is
 searched (``placement.memory: decide``). ``per micro-batch``: weft chooses which micro-batches recompute, on all stages,
 whose backwards are split. ``per stage``: for each stage to keep or to recompute in its backward; ``ahead``: a
-recomputation may also be a block of its own that runs while the GPU waits; ``ahead, B or I+W``: each stage also has its
-backward whole or split. A bound is proven for what a row covers: all assignments on these cuts. Plans of ``decided``
+recomputation may also be a block of its own that runs while the GPU waits; ``half``: or half of its layers recompute;
+``B or I+W``: each stage also has its backward whole or split. A bound is proven for what a row covers: all assignments on these cuts. Plans of ``decided``
 and searches of ``per micro-batch`` have 20 seconds of the clock and need not repeat exactly. Writes
 activation_choices.json.
 """
@@ -48,6 +48,8 @@ _PLANNING, _LIMIT = 20.0, 120.0
 PER_STAGE: dict[str, dict[str, tuple[str, ...]]] = {
     "per stage": {"choices": ("activations",), "activations": ("keep", "recompute")},
     "per stage, ahead": {"choices": ("activations",), "activations": ("keep", "recompute", "recompute-ahead")},
+    "per stage, ahead, half": {"choices": ("activations",),
+                               "activations": ("keep", "recompute", "recompute-half", "recompute-ahead")},
     "per stage, ahead, B or I+W": {"choices": ("activations", "backward"),
                                    "activations": ("keep", "recompute", "recompute-ahead")}}
 _PER_MICRO_BATCH = "per micro-batch"
@@ -66,8 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     record = Record(options.output)
     rows = [_row(cap, name, options.effort) for cap in options.caps for name in options.rows]
     _show(rows, options.rows)
-    record.write({"effort": options.effort, "micro_batches": demo_spec().micro_batches, "caps_gib": list(options.caps),
-                  "summary": _summary(rows), "rows": rows})
+    whole = set(options.rows) == set(ROWS)
+    if not whole:  # beside what an earlier run found
+        places = {(row["cap_gib"], row["row"]): row for row in [*record.kept().get("rows", ()), *rows]}
+        rows = [places[key] for key in sorted(places, key=lambda key: (key[0], ROWS.index(key[1])))]
+    record.write({"effort": options.effort, "micro_batches": demo_spec().micro_batches, "caps_gib": sorted({row["cap_gib"] for row in rows}),
+                  "summary": _summary(rows), "rows": rows}, part=not whole)
     return 0
 
 

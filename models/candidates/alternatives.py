@@ -6,8 +6,9 @@ has the choice ``activations: stage s`` of
 * ``keep``: what its layers save for the backward stays on the GPU;
 * ``recompute``: its layers keep their inputs, and the backward runs their forwards again, layer by layer, as
   ``training.recompute`` does for all stages. It needs room for one layer at a time;
-* ``recompute-ahead``: the same, but the second forwards are a block of their own, R, which makes everything anew that
-  a kept forward keeps. It needs more room and may run while the GPU waits for the gradient;
+* ``recompute-half``: the first half of its layers recompute so, the others keep;
+* ``recompute-ahead``: as ``recompute``, but the second forwards are a block of their own, R, which makes everything
+  anew that a kept forward keeps. It needs more room and may run while the GPU waits for the gradient;
 * ``offload``: what it keeps, but what it receives, is copied to the host after the forward and back before the
   backward, on two lanes of the GPU, one each way. It is given back when it has left, and taken again when it begins to
   come;
@@ -32,7 +33,7 @@ from weft.models.candidates.build import Candidate, CutDoesNotFit, bytes_per_par
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, transfer_seconds
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at
-from weft.models.candidates.stages import Backward, MemoryRule, StageCost
+from weft.models.candidates.stages import Backward, MemoryRule, Shape, StageCost
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import ACTIVATIONS, Activations, Spec
@@ -142,18 +143,29 @@ def _open(spec: Spec, plain: Candidate, modes: tuple[Backward, ...], layers: Seq
     rule = MemoryRule(plain.backward, bytes_per_parameter(spec), cluster.reserve)
     split, again = (split_at(plain.shape, own, cuts, cluster.memory, rule=rule) for own in (layers, layers_again))
     kept = replace(candidate_of(spec, split, plain.backward, plain.in_flight, layers[0], cluster), notes=plain.notes)
+    halves = _halves(plain.shape, layers, layers_again, cuts, cluster, rule)
     received = [layers[0][first].input_bytes if s else 0 for s, (first, _) in enumerate(pairwise(cuts))]
     allowed = spec.placement.activations if "activations" in spec.placement.choices else ("keep",)
-    ways = [kept_ways(stage, other, size, allowed, offloads=spec.cluster.host_bandwidth is not None)
-            for stage, other, size in zip(split.stages, again.stages, received, strict=True)]
+    ways = [kept_ways(stage, other, half, size, allowed, offloads=spec.cluster.host_bandwidth is not None)
+            for stage, other, half, size in zip(split.stages, again.stages, halves, received, strict=True)]
     return OpenCandidate(kept, open_problem(kept, split, ways, modes, cluster.network,
                                             spec.cluster.host_bandwidth), modes)
 
 
-def kept_ways(stage: StageCost, recomputing: StageCost, received: int, allowed: Sequence[Activations] = ACTIVATIONS,
-              *, offloads: bool = True) -> tuple[Kept, ...]:
-    """The ways among ``allowed`` that differ for ``stage``, which is ``recomputing`` where its layers recompute and of
-    which ``received`` bytes are what the stage before it sends; to keep all where none of them does.
+def _halves(shape: Shape, layers: Sequence[list[LayerCost]], layers_again: Sequence[list[LayerCost]],
+            cuts: Sequence[int], cluster: ClusterModel, rule: MemoryRule) -> tuple[StageCost, ...]:
+    """Each stage where the first half of its layers, one more of an odd number, recompute."""
+    first = [at < begin + -(-(end - begin) // 2) for begin, end in pairwise(cuts) for at in range(begin, end)]
+    mixed = {id(own): [other if is_first else layer for layer, other, is_first in zip(own, again, first, strict=True)]
+             for own, again in zip(layers, layers_again, strict=True)}
+    return split_at(shape, [mixed[id(own)] for own in layers], cuts, cluster.memory, rule=rule).stages
+
+
+def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, received: int,
+              allowed: Sequence[Activations] = ACTIVATIONS, *, offloads: bool = True) -> tuple[Kept, ...]:
+    """The ways among ``allowed`` that differ for ``stage``, which is ``recomputing`` where its layers recompute,
+    ``half`` where half of them do, and of which ``received`` bytes are what the stage before it sends; to keep all
+    where none of them does.
 
     ``offloads``: whether there is anywhere to copy to.
     """
@@ -162,6 +174,8 @@ def kept_ways(stage: StageCost, recomputing: StageCost, received: int, allowed: 
     found = {"keep": Kept("keep", stage, stage)}
     if stage.backward and spared > 0 and more > 0:
         found["recompute"] = Kept("recompute", recomputing, recomputing)
+        if recomputing.activation < half.activation < stage.activation and half.backward < recomputing.backward:
+            found["recompute-half"] = Kept("recompute-half", half, half)
         found["recompute-ahead"] = Kept("recompute-ahead", recomputing, stage, again=more)
     if offloads and stage.backward and stage.activation > received:
         found["offload"] = Kept("offload", stage, stage, away=stage.activation - received)

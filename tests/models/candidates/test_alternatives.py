@@ -141,6 +141,19 @@ def test_all_memory_is_given_back(number: int) -> None:
             assert set(held.values()) == {0}
 
 
+def test_half_of_the_layers_lie_between_all_and_none() -> None:
+    for found in open_candidates(with_choices("activations", activations="keep, recompute, recompute-half")):
+        ways = {way: under(found, activations=way) for way in ("keep", "recompute-half", "recompute")}
+        for s, names in enumerate(found.plain.layers_of_stage):
+            if "recompute-half" not in found.problem.choices.get(activations_choice(s), ()):
+                continue
+            kept, half, again = (problem.blocks[problem.index[f"F{s}"]].memory[0] for problem in ways.values())
+            assert len(names) > 1 and again < half < kept
+            gradients = [sum(block.duration for block in problem.blocks if block.name[1:] == str(s)
+                             and block.name[0] != "F") for problem in ways.values()]
+            assert gradients == sorted(gradients)
+
+
 def test_what_recomputes_ahead_does_the_same_work_with_the_room_of_what_is_kept() -> None:
     found = next(c for c in open_candidates(with_choices("activations")) if c.plain.shape == "chain"
                  and c.plain.backward == "full")
