@@ -9,9 +9,9 @@ the backward whole or split for all. ``decided``: cuts and memory planned operat
 searched (``placement.memory: decide``). ``per micro-batch``: weft chooses which micro-batches recompute, on all stages,
 whose backwards are split. ``per stage``: for each stage to keep or to recompute in its backward; ``ahead``: a
 recomputation may also be a block of its own that runs while the GPU waits; ``half``: or half of its layers recompute;
-``B or I+W``: each stage also has its backward whole or split. A bound is proven for what a row covers: all assignments on these cuts. Plans of ``decided``
-and searches of ``per micro-batch`` have 20 seconds of the clock and need not repeat exactly. Writes
-activation_choices.json.
+``B or I+W``: each stage also has its backward whole or split. A bound is proven for what a row covers: all assignments
+on these cuts. Plans of ``decided`` and searches of ``per micro-batch`` have 20 seconds of the clock and need not repeat
+exactly. Some ``--rows`` are written beside those that the file has. Writes activation_choices.json.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not whole:  # beside what an earlier run found
         places = {(row["cap_gib"], row["row"]): row for row in [*record.kept().get("rows", ()), *rows]}
         rows = [places[key] for key in sorted(places, key=lambda key: (key[0], ROWS.index(key[1])))]
-    record.write({"effort": options.effort, "micro_batches": demo_spec().micro_batches, "caps_gib": sorted({row["cap_gib"] for row in rows}),
-                  "summary": _summary(rows), "rows": rows}, part=not whole)
+    record.write({"effort": options.effort, "micro_batches": demo_spec().micro_batches,
+                  "caps_gib": sorted({row["cap_gib"] for row in rows}), "summary": _summary(rows), "rows": rows},
+                 part=not whole)
     return 0
 
 
