@@ -26,7 +26,7 @@ import weft
 from experiments.lib.provenance import RESULTS, Record
 from weft.app.lib.case import Case, case_of
 from weft.app.lib.options import SearchOptions
-from weft.models.spec.spec import parse_spec
+from weft.models.spec.spec import Spec, parse_spec
 from weft.solver.baselines import NotApplicable
 from weft.solver.baselines.dynapipe import injections
 from weft.solver.baselines.on_rounds import baseline_on_rounds, best_on_rounds
@@ -54,7 +54,7 @@ class Setting:
         return [min(_MOST, max(_STEP, round(tokens / _STEP) * _STEP)) for tokens in drawn]
 
     @property
-    def spec(self) -> weft.Spec:
+    def spec(self) -> Spec:
         """The model on its GPUs with these lengths."""
         return parse_spec(f"""
 name: GPT-1.3B, 16 lengths

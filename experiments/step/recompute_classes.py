@@ -25,7 +25,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-import weft
 from experiments.lib.provenance import RESULTS, Record
 from weft.models.candidates.build import bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
@@ -33,7 +32,7 @@ from weft.models.candidates.lengths import with_classes
 from weft.models.candidates.stage_split import NoSplit, split_at
 from weft.models.candidates.stages import MemoryRule
 from weft.models.layers.cluster import model_cluster
-from weft.models.spec.spec import demo_spec
+from weft.models.spec.spec import Spec, demo_spec
 from weft.solver.choices.sequences.solve import solve_sequence
 from weft.solver.choices.solve import solve_wide
 from weft.solver.problem import BlockKind, Device, Problem
@@ -89,10 +88,11 @@ def _both(cap: int) -> list[tuple[Problem, Problem]]:
     """Chains with full backwards under a cap, keeping and recomputing, at each cut that either is offered with."""
     spec = demo_spec()
     assert spec.training is not None
+    training = spec.training.model_copy(update={"recompute": True})
     spec = spec.model_copy(update={
         "cluster": spec.cluster.model_copy(update={"memory": (cap * _GIB,)}),
         "placement": spec.placement.model_copy(update={"shapes": ("chain",), "backward": ("full",)})})
-    again = spec.model_copy(update={"training": spec.training.model_copy(update={"recompute": True})})
+    again = spec.model_copy(update={"training": training})
     cuts: dict[tuple[tuple[str, ...], ...], None] = {}
     for source in (spec, again):
         with suppress(NoSplit):
@@ -100,7 +100,7 @@ def _both(cap: int) -> list[tuple[Problem, Problem]]:
     return [(_at(cut, spec), _at(cut, again)) for cut in cuts]
 
 
-def _at(layers_of_stage: Sequence[Sequence[str]], spec: weft.Spec) -> Problem:
+def _at(layers_of_stage: Sequence[Sequence[str]], spec: Spec) -> Problem:
     costs, cluster = gpu_costs(spec), model_cluster(spec.cluster)
     cut = tuple(accumulate(map(len, layers_of_stage), initial=0))
     split = split_at("chain", costs.layers, cut, cluster.memory,

@@ -37,7 +37,7 @@ class Leaf:
         problem = self.rounds.problem
         try:
             self.search = Search(problem, self.rounds.run.rounds, budget, on_progress,
-                                 _better(start(self.rounds), self.rounds), objective)
+                                 _better(start(self.rounds), self.rounds, node.bound), objective)
             self.steps = self.search.steps()
         except ProblemError:
             raise
@@ -86,9 +86,10 @@ class Leaf:
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
 
 
-def _better(carried: Schedule | None, rounds: Rounds) -> Schedule | None:
+def _better(carried: Schedule | None, rounds: Rounds, bound: float) -> Schedule | None:
     """``carried`` or, where micro-batches differ, the best known schedule: the search itself knows those of
-    micro-batches that are alike."""
-    known = None if rounds.is_plain else best_on_rounds(rounds)
+    micro-batches that are alike. None is better than one that meets the ``bound``."""
+    met = carried is not None and carried.makespan <= bound * (1 + RELATIVE_TOLERANCE)
+    known = None if rounds.is_plain or met else best_on_rounds(rounds)
     return min((found for found in (carried, known) if found is not None), key=lambda found: found.makespan,
                default=None)

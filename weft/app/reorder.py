@@ -8,70 +8,90 @@ from dataclasses import replace
 
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
-from weft.solver.choices.sequences.costs import Costs
+from weft.solver.choices.sequences.node import SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import given_sequences
-from weft.solver.choices.sequences.solve import solve_sequence
+from weft.solver.choices.sequences.solve import first_orders, solve_sequence
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
 
 __all__ = ["best_order"]
 
+#: Of the time: a look at all placements, and of what is left the search of the best one.
+_LOOK, _FIRST = 0.3, 0.5
+
 
 def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progress], None] = lambda _: None
                ) -> Schedule:
     """The best schedule over all orders of the case's micro-batches and all its placements.
 
-    The placements share the time; one whose bound over all orders is not below the best schedule is passed over. Raises
-    what :func:`~weft.solver.choices.sequences.solve.solve_sequence` raises where no placement has a schedule.
+    First each placement gets a look: orders by rule. Then that with the shortest schedule is searched for half of the
+    time left, and the others share the rest; one whose bound over all orders is not below the best schedule is passed
+    over. Raises what :func:`~weft.solver.choices.sequences.solve.solve_sequence` raises where no placement has a
+    schedule.
     """
-    bounds = {n: _bound(placement) for n, placement in enumerate(case.placements)}
+    entries = [_Entry(placement) for placement in case.placements]
+    _look(entries, options)
+    entries.sort(key=lambda entry: (entry.first, entry.bound))
     best: Schedule | None = None
     refusals: list[Infeasible] = []
+    entry = entries[0]
 
     def least() -> float:
-        return min(bounds.values())
+        return min(other.bound for other in entries)
 
     def heard(progress: Progress) -> None:
-        shown = _labelled(case.placements[number], progress.best)
+        shown = entry.labelled(progress.best)
         if best is None or shown.makespan < best.makespan:
             on_progress(replace(progress, best=shown.with_value_bound(min(least(), shown.makespan))))
 
-    ranked = sorted(bounds, key=lambda n: bounds[n])
-    for turn, number in enumerate(ranked):
-        rounds = case.placements[number].rounds
-        if best is not None and bounds[number] >= best.makespan * (1 - RELATIVE_TOLERANCE):
+    for turn, entry in enumerate(entries):
+        if best is not None and entry.bound >= best.makespan * (1 - RELATIVE_TOLERANCE):
             continue
-        assert rounds is not None
-        left = len(ranked) - turn
+        share = _FIRST if turn == 0 and len(entries) > 1 else 1 / (len(entries) - turn)
         try:
-            found = solve_sequence(rounds.wide, rounds.run, objective=options.objective, on_progress=heard,
-                                   time_limit=options.left / left, seed=options.seed, workers=options.workers,
-                                   effort=None if options.effort is None else options.effort / len(ranked))
+            found = solve_sequence(entry.rounds.wide, entry.rounds.run, objective=options.objective, on_progress=heard,
+                                   time_limit=options.left * share, seed=options.seed, workers=options.workers,
+                                   effort=None if options.effort is None else options.effort / len(entries))
         except Infeasible as refusal:
             refusals.append(refusal)
             if not isinstance(refusal, NoneFound):
-                bounds[number] = math.inf
+                entry.bound = math.inf
             continue
-        bounds[number] = max(bounds[number], found.makespan_bound)
+        entry.bound = max(entry.bound, found.makespan_bound)
         if best is None or found.makespan < best.makespan:
-            best = _labelled(case.placements[number], found)
+            best = entry.labelled(found)
         if found.solver.get("interrupted"):
             break
     if best is None:
         raise min(refusals, key=lambda refusal: not isinstance(refusal, NoneFound))
     covered = case.coverage.text()
-    bound = min(least(), best.makespan)
     return best.with_solver(**({"covered": covered} if covered else {}), placements=len(case.placements),
-                            bound_over_placements=bound)
+                            bound_over_placements=min(least(), best.makespan))
 
 
-def _bound(placement: Placement) -> float:
-    """What no order on ``placement`` is below."""
-    assert placement.rounds is not None
-    return Costs(placement.rounds.wide).bound(given_sequences(placement.rounds.run))
+class _Entry:
+    """A placement: ``bound`` is what no order on it is below, ``first`` what the best by rule comes to."""
+
+    def __init__(self, placement: Placement) -> None:
+        assert placement.rounds is not None
+        self.placement = placement
+        self.rounds = placement.rounds
+        self.root = SequenceNode(SequenceProblem(self.rounds.wide, {}), given_sequences(self.rounds.run))
+        self.bound = self.root.bound
+        self.first = math.inf
+
+    def labelled(self, schedule: Schedule) -> Schedule:
+        """``schedule``, whose rounds are its own, with what it says of its placement."""
+        return schedule.with_solver(**self.placement.details)
 
 
-def _labelled(placement: Placement, schedule: Schedule) -> Schedule:
-    """``schedule``, whose rounds are its own, with what it says of its placement."""
-    return schedule.with_solver(**placement.details)
+def _look(entries: list[_Entry], options: SearchOptions) -> None:
+    """The best order by rule of each, as far as there is time."""
+    if len(entries) == 1:
+        return
+    budget = options.budget()
+    for turn, entry in enumerate(entries):
+        with budget.limited(_LOOK / (len(entries) - turn)):
+            for found in first_orders(entry.root, None, entry.rounds.run.classes):
+                entry.first = found.schedule.makespan

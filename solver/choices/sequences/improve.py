@@ -11,7 +11,9 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from weft.solver.baselines import NotApplicable
 from weft.solver.baselines.lib.round_list import RoundList
+from weft.solver.baselines.on_rounds import baseline_on_rounds
 from weft.solver.choices.sequences.node import SequenceNode, rounds_of, swapped
 from weft.solver.choices.sequences.partial import Partial
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
@@ -22,7 +24,7 @@ from weft.solver.timing import DeadlockError, Orders, time_orders
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 
-__all__ = ["Found", "improved", "listed", "retimed"]
+__all__ = ["Found", "cycles", "improved", "listed", "retimed"]
 
 #: List schedules that are made of each sequence that is tried.
 _LISTS = 4
@@ -46,6 +48,15 @@ def listed(rounds: Rounds, most: int | None = None) -> Schedule | None:
     """The shortest list schedule of ``rounds`` that fits, of the first ``most`` that do."""
     made = RoundList(rounds).best(most)
     return None if made is None else _judged(rounds, made[1])
+
+
+def cycles(rounds: Rounds) -> Schedule | None:
+    """DynaPipe's cycles of ``rounds``, if they are for such blocks and fit."""
+    try:
+        made = baseline_on_rounds("dynapipe", rounds)
+    except NotApplicable:
+        return None
+    return None if violations(made, limit=1) else made
 
 
 def retimed(rounds: Rounds, rows: Orders) -> Schedule | None:

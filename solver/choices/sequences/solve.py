@@ -8,32 +8,35 @@ on every sequence; small problems end with a proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Unpack
 
 from weft.solver.choices.report import result_of
-from weft.solver.choices.sequences.improve import Found, improved, listed, retimed
+from weft.solver.choices.sequences.improve import Found, cycles, improved, listed, retimed
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem, rounds_of
+from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.choices.sequences.partial import any_sequences, given_sequences
 from weft.solver.choices.sequences.rules import sequences_by_rule
 from weft.solver.choices.tree import Tree
+from weft.solver.control.clock import checkpoint
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import ProblemError
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Counted, Run
 
-__all__ = ["solve_sequence"]
+__all__ = ["first_orders", "solve_sequence"]
 
 #: Assignments of a problem's choices, each with an order of its own to be found.
 _MOST_ASSIGNMENTS = 64
 #: Of the time left: for rules and for changes of a sequence, and then for the search of the best one.
-_RULES, _CHANGES, _SEARCH = 0.15, 0.25, 0.35
+_RULES, _CHANGES, _SEARCH = 0.25, 0.25, 0.35
 #: Changes tried in a row without a better one; divisions among classes, those of the least bound first, whose rules are
 #: tried.
 _TRIES, _DIVISIONS = 400, 24
@@ -76,7 +79,8 @@ def solve_sequence(
     tree: _SequenceTree | None = None
     try:
         with budget.limited(), breakable():
-            tree = _SequenceTree(roots, budget, objective, on_progress)
+            given = None if any_class else _run_of(problem, micro_batches).classes
+            tree = _SequenceTree(roots, budget, objective, on_progress, given)
             tree.run()
     except KeyboardInterrupt:
         budget.interrupted = True
@@ -96,10 +100,13 @@ def _roots(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Cou
         if any_class:
             partials = any_sequences(wide, _numbers(micro_batches))
         else:
-            run = micro_batches if isinstance(micro_batches, Run) else Run.of(wide, micro_batches)
-            partials = [given_sequences(run)]
+            partials = [given_sequences(_run_of(wide, micro_batches))]
         roots += [SequenceNode(of, partial) for partial in partials]
     return roots
+
+
+def _run_of(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Counted]) -> Run:
+    return micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches)
 
 
 def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> int | Mapping[str, int]:
@@ -120,12 +127,33 @@ def _labelled(best: Schedule, roots: list[SequenceNode], *, any_class: bool) -> 
     return best.with_solver(sequence={"taken": taken, "sequences": count, "any_class": any_class})
 
 
+def first_orders(root: SequenceNode, best: Found | None = None, given: ClassSequence | None = None) -> Iterator[Found]:
+    """Schedules that fit of the sequence ``given`` and of those by rule below ``root``, DynaPipe's cycles and list
+    schedules: each shorter than ``best`` and all before. Ends where none can be."""
+    named = [] if given is None else [given]
+    for sequence in chain(named, (sequence for _, sequence in sequences_by_rule(root.of.costs, root.partial))):
+        checkpoint()
+        leaf = root.at(sequence)
+        least = math.inf if best is None else best.schedule.makespan * (1 - RELATIVE_TOLERANCE)
+        if root.bound >= least:
+            return
+        if leaf.bound >= least:
+            continue
+        rounds = leaf.rounds()
+        made = [schedule for schedule in (cycles(rounds), listed(rounds)) if schedule is not None]
+        shortest = min(made, key=lambda schedule: schedule.makespan, default=None)
+        if shortest is not None and shortest.makespan < least:
+            best = Found.of(sequence, shortest, rounds)
+            yield best
+
+
 class _SequenceTree(Tree):
-    """The tree, with incumbents before it."""
+    """The tree, with incumbents before it: from the sequence ``given``, if one is, and from rules."""
 
     def __init__(self, roots: list[SequenceNode], budget: Budget, objective: str,
-                 on_progress: Callable[[Progress], None]) -> None:
+                 on_progress: Callable[[Progress], None], given: ClassSequence | None = None) -> None:
         self.roots = roots
+        self.given = given
         self.known: dict[object, Schedule] = {}
         super().__init__(roots[0] if len(roots) == 1 else Roots(roots), budget, objective, on_progress)
 
@@ -153,15 +181,12 @@ class _SequenceTree(Tree):
             found = root, Found.of(best.sequence, leaf.search.best, leaf.rounds)
 
     def _by_rule(self) -> tuple[SequenceNode, Found] | None:
-        """The sequence by rule with the shortest list schedule, below which root."""
+        """The sequence with the shortest known schedule, and the root above it."""
         best: tuple[SequenceNode, Found] | None = None
         with self.budget.limited(_RULES):
             for root in islice(sorted(self.roots, key=lambda node: node.bound), _DIVISIONS):
-                for _, sequence in sequences_by_rule(root.of.costs, root.partial):
-                    rounds = rounds_of(root.of.wide, sequence)
-                    made = listed(rounds)
-                    if made is not None and (best is None or made.makespan < best[1].schedule.makespan):
-                        best = root, Found.of(sequence, made, rounds)
+                for found in first_orders(root, None if best is None else best[1], self.given):
+                    best = root, found
         return best
 
     def _changed(self, root: SequenceNode, best: Found) -> Found:
