@@ -84,9 +84,11 @@ class Partial:
         return Partial(self.whole, self.run, self.objective, {**self.options, **options}, self.bound, self.seen)
 
     def any_leaf(self) -> Partial:
-        """The node where the first option of every open choice is taken; nothing is proven on the way."""
+        """The node where the first option of every open choice is taken; nothing is proven of it any more."""
         options = {choice: of[0] for choice, of in self.whole.choices.items()}
-        return Partial(self.whole, self.run, self.objective, {**options, **self.options}, self.least, self.seen)
+        leaf = Partial(self.whole, self.run, self.objective, {**options, **self.options}, self.least, self.seen)
+        self.seen.setdefault(leaf.key, leaf.least)
+        return leaf
 
     def _taking(self, choice: str) -> list[Partial]:
         return [self.at({choice: option}) for option in self.problem.choices[choice]]
