@@ -66,13 +66,6 @@ class Names:
         return {job: row for job, row in self.rounds.run.classes.items() if any(row)}
 
     @property
-    def count(self) -> str:
-        """How many micro-batches run: ``8 micro-batches``, or ``4 micro-batches of chat and 2 of search``."""
-        if self.rounds is None:
-            return _counted(self.schedule.micro_batches)
-        return self._each({job: len(row) for job, row in self.rounds.run.classes.items()})
-
-    @property
     def period(self) -> str:
         """What a period is the time of: ``micro-batch``, or a round with all that it holds."""
         rounds = self.rounds

@@ -222,7 +222,9 @@ class Schedule:
         """``(time, by how much)`` for every change of what the device and its lanes hold; at one time, what ends comes
         first. An end that is above another operation's start by rounding alone is at that start."""
         steps = self._memory_steps(device)
-        row = [operation for operation in self.operations if operation.block in steps]
+        engines = (device, *self.problem.lanes_of[device]) if steps else ()
+        row = sorted({operation for engine in engines for operation in self.device_orders[engine]},
+                     key=itemgetter(2, 3, 0))
         starts = [operation.start for operation in row]
         changes: list[tuple[float, bool, Number]] = []
         for block, _, start, end in row:

@@ -16,8 +16,8 @@ from experiments.house.imports import Sources, imported
 TOP = ("solver", "models", "runtime", "weft")
 
 #: What a room may import, beside itself and what the rooms that it names may. A file that stands in no room is one.
-GROUND = {"control", "io", "model_facts", "objectives", "offload", "pipeline", "pools", "problem", "public_names",
-          "schedule", "ticks", "timing", "wide"}
+GROUND = {"control", "io", "model_facts", "names", "objectives", "offload", "pipeline", "pools", "problem",
+          "public_names", "schedule", "ticks", "timing", "wide"}
 SOLVER: Mapping[str, set[str]] = {
     "control": set(),
     "public_names": set(),
@@ -27,6 +27,7 @@ SOLVER: Mapping[str, set[str]] = {
     "pools": {"problem"},
     "wide": {"problem", "model_facts"},
     "schedule": {"problem", "pools", "model_facts", "objectives", "wide"},
+    "names": {"schedule"},
     "judge": {"control", "problem", "schedule", "wide"},
     "timing": {"control", "problem", "pools", "schedule"},
     "ticks": {"problem", "pools"},

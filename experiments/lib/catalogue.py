@@ -67,6 +67,8 @@ class Experiment:
 EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("ablation", "period.ablation", (*_SEARCH, "experiments/period/scale.py"), 20,
                ("--only", "K8", "--effort", "0.05"), quiet=True),
+    Experiment("activation_choices", "step.activation_choices", (*_SEARCH, "models/candidates"), 10,
+               ("--caps", "9", "--rows", "recompute", "--effort", "0.05")),
     Experiment("adama", "runtime.adama", (*_PLANS, *_EXECUTOR), 25,
                ("--steps", "2", "--seeds", "1", "--effort", "0.02", "--caps"), slow=True),
     Experiment("bounds", "step.bounds", (*_SEARCH, "experiments/lib/generated.py"), 5,

@@ -202,6 +202,8 @@ def schedules() -> dict[str, Callable[[], Schedule]]:
             baseline, "greedy", with_lanes(copies=False, memory=4, collective=True), MICRO_BATCHES),
         "lanes, network and copies": partial(baseline, "greedy", with_lanes(copies=True, memory=4), MICRO_BATCHES),
         "lanes, copies, memory for 2": partial(baseline, "greedy", with_lanes(copies=True, memory=2), MICRO_BATCHES),
+        "weft, lanes, network and collective": partial(best, with_lanes(copies=False, memory=4, collective=True)),
+        "weft, lanes, copies, memory for 3": partial(best, with_lanes(copies=True, memory=3)),
         "two jobs, short and long": two_jobs,
     }
 

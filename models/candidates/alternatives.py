@@ -6,8 +6,9 @@ has the choice ``activations: stage s`` of
 * ``keep``: what its layers save for the backward stays on the GPU;
 * ``recompute``: its layers keep their inputs, and the backward runs their forwards again, layer by layer, as
   ``training.recompute`` does for all stages. It needs room for one layer at a time;
-* ``recompute-ahead``: the same, but the second forwards are a block of their own, R, which makes everything anew that
-  a kept forward keeps. It needs more room and may run while the GPU waits for the gradient;
+* ``recompute-half``: the first half of its layers recompute so, the others keep;
+* ``recompute-ahead``: as ``recompute``, but the second forwards are a block of their own, R, which makes everything
+  anew that a kept forward keeps. It needs more room and may run while the GPU waits for the gradient;
 * ``offload``: what it keeps, but what it receives, is copied to the host after the forward and back before the
   backward, on two lanes of the GPU, one each way. It is given back when it has left, and taken again when it begins to
   come;
@@ -26,21 +27,22 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from typing import TypeVar
 
 from weft.models.candidates.build import Candidate, CutDoesNotFit, bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, transfer_seconds
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at
-from weft.models.candidates.stages import Backward, MemoryRule, StageCost
+from weft.models.candidates.stages import Backward, MemoryRule, Shape, StageCost
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.sections import ACTIVATIONS, Activations, Spec
-from weft.solver.problem import Block, BlockKind, Device
+from weft.solver.problem import Block, BlockKind, Device, ProblemError
 from weft.solver.wide.block import Options, WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 
-__all__ = ["Kept", "OpenCandidate", "activations_choice", "backward_choice", "copy_lanes", "kept_ways",
-           "open_candidates", "open_problem", "recomputing_spec"]
+__all__ = ["Kept", "OpenCandidate", "activations_choice", "backward_choice", "by_micro_batch", "copy_lanes",
+           "kept_ways", "open_candidates", "open_problem", "recomputing_spec"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -67,9 +69,13 @@ class OpenCandidate:
     backward: tuple[Backward, ...]
 
 
+Value = TypeVar("Value")
+_ACTIVATIONS = "activations: stage "
+
+
 def activations_choice(stage: int) -> str:
     """The name of the choice of what ``stage`` does with its activations."""
-    return f"activations: stage {stage}"
+    return f"{_ACTIVATIONS}{stage}"
 
 
 def backward_choice(stage: int) -> str:
@@ -137,18 +143,29 @@ def _open(spec: Spec, plain: Candidate, modes: tuple[Backward, ...], layers: Seq
     rule = MemoryRule(plain.backward, bytes_per_parameter(spec), cluster.reserve)
     split, again = (split_at(plain.shape, own, cuts, cluster.memory, rule=rule) for own in (layers, layers_again))
     kept = replace(candidate_of(spec, split, plain.backward, plain.in_flight, layers[0], cluster), notes=plain.notes)
+    halves = _halves(plain.shape, layers, layers_again, cuts, cluster, rule)
     received = [layers[0][first].input_bytes if s else 0 for s, (first, _) in enumerate(pairwise(cuts))]
     allowed = spec.placement.activations if "activations" in spec.placement.choices else ("keep",)
-    ways = [kept_ways(stage, other, size, allowed, offloads=spec.cluster.host_bandwidth is not None)
-            for stage, other, size in zip(split.stages, again.stages, received, strict=True)]
+    ways = [kept_ways(stage, other, half, size, allowed, offloads=spec.cluster.host_bandwidth is not None)
+            for stage, other, half, size in zip(split.stages, again.stages, halves, received, strict=True)]
     return OpenCandidate(kept, open_problem(kept, split, ways, modes, cluster.network,
                                             spec.cluster.host_bandwidth), modes)
 
 
-def kept_ways(stage: StageCost, recomputing: StageCost, received: int, allowed: Sequence[Activations] = ACTIVATIONS,
-              *, offloads: bool = True) -> tuple[Kept, ...]:
-    """The ways among ``allowed`` that differ for ``stage``, which is ``recomputing`` where its layers recompute and of
-    which ``received`` bytes are what the stage before it sends; to keep all where none of them does.
+def _halves(shape: Shape, layers: Sequence[list[LayerCost]], layers_again: Sequence[list[LayerCost]],
+            cuts: Sequence[int], cluster: ClusterModel, rule: MemoryRule) -> tuple[StageCost, ...]:
+    """Each stage where the first half of its layers, one more of an odd number, recompute."""
+    first = [at < begin + -(-(end - begin) // 2) for begin, end in pairwise(cuts) for at in range(begin, end)]
+    mixed = {id(own): [other if is_first else layer for layer, other, is_first in zip(own, again, first, strict=True)]
+             for own, again in zip(layers, layers_again, strict=True)}
+    return split_at(shape, [mixed[id(own)] for own in layers], cuts, cluster.memory, rule=rule).stages
+
+
+def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, received: int,
+              allowed: Sequence[Activations] = ACTIVATIONS, *, offloads: bool = True) -> tuple[Kept, ...]:
+    """The ways among ``allowed`` that differ for ``stage``, which is ``recomputing`` where its layers recompute,
+    ``half`` where half of them do, and of which ``received`` bytes are what the stage before it sends; to keep all
+    where none of them does.
 
     ``offloads``: whether there is anywhere to copy to.
     """
@@ -157,6 +174,8 @@ def kept_ways(stage: StageCost, recomputing: StageCost, received: int, allowed: 
     found = {"keep": Kept("keep", stage, stage)}
     if stage.backward and spared > 0 and more > 0:
         found["recompute"] = Kept("recompute", recomputing, recomputing)
+        if recomputing.activation < half.activation < stage.activation and half.backward < recomputing.backward:
+            found["recompute-half"] = Kept("recompute-half", half, half)
         found["recompute-ahead"] = Kept("recompute-ahead", recomputing, stage, again=more)
     if offloads and stage.backward and stage.activation > received:
         found["offload"] = Kept("offload", stage, stage, away=stage.activation - received)
@@ -190,6 +209,43 @@ def open_problem(plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Ke
     choices = {choice: options for stage in stages for choice, options in stage.choices}
     return WideProblem(plain.problem.name, devices, tuple(blocks), choices=choices, time_unit="s", memory_unit="B",
                        model=plain.problem.model)
+
+
+def by_micro_batch(problem: WideProblem, ways: Sequence[Activations] = ("keep", "recompute")) -> WideProblem:
+    """``problem``, a placement with choices of activations, where each micro-batch instead of each stage goes one of
+    ``ways`` on all stages that can, the first one on those that cannot: the ways are the classes of micro-batches.
+
+    Raises :class:`~weft.solver.problem.ProblemError` for ways under which other blocks run.
+    """
+    taken = {way: {choice: way if way in options else ways[0] if ways[0] in options else options[0]
+                   for choice, options in problem.choices.items() if choice.startswith(_ACTIVATIONS)} for way in ways}
+    under = {way: {(block.name, *sorted(block.when.items())): block for block in problem.under(options).blocks}
+             for way, options in taken.items()}
+    first = under[ways[0]]
+    blocks = []
+    for key, block in first.items():
+        own = {way: found[key] for way, found in under.items() if key in found}
+        if len(own) < len(ways) or any(_placed(other) != _placed(block) for other in own.values()):
+            raise ProblemError(f"{problem.name}: block {block.name!r} is not the same under {' and '.join(ways)}: "
+                               "micro-batches of different classes run the same blocks")
+        blocks.append(replace(block, duration=_each({way: other.duration for way, other in own.items()}),
+                              memory=_each({way: other.memory for way, other in own.items()}),
+                              workspace=_each({way: other.workspace for way, other in own.items()})))
+    left = {choice: options for choice, options in problem.choices.items() if choice not in taken[ways[0]]}
+    return WideProblem(problem.name, problem.devices, tuple(blocks), problem.links, left, problem.time_unit,
+                       problem.memory_unit, problem.model)
+
+
+def _placed(block: WideBlock) -> object:
+    return block.kind, block.devices, block.after
+
+
+def _each(values: Mapping[str, Value | Mapping[str, Value]]) -> Value | Mapping[str, Value]:
+    """One value where all ways have the same, else that of each."""
+    found = {way: value for way, value in values.items() if not isinstance(value, Mapping)}
+    assert len(found) == len(values)  # no placement has classes of its own
+    first = next(iter(found.values()))
+    return first if all(value == first for value in found.values()) else found
 
 
 def _has_parts(stage: StageCost) -> bool:

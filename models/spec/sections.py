@@ -34,8 +34,8 @@ __all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "
 Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x"]
 BackwardMode: TypeAlias = Literal["full", "split"]
 #: What a stage may do with its activations.
-Activations: TypeAlias = Literal["keep", "recompute", "recompute-ahead", "offload"]
-ACTIVATIONS: tuple[Activations, ...] = ("keep", "recompute", "recompute-ahead", "offload")
+Activations: TypeAlias = Literal["keep", "recompute", "recompute-half", "recompute-ahead", "offload"]
+ACTIVATIONS: tuple[Activations, ...] = ("keep", "recompute", "recompute-half", "recompute-ahead", "offload")
 
 #: Stages that each GPU runs at least, by shape of one GPU a stage.
 _LEAST_CHUNKS = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
@@ -228,9 +228,10 @@ class Placement(Section):
             "without it all are, or none is. Default none."), examples=[["activations", "backward"]])
     activations: tuple[Activations, ...] = Field(default=ACTIVATIONS, strict=False, min_length=2, description=(
         "What choices: [activations] chooses from. keep: what the layers save stays on the GPU. recompute: the "
-        "backward runs the forwards again, layer by layer. recompute-ahead: they run again as a block of their own, "
-        "perhaps long before the backward. offload: to the host and back (with cluster.host_bandwidth). Default all "
-        "that the cluster can."), examples=[["keep", "recompute"]])
+        "backward runs the forwards again, layer by layer. recompute-half: so does the first half of the stage's "
+        "layers. recompute-ahead: they run again as a block of their own, perhaps long before the backward. offload: "
+        "to the host and back (with cluster.host_bandwidth). Default all that the cluster can."),
+        examples=[["keep", "recompute"]])
     chunks: int = Field(default=3, ge=1, le=MAX_CHUNKS, description=(
         "The most stages that a GPU may run, in shapes of one GPU a stage: chain has 1, v 2, loop and wave any number "
         "up to it. Default 3."), examples=[4])

@@ -24,20 +24,22 @@ from weft.solver.problem import Dependency
 __all__ = ["Emulation", "oversleep"]
 
 MOMENTS = "moments"  # the one tensor of every parcel
+MOST_LATE = 0.5e-3  # seconds
 
 
 def oversleep(samples: int = 25) -> float:
     """By how many seconds a short sleep on this machine typically lasts too long (some 0.1 ms).
 
     Emulated blocks sleep that much less. They do not spin for the rest: with more ranks than cores, a spinning rank
-    would take the core that another one's wake-up needs.
+    would take the core that another one's wake-up needs. On a machine so busy that sleepers wait for a core it is
+    :data:`MOST_LATE`: how long they wait next time is not known, and blocks would end before their time.
     """
     excess = []
     for _ in range(samples):
         begun = time.perf_counter()
         time.sleep(0.001)
         excess.append(time.perf_counter() - begun - 0.001)
-    return statistics.median(excess)
+    return min(statistics.median(excess), MOST_LATE)
 
 
 class Emulation:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.schedule import Schedule
@@ -44,12 +45,20 @@ def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
     for choice, options in problem.choices.items():
         for option in options:
             taken = {choice: option}
-            bound = min((bound for of, bound in parts if holds(taken, of)), default=math.inf)
+            bound = max(tree.least, _alone(tree, taken),
+                        min((bound for of, bound in parts if holds(taken, of)), default=math.inf))
             value = min((leaf.value for leaf in tree.leaves.values() if holds(taken, leaf.node.options)),
                         default=math.inf)
             rows.append({"choice": choice, "option": option, "taken": tree.leader.node.options[choice] == option,
                          "bound": _finite(min(bound, value)), "makespan": _finite(value)})
     return rows
+
+
+def _alone(tree: Tree, taken: Options) -> float:
+    """What is proven of all problems with these options; what all have in common where time is over."""
+    if not isinstance(tree.root, Partial) or tree.budget.spent:
+        return tree.least
+    return tree.root.at(taken).bound
 
 
 def _bound(tree: Tree, node: Any) -> float:
@@ -65,7 +74,7 @@ def _none(tree: Tree, problem: WideProblem) -> Exception:
     """Why there is no schedule."""
     leaves = list(tree.leaves.values())
     open_leaf = next((leaf for leaf in leaves if leaf.search is not None and math.isfinite(leaf.bound)), None)
-    if tree.open_nodes or open_leaf is not None:
+    if open_leaf is not None or any(math.isfinite(node.bound) for node in tree.open_nodes):
         if open_leaf is not None and open_leaf.search is not None:
             open_leaf.search.require_value()
         return NoneFound(f"{problem.name}: no schedule that fits the devices' memory was found within the limit, and "

@@ -28,6 +28,8 @@ __all__ = ["AtOnce", "Found", "Tree"]
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
+#: What the neighbours that were ruled out get at last, for each second that all took.
+_OTHERS = 0.5
 #: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
 _LAST = 0.5
 #: Neighbours that are tried for each node that is divided or searched on.
@@ -96,8 +98,8 @@ class Tree:
 
     def run(self) -> None:
         """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
-        best schedule's neighbours in turn; at last what else the best leaf's search has to say, such as its steady
-        state."""
+        best schedule's neighbours in turn; at last what other options cost, and what else the best leaf's search has
+        to say, such as its steady state."""
         self._dive()
         self._look()
         self._whole()
@@ -108,8 +110,20 @@ class Tree:
                 self._try_beside()
             if not self.budget.spent:
                 self._closer()
+        self._show_others()
         if self.leader is not None and not self.budget.spent:
-            self._search(self.leader, math.inf if len(self.leaves) == 1 else _LAST * self.budget.elapsed)
+            self._search(self.leader, math.inf if len(self.leaves) == 1 else max(_FIRST_SLICE, _LAST * self._used))
+
+    def _show_others(self) -> None:
+        """First schedules of the best leaf's neighbours that were ruled out: what they would cost."""
+        if self.leader is None:
+            return
+        until = max(_FIRST_SLICE, (1 + _OTHERS) * self._used)
+        for node in self.root.beside(self.leader.node):
+            if self.budget.spent or self._used > until:
+                return
+            if node.key not in self.leaves and math.isfinite(node.bound):
+                self._search(self._begin(node), 0.0)
 
     def _look(self) -> None:
         """Known schedules where they may serve: none of these is better than the answer."""
@@ -133,6 +147,11 @@ class Tree:
     def _beaten(self) -> float:
         """What a bound must reach to tell that nothing below is better."""
         return self.best * (1 - RELATIVE_TOLERANCE)
+
+    @property
+    def _used(self) -> float:
+        """Seconds so far, of the kind that is limited."""
+        return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
 
     def _dive(self) -> None:
         """A first schedule: always on to the child with the least bound."""
@@ -177,7 +196,7 @@ class Tree:
                 options = ", ".join(f"{choice} = {option}" for choice, option in node.options.items())
                 raise ProblemError(f"{error} (under {options})" if options else str(error)) from None
             self.leaves[node.key] = leaf
-            if leaf.open and not (self.leader is not None and leaf.bound >= self._beaten):
+            if leaf.search is not None and not (self.leader is not None and leaf.bound >= self._beaten):
                 self._search(leaf, 0.0)
         return leaf
 

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -101,8 +102,8 @@ def takes_before_giving(instance: TickProblem) -> bool:
     if lags is None:
         return False
     limited = [instance.change[device] for device in instance.distinct_devices if instance.limited(device)]
-    return all(_matching(instance, change, _in_turn(change, lags)) is not None
-               for change in (*limited, *(pool.change for pool in instance.mixed_pools)))
+    return (all(_matching(instance, change, _in_turn(change, lags)) is not None for change in limited)
+            and all(_is_taken_first(pool.change, lags) and pool.balanced for pool in instance.mixed_pools))
 
 
 def pools_take_first(instance: TickProblem) -> bool:
@@ -111,8 +112,20 @@ def pools_take_first(instance: TickProblem) -> bool:
     lags = _within(instance) if instance.mixed_pools else None
     if lags is None:
         return not instance.mixed_pools
-    return all(_matching(instance, pool.change, _in_turn(pool.change, lags), leaves=True) is not None
-               for pool in instance.mixed_pools)
+    return all(_is_taken_first(pool.change, lags) for pool in instance.mixed_pools)
+
+
+def _is_taken_first(change: Mapping[int, int], lags: Distances) -> bool:
+    """Whether some split of takes among gives covers all gives, each by takers that it follows: a flow says so."""
+    network: nx.DiGraph[int | str] = nx.DiGraph()
+    network.add_nodes_from(("source", "sink"))
+    for i, amount in change.items():
+        if amount > 0:
+            network.add_edge("source", i, capacity=amount)
+        elif amount < 0:
+            network.add_edge(i, "sink", capacity=-amount)
+    network.add_edges_from((taker, giver) for _, taker, giver in _in_turn(change, lags))  # unlimited
+    return bool(nx.maximum_flow_value(network, "source", "sink") == -sum(min(amount, 0) for amount in change.values()))
 
 
 def _within(instance: TickProblem) -> Distances | None:
@@ -245,10 +258,9 @@ def _lives(change: Mapping[int, int], lags: Distances) -> list[tuple[int, int, i
             for taker in checked(change, 16) if change[taker] > 0 for giver in change if change[giver] < 0]
 
 
-def _matching(instance: TickProblem, change: Mapping[int, int], pairs: list[tuple[int, int, int]], *,
-              leaves: bool = False) -> list[tuple[int, int, int, int]] | None:
-    """All takes split among all gives, pair after pair; None if the pairs leave some over (``leaves``: some of what is
-    given) or an unknown lag is met."""
+def _matching(instance: TickProblem, change: Mapping[int, int],
+              pairs: list[tuple[int, int, int]]) -> list[tuple[int, int, int, int]] | None:
+    """All takes split among all gives, pair after pair; None if the pairs leave some over or an unknown lag is met."""
     left = dict(change)
     held = []
     for lag, taker, giver in pairs:
@@ -260,4 +272,4 @@ def _matching(instance: TickProblem, change: Mapping[int, int], pairs: list[tupl
         left[taker] -= amount
         left[giver] += amount
         held.append((taker, giver, amount, lag + instance.durations[giver]))
-    return None if any(amount < 0 or not leaves for amount in left.values() if amount) else held
+    return None if any(left.values()) else held

@@ -11,9 +11,8 @@ import pytest
 from tests.oracles.brute import least_latency_on_grid, least_whole_period
 from tests.oracles.generated import drawn
 from tests.oracles.lanes import drawn_with_lanes, least_makespan_in_time, on_one_lane
-from weft.solver.baselines import NotApplicable, baseline
+from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.cpsat.budget import Budget
-from weft.solver.judge.statements import Verdict
 from weft.solver.judge.validate import statements, violations
 from weft.solver.latency.search import least_latency
 from weft.solver.period.improvers.starts import one_at_a_time
@@ -21,8 +20,12 @@ from weft.solver.period.periodic import Periodic, fits_pools
 from weft.solver.period.reductions.multi_batch import in_copies, repeat_copies
 from weft.solver.period.search import find_period
 from weft.solver.problem import Problem
+from weft.solver.relations.fixed_order import FixedOrder
 from weft.solver.relations.min_dist import pools_take_first, takes_before_giving
+from weft.solver.relations.pool_times import fits_pools as fits_memory
+from weft.solver.relations.pool_times import paced
 from weft.solver.schedule import Schedule
+from weft.solver.step.order_model import reorder
 from weft.solver.step.search import Infeasible, NoneFound, solve
 from weft.solver.step.stretch import at_its_times, unroll
 from weft.solver.ticks import TickProblem
@@ -134,14 +137,38 @@ def test_greedy_keeps_what_lanes_share(number: int) -> None:
     assert violations(made) == []
 
 
-@pytest.mark.parametrize("number", [13, 22, 43])
+@pytest.mark.parametrize("number", [3, 11, 14, 16, 30, 39])
 def test_a_schedule_with_lanes_unrolls(number: int) -> None:
-    made = solved(drawn_with_lanes(number, most_blocks=4), 40)
-    if made is None or made.repetend is None:
-        return
-    longer = unroll(made, 45)
-    assert violations(longer) == []
-    assert isinstance(statements(longer), Verdict)
+    made = solved(drawn_with_lanes(number, most_blocks=4), 12)
+    assert made is not None
+    assert made.repetend is not None
+    assert made.makespan == made.makespan_bound
+    step = made.repetend.micro_batches
+    for longer in (unroll(made, 12 + 5 * step), unroll(made, 12 - step)):
+        assert violations(longer) == []
+        assert statements(longer).false == []
+        assert longer.period == made.period
+
+
+@pytest.mark.parametrize("number", [3, 11, 14, 16, 30, 39, 114])
+def test_a_stretch_ordered_anew_is_no_longer_and_fits(number: int) -> None:
+    """What is before and behind it has starts too, and keeps its order."""
+    problem, n = drawn_with_lanes(number, most_blocks=4), 5
+    instance = TickProblem.of(problem)
+    known = paced(instance, n, BASELINES["greedy"].orders(problem, n))
+    assert known is not None
+    before = FixedOrder(instance, n, known).makespan
+    for low, high in ((0, 2), (1, 4), (2, 5), (0, 5)):
+        stretch = [(len(row) * low // 5, len(row) * high // 5) for row in known]
+        found = reorder(instance, n, known, stretch, Budget(deterministic=2.0))
+        assert found.makespan <= before
+        if found.orders is None:
+            continue
+        fixed = FixedOrder(instance, n, found.orders)
+        assert fixed.makespan <= found.makespan
+        assert fits_memory(instance, fixed.start)
+        for row, new, (a, b) in zip(known, found.orders, stretch, strict=True):
+            assert (tuple(row[:a]), tuple(row[b:])) == (tuple(new[:a]), tuple(new[b:]))
 
 
 def test_lanes_without_memory_of_theirs_are_devices_without_a_limit() -> None:

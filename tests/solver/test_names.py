@@ -20,7 +20,7 @@ def test_a_plain_schedule_has_its_own_names() -> None:
     block = schedule.problem.blocks[operation.block]
     assert names.operation(operation) == f"{block.name} of micro-batch {operation.micro_batch}"
     assert (names.job(0), names.class_of(0), names.jobs, names.classes) == (None, None, (), {})
-    assert (names.count, names.period, names.wide(3)) == ("3 micro-batches", "micro-batch", 3)
+    assert (names.period, names.wide(3)) == ("micro-batch", 3)
 
 
 def test_copies_go_by_their_blocks_and_rounds_by_their_micro_batches() -> None:
@@ -33,7 +33,6 @@ def test_copies_go_by_their_blocks_and_rounds_by_their_micro_batches() -> None:
     assert names.operation(Operation(search, 1, 0.0, 1.0)) == "B1 of micro-batch 1 of search"
     assert (names.class_of(copy), names.class_of(search)) == ("long", None)
     assert names.classes == {"chat": ("short", "long", "short", "long")}
-    assert names.count == "4 micro-batches of chat and 2 of search"
     assert names.period == "round of 2 micro-batches of chat and 1 of search"
 
 
@@ -41,6 +40,6 @@ def test_one_job_is_not_named() -> None:
     block = WideBlock("F", BlockKind.FORWARD, (0,), {"short": 1, "long": 2}, job="one")
     wide = WideProblem("lengths", (Device("gpu"),), (block,))
     names = Names(schedule_of_rounds(wide, Run.of(wide, {"one": ["short", "long"] * 2})))
-    assert names.job(0) is None and names.count == "4 micro-batches"
+    assert names.job(0) is None
     assert names.operation(Operation(1, 1, 0.0, 1.0)) == "F of micro-batch 3"
     assert names.period == "round of 2 micro-batches"

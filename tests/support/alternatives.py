@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from math import inf
 
+from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import validate
 from weft.solver.problem import BlockKind, Device, Link, Number
-from weft.solver.schedule import Operation, Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
+from weft.solver.step.search import Infeasible, Search
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
 
-__all__ = ["drawn_alternatives", "mapped"]
+__all__ = ["drawn_alternatives", "least_over", "mapped"]
 
 _PATTERNS = ("keep", "recompute", "offload", "split", "move", "faster")
 
@@ -108,3 +112,21 @@ def mapped(schedule: Schedule, rounds: Rounds, common: WideProblem) -> Schedule:
         Operation(block, m, start - first, end - first) for block, m, start, end in operations), 0.0)
     validate(made)
     return made
+
+
+def least_over(problem: WideProblem, run: Run, objective: str = "makespan") -> float:
+    """What the best schedule of any assignment comes to, each searched alone to a proof; infinite where none has one.
+    """
+    best = inf
+    for options in problem.assignments:
+        search = Search(Rounds(problem.under(options), run).problem, run.rounds, Budget(60), objective=objective)
+        try:
+            for _ in search.steps():
+                if search.value_bound >= search.value * (1 - RELATIVE_TOLERANCE):
+                    break
+            else:
+                raise AssertionError(f"{problem.name} under {options}: no proof")
+        except Infeasible:
+            continue
+        best = min(best, search.value)
+    return best

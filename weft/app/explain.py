@@ -28,6 +28,7 @@ from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.text import sentences
+from weft.text.counts import micro_batches_text
 from weft.text.options import option_lines
 
 if TYPE_CHECKING:
@@ -207,8 +208,9 @@ def explain_source(
         except Infeasible as refusal:
             return Explanation(None, refusal, wanted_in_flight=in_flight_wanted, problem=problem)
     else:
-        if micro_batches not in (None, schedule.micro_batches):
-            raise ValueError(f"the schedule runs {schedule.micro_batches} micro-batches, not {micro_batches}; "
+        run = schedule.micro_batches if schedule.rounds is None else schedule.rounds.run.to_json()
+        if micro_batches not in (None, run):
+            raise ValueError(f"the schedule runs {micro_batches_text(schedule)}, not {micro_batches}; "
                              "leave the number out, or explain the problem")
         if what_if_figures and (faults := violations(schedule)):
             raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "

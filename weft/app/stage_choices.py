@@ -28,6 +28,8 @@ __all__ = ["solve_open"]
 Plain: TypeAlias = Callable[[Case, SearchOptions, Callable[[Progress], None]], Schedule]
 #: The share of the time for placements whose stages are all alike.
 _ALIKE = 0.3
+#: So many placements with alternatives are searched; of the others their bound is told.
+_MOST = 3
 
 
 def solve_open(case: Case, options: SearchOptions, on_progress: Callable[[Progress], None], plain: Plain) -> Schedule:
@@ -72,8 +74,12 @@ class _Search:
 
     @property
     def queue(self) -> list[int]:
-        """The placements with alternatives, those of the least work first."""
-        return sorted(range(len(self.bounds)), key=self.bounds.__getitem__)
+        """The placements with alternatives that are searched: those of the least work, of equal ones with the fewest
+        assignments first."""
+        def rank(number: int) -> tuple[float, int]:
+            return self.bounds[number], self.case.open[number].problem.assignment_count
+
+        return sorted(range(len(self.bounds)), key=rank)[:_MOST]
 
     @property
     def value(self) -> float:
@@ -89,7 +95,7 @@ class _Search:
         """What the next of so many placements may have: of the time left, or of all the effort."""
         if self.options.effort is None:
             return 1 / left
-        return (1 - (_ALIKE if self.case.placements else 0.0)) / len(self.bounds)
+        return (1 - (_ALIKE if self.case.placements else 0.0)) / min(_MOST, len(self.bounds))
 
     def look_at_alike(self, plain: Plain) -> None:
         """Placements whose stages are all alike."""

@@ -32,8 +32,8 @@ from weft.figures.style import (
     text_width,
     tint,
 )
-from weft.solver.names import Names
 from weft.solver.schedule import Schedule
+from weft.text.counts import devices_text, micro_batches_text
 from weft.text.options import taken_text
 from weft.text.units import TEXT, Unit, figure, memory_unit, name_text, time_unit
 
@@ -248,11 +248,8 @@ def _cuts(sheet: Sheet, bottom: float) -> None:
 
 
 def _title(schedule: Schedule) -> str:
-    lanes = sum(device.lane_of is not None for device in schedule.problem.devices)
-    devices = len(schedule.problem.devices) - lanes
-    beside = f" with {lanes} lane{'s' * (lanes != 1)}" if lanes else ""
-    return (f"{name_text(schedule.problem.name)}, {Names(schedule).count} "
-            f"on {devices} device{'s' if devices != 1 else ''}{beside}")
+    return (f"{name_text(schedule.problem.name)}, {micro_batches_text(schedule)} on "
+            f"{devices_text(schedule.problem)}")
 
 
 def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measured | None) -> list[str]:

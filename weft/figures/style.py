@@ -42,7 +42,7 @@ JOBS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 #: How much lighter than its job's colour a kind is.
 LIGHTER: dict[BlockKind, float] = {
     BlockKind.FORWARD: 0.55, BlockKind.BACKWARD: 0.1, BlockKind.INPUT_GRAD: 0.1, BlockKind.WEIGHT_GRAD: 0.32,
-    BlockKind.RECOMPUTE: 0.68, BlockKind.OTHER: 0.8,
+    BlockKind.RECOMPUTE: 0.68, BlockKind.COLLECTIVE: 0.76, BlockKind.OTHER: 0.84,
 }
 
 

@@ -12,6 +12,7 @@ from weft.solver.feasibility.memory_conflict import InFlight
 from weft.solver.names import Names
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Schedule
+from weft.text.counts import devices_text, micro_batches_text
 from weft.text.units import time_unit
 
 __all__ = ["capital", "flight", "gains", "idle", "length", "period", "period_of"]
@@ -46,10 +47,7 @@ def length(schedule: Schedule, path: CriticalPath) -> list[str]:
     proof = (f"{one} is shorter (proven)" if schedule.gap == 0 else "no lower bound is known"
              if schedule.gap == float("inf") else
              f"{one} is shorter than {_time(problem, schedule.makespan_bound)} (gap {schedule.gap:.2%})")
-    lanes = sum(device.lane_of is not None for device in problem.devices)
-    beside = f" with {lanes} lane{'s' * (lanes != 1)} beside them" if lanes else ""
-    many = f"{schedule.micro_batches} micro-batches" if schedule.rounds is None else Names(schedule).count
-    lines = [f"{problem.name}: {many} on {len(problem.devices) - lanes} devices{beside} take "
+    lines = [f"{problem.name}: {micro_batches_text(schedule)} on {devices_text(problem)} take "
              f"{_time(problem, schedule.makespan)}; {proof}."]
     work: dict[str, float] = {}
     for step in path.steps:

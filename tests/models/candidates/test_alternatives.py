@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.models.candidates.alternatives import OpenCandidate, activations_choice, backward_choice, open_candidates
+from weft.models.candidates.alternatives import (
+    OpenCandidate,
+    activations_choice,
+    backward_choice,
+    by_micro_batch,
+    open_candidates,
+)
 from weft.models.candidates.build import bytes_per_parameter, candidate_of, candidates
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_split import NoSplit, split_at
@@ -18,7 +24,7 @@ from weft.models.candidates.stages import Backward, MemoryRule
 from weft.models.layers.cluster import model_cluster
 from weft.models.spec.spec import Spec, SpecError, demo_spec, parse_spec
 from weft.solver.judge.validate import violations
-from weft.solver.problem import Block, BlockKind, Problem
+from weft.solver.problem import Block, BlockKind, Problem, ProblemError
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
 
@@ -135,6 +141,19 @@ def test_all_memory_is_given_back(number: int) -> None:
             assert set(held.values()) == {0}
 
 
+def test_half_of_the_layers_lie_between_all_and_none() -> None:
+    for found in open_candidates(with_choices("activations", activations="keep, recompute, recompute-half")):
+        ways = {way: under(found, activations=way) for way in ("keep", "recompute-half", "recompute")}
+        for s, names in enumerate(found.plain.layers_of_stage):
+            if "recompute-half" not in found.problem.choices.get(activations_choice(s), ()):
+                continue
+            kept, half, again = (problem.blocks[problem.index[f"F{s}"]].memory[0] for problem in ways.values())
+            assert len(names) > 1 and again < half < kept
+            gradients = [sum(block.duration for block in problem.blocks if block.name[1:] == str(s)
+                             and block.name[0] != "F") for problem in ways.values()]
+            assert gradients == sorted(gradients)
+
+
 def test_what_recomputes_ahead_does_the_same_work_with_the_room_of_what_is_kept() -> None:
     found = next(c for c in open_candidates(with_choices("activations")) if c.plain.shape == "chain"
                  and c.plain.backward == "full")
@@ -213,6 +232,22 @@ def test_choices_of_a_run_that_has_none_are_refused(run: str, sentence: str) -> 
 
 def _names(found: Sequence[OpenCandidate]) -> list[object]:
     return [(c.plain.shape, c.plain.layers_of_stage, c.backward) for c in found]
+
+
+def test_a_class_of_micro_batches_is_what_all_stages_alike_are() -> None:
+    for found in open_candidates(with_choices("activations", activations="keep, recompute")):
+        wide = by_micro_batch(found.problem)
+        assert wide.classes == ("keep", "recompute") and not wide.choices
+        for way in wide.classes:
+            assert wide.plain(way) == under(found, activations=way)
+    both = by_micro_batch(open_candidates(with_choices("activations, backward"))[0].problem)
+    assert both.choices and all(choice.startswith("backward") for choice in both.choices)
+
+
+def test_ways_of_other_blocks_are_no_classes() -> None:
+    found = open_candidates(with_choices("activations"))[0]
+    with pytest.raises(ProblemError, match="run the same blocks"):
+        by_micro_batch(found.problem, ("keep", "recompute-ahead"))
 
 
 def test_each_cut_is_there_once() -> None:

@@ -93,7 +93,7 @@ def test_lanes_are_read_as_written() -> None:
     (lambda p: p["blocks"][0].update(memory=[]), "blocks[0]: memory has 0 entries for 1 devices"),
     (lambda p: p["blocks"][0].update(kind="foward"),
      "blocks[0]: kind is 'foward', it must be one of forward, backward, input_grad, weight_grad, "
-     "recompute, other; did you mean 'forward'?"),
+     "recompute, collective, other; did you mean 'forward'?"),
     (lambda p: p["blocks"][0].update(kind=["forward"]), "blocks[0]: kind is [\"forward\"], it must be text"),
     (lambda p: p["blocks"][0].update(after=["b"]), "the blocks wait for each other in a cycle: f -> g -> b -> f"),
     (lambda p: p["blocks"][2].update(after=["h"]), "block 'b': after 'h': there is no block of that name"),

@@ -328,7 +328,7 @@ def test_idle_time_is_that_of_devices_that_are_no_lanes() -> None:
     assert [entry.device for entry in found.idle] == [0, 3, 6]
     total = sum(entry.total for entry in found.idle) / (3 * schedule.makespan)
     assert total == pytest.approx(schedule.bubble.step)
-    assert "laned pipeline: 4 micro-batches on 3 devices with 6 lanes beside them take 462 ms" in found.text
+    assert "laned pipeline: 4 micro-batches on 3 devices and 6 lanes take 462 ms" in found.text
     assert f"Devices (without lanes) are idle {total:.1%} of the time" in found.text
     assert found.path is not None and found.path.length == pytest.approx(schedule.makespan)
     assert "gpu 2 copies" in found.text  # it is on the critical path
@@ -339,7 +339,8 @@ def test_idle_time_is_that_of_devices_that_are_no_lanes() -> None:
 def test_jobs_are_told_of_by_their_own_blocks_and_micro_batches() -> None:
     schedule = schedule_of_jobs()
     found = weft.explain(schedule)
-    assert "two jobs: 4 micro-batches of chat and 2 of search on 2 devices take" in found.text
+    assert ("two jobs: 4 micro-batches of chat (2 short, 2 long) and 2 micro-batches of search in 2 rounds on "
+            "2 devices take 90 ms") in found.text
     assert "*" not in found.text
     steps = found.to_json()["critical_path"]
     assert {step["block"] for step in steps} <= {"A0", "A1", "B0", "B1"}

@@ -234,7 +234,7 @@ def test_lanes_are_thin_rows_under_their_device_and_memory_is_the_devices(tmp_pa
     schedule = laned_schedule(2, 3, 2, copy=5)
     draw(schedule, tmp_path / "a.svg")
     texts = svg_texts(tmp_path / "a.svg")
-    assert "laned pipeline, 3 micro-batches on 2 devices with 4 lanes" in texts
+    assert "laned pipeline, 3 micro-batches on 2 devices and 4 lanes" in texts
     assert texts.count("peak 2 activations") == texts.count("cap 2 activations") == 2
     for device in schedule.problem.devices:
         assert texts.count(device.name) == 1
@@ -259,8 +259,8 @@ def test_jobs_have_colours_and_boxes_the_numbers_of_their_micro_batches(tmp_path
     schedule = schedule_of_jobs()
     draw(schedule, tmp_path / "a.svg")
     texts = svg_texts(tmp_path / "a.svg")
-    assert {"two jobs, 4 micro-batches of chat and 2 of search on 2 devices", "chat: F forward", "search: F forward",
-            "Micro-batches of chat: short 0, 2; long 1, 3."} <= {*texts}
+    title = "two jobs, 4 micro-batches of chat (2 short, 2 long) and 2 micro-batches of search in 2 rounds on 2 devices"
+    assert {title, "chat: F forward", "search: F forward", "Micro-batches of chat: short 0, 2; long 1, 3."} <= {*texts}
     assert texts.count("3") >= 2
     boxes = rows(schedule, "boxes")
     told = {(row["block"], row["micro-batch"], row["job"], row.get("class")) for row in boxes}

@@ -105,8 +105,9 @@ class Case:
             return NOTHING
         spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
                   for space in self.spaces for layout in [space.ground.layout]]
-        return Coverage.of(((placement.title, placement.details) for placement in (*self.placements, *self.open)),
-                           spaces, alike=bool(self.open))
+        told = [(placement.title, placement.details) for placement in self.placements]
+        told += [(placement.title, placement.details) for placement in self.open]
+        return Coverage.of(told, spaces, alike=bool(self.open))
 
 
 def case_of(source: Source, micro_batches: MicroBatches | None = None, options: SearchOptions | None = None) -> Case:
