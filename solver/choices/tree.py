@@ -161,21 +161,25 @@ class Tree:
         self._begin(node)
 
     def _closer(self) -> None:
-        """Look closer at the node with the least bound."""
-        _, _, node = heapq.heappop(self._queue)
+        """Look closer at the node with the least bound. It stays in the queue until that is done: time may be over
+        meanwhile, and what is neither there nor done is not bounded."""
+        node = self._queue[0][2]
         children = node.children() if node.key not in self.leaves else None
         if children is None:
             leaf = self._begin(node)
             if leaf.open and not leaf.proven:
                 self._search(leaf, _FIRST_SLICE * 2 ** min(leaf.turns, 12))
+            heapq.heappop(self._queue)
             if leaf.open and not leaf.proven:
                 self._push(node, leaf.bound)
             else:
                 self.done.append(leaf)
             return
-        for child in children:
-            if child.bound < self._beaten:
-                self._push(child, child.bound)
+        bounds = [child.bound for child in children]
+        heapq.heappop(self._queue)
+        for child, bound in zip(children, bounds, strict=True):
+            if bound < self._beaten:
+                self._push(child, bound)
             else:
                 self.passed.append(child)
 

@@ -198,15 +198,6 @@ class _SequenceTree(Tree):
                 return
             found = root, Found.of(best.sequence, leaf.search.best, leaf.rounds)
 
-    def _least(self) -> None:
-        """Look closer at the node with the least bound, which stays in the queue where time is over meanwhile."""
-        queue = list(self._queue)
-        try:
-            super()._least()
-        except BaseException:
-            self._queue = queue
-            raise
-
     def _by_rule(self) -> tuple[SequenceNode, Found] | None:
         """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""
         with unwatched():  # one there is in any case
