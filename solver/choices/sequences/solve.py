@@ -21,7 +21,7 @@ from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.choices.sequences.partial import any_sequences, given_sequences
 from weft.solver.choices.sequences.rules import sequences_by_rule
 from weft.solver.choices.tree import Tree
-from weft.solver.control.clock import checkpoint
+from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import ProblemError
@@ -40,6 +40,8 @@ _RULES, _CHANGES, _SEARCH = 0.25, 0.25, 0.35
 #: Changes tried in a row without a better one; divisions among classes, those of the least bound first, whose rules are
 #: tried.
 _TRIES, _DIVISIONS = 400, 24
+#: List schedules of a first look at a sequence.
+_QUICK = 2
 #: Deterministic seconds that one change costs, for each operation.
 _EFFORT = 2e-5
 
@@ -80,14 +82,17 @@ def solve_sequence(
     try:
         with budget.limited(), breakable():
             given = None if any_class else _run_of(problem, micro_batches).classes
-            tree = _SequenceTree(roots, budget, objective, on_progress, given)
+            with unwatched():
+                tree = _SequenceTree(roots, budget, objective, on_progress, given)
             tree.run()
     except KeyboardInterrupt:
         budget.interrupted = True
-        if tree is None or tree.leader is None:
+        if tree is None or (tree.leader is None and tree.found is None):
             raise
-    assert tree is not None  # what it starts with has no checkpoints
-    return _labelled(result_of(tree, problem), roots, any_class=any_class)
+    assert tree is not None  # it is made in any case
+    unfinished = tree.unfinished
+    best = result_of(tree, problem) if unfinished is None else _as_found(tree, *unfinished)
+    return _labelled(best, roots, any_class=any_class)
 
 
 def _roots(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Counted], *, any_class: bool
@@ -119,6 +124,18 @@ def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> int | Mapp
         if not isinstance(entry, int):
             raise ProblemError("micro_batches lists classes, but each may be of any: give how many there are")
     return micro_batches  # type: ignore[return-value]
+
+
+def _as_found(tree: _SequenceTree, root: SequenceNode, found: Found) -> Schedule:
+    """A schedule that there was no time to search on, with the bound over all sequences."""
+    with unwatched():
+        rounds = rounds_of(root.of.wide, found.sequence)
+    budget = tree.budget
+    return replace(found.schedule, makespan_bound=min(tree.bound, found.schedule.makespan),
+                   choices=dict(root.of.options), rounds=None if rounds.is_plain else rounds).with_solver(
+        name="weft", seconds=round(budget.elapsed, 3), seed=budget.seed, workers=budget.workers,
+        deterministic_seconds=round(budget.deterministic_used, 3),
+        **({"interrupted": True} if budget.interrupted else {}))
 
 
 def _labelled(best: Schedule, roots: list[SequenceNode], *, any_class: bool) -> Schedule:
@@ -154,6 +171,7 @@ class _SequenceTree(Tree):
                  on_progress: Callable[[Progress], None], given: ClassSequence | None = None) -> None:
         self.roots = roots
         self.given = given
+        self.found: tuple[SequenceNode, Found] | None = None
         self.known: dict[object, Schedule] = {}
         super().__init__(roots[0] if len(roots) == 1 else Roots(roots), budget, objective, on_progress)
 
@@ -181,13 +199,33 @@ class _SequenceTree(Tree):
             found = root, Found.of(best.sequence, leaf.search.best, leaf.rounds)
 
     def _by_rule(self) -> tuple[SequenceNode, Found] | None:
-        """The sequence with the shortest known schedule, and the root above it."""
-        best: tuple[SequenceNode, Found] | None = None
+        """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""
+        with unwatched():  # one there is in any case
+            for root in self.roots[:1]:
+                sequence = self.given or next(sequence for _, sequence in sequences_by_rule(root.of.costs,
+                                                                                            root.partial))
+                self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
         with self.budget.limited(_RULES):
-            for root in islice(sorted(self.roots, key=lambda node: node.bound), _DIVISIONS):
-                for found in first_orders(root, None if best is None else best[1], self.given):
-                    best = root, found
-        return best
+            ranked = sorted(self.roots, key=lambda node: node.bound)[:_DIVISIONS]
+            for root in ranked if len(ranked) > 1 else ():
+                for _, sequence in islice(sequences_by_rule(root.of.costs, root.partial), 2):
+                    self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
+            for root in ranked:
+                for found in first_orders(root, None if self.found is None else self.found[1], self.given):
+                    self.found = root, found
+        return self.found
+
+    def _keep(self, root: SequenceNode, sequence: ClassSequence, made: Schedule | None) -> None:
+        """Remember a schedule that is shorter than the best known one."""
+        if made is not None and (self.found is None or made.makespan < self.found[1].schedule.makespan):
+            self.found = root, Found.of(sequence, made, rounds_of(root.of.wide, sequence))
+
+    @property
+    def unfinished(self) -> tuple[SequenceNode, Found] | None:
+        """What was found and is better than all that was searched on: time was over before."""
+        if self.found is None or self.found[1].schedule.makespan >= self.best * (1 - RELATIVE_TOLERANCE):
+            return None
+        return self.found
 
     def _changed(self, root: SequenceNode, best: Found) -> Found:
         alike = [other.partial for other in self.roots if other.of is root.of]
@@ -195,6 +233,7 @@ class _SequenceTree(Tree):
         with self.budget.limited(_CHANGES):
             for found in improved(root, best, alike, _TRIES, self.budget.seed):
                 best = found or best
+                self.found = root, best
                 self.budget.deterministic_used += _EFFORT * operations
                 if self.budget.spent:
                     break

@@ -71,3 +71,13 @@ def test_what_it_cannot_do_is_said() -> None:
         solve_sequence(wide, ["len1", "len2"], any_class=True)
     with pytest.raises(ValueError, match="not for the objective 'rate'"):
         solve_sequence(wide, run, objective="rate")
+
+
+def test_whatever_time_there_is_something_is_found_with_a_bound() -> None:
+    wide, run = pipeline_of_lengths(4, [8, 1, 2, 8, 4, 6, 3, 12, 5, 7, 9, 10])
+    for limit in (0.0, 0.3):
+        found = solve_sequence(wide, run, time_limit=limit)
+        validate(found)
+        assert 0 < found.makespan_bound <= found.makespan
+        assert found.rounds is not None
+        assert sorted(map(str, found.rounds.run.classes[None])) == sorted(map(str, run.classes[None]))
