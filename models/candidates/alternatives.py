@@ -148,7 +148,8 @@ def _open(spec: Spec, plain: Candidate, modes: tuple[Backward, ...], layers: Seq
     allowed = spec.placement.activations if "activations" in spec.placement.choices else ("keep",)
     ways = [kept_ways(stage, other, half, size, allowed, offloads=spec.cluster.host_bandwidth is not None)
             for stage, other, half, size in zip(split.stages, again.stages, halves, received, strict=True)]
-    return OpenCandidate(kept, open_problem(kept, split, ways, modes, cluster.network,
+    named = f"{plain.shape}, " + ("" if len(modes) > 1 else f"{modes[0]} backward, ") + "by stage"
+    return OpenCandidate(kept, open_problem(f"{spec.name} ({named})", kept, split, ways, modes, cluster.network,
                                             spec.cluster.host_bandwidth), modes)
 
 
@@ -183,8 +184,8 @@ def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, receive
     return ways or (found["keep"],)
 
 
-def open_problem(plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Kept]], modes: Sequence[Backward],
-                 network: Network, host_bandwidth: float | None = None) -> WideProblem:
+def open_problem(name: str, plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Kept]],
+                 modes: Sequence[Backward], network: Network, host_bandwidth: float | None = None) -> WideProblem:
     """The problem of the stages of ``split`` with the ``ways`` and backward ``modes`` that each may have.
 
     ``plain``: the placement that gives it its devices. ``host_bandwidth``: bytes a second of copies to the host,
@@ -207,7 +208,7 @@ def open_problem(plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Ke
         before = next((block.name for block in gradients if block.kind != BlockKind.WEIGHT_GRAD), before)
         lag = lags[stage.number - 1] if stage.number else 0.0
     choices = {choice: options for stage in stages for choice, options in stage.choices}
-    return WideProblem(plain.problem.name, devices, tuple(blocks), choices=choices, time_unit="s", memory_unit="B",
+    return WideProblem(name, devices, tuple(blocks), choices=choices, time_unit="s", memory_unit="B",
                        model=plain.problem.model)
 
 
