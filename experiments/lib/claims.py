@@ -133,6 +133,10 @@ CLAIMS = (
     Claim("worked_examples", "make a step each in {}, {}, {}, {} and {}, all proven", lambda d: tuple(
         f"{row['value']:g}" for row in d["jobs"]) if all(row["proven"] for rows in (d["chunks"], d["jobs"])
                                                        for row in rows) else False),
+    Claim("cut_ablation", "a step takes {} times as long on the listed cuts alone, {} times without known schedules to "
+          "begin with, {} times where these are not polished, and {} times with at most two stages a GPU",
+          lambda d: tuple(f"{d['rows'][0][part]['takes_times']:.3f}"
+                          for part in ("cuts not listed", "tries", "polishing", "third chunk"))),
     # modelled costs
     Claim("roofline", "median error is {} % an operator and {} % a layer on a model it was not fitted on", lambda d: (
         percent(d["shipped"]["judged on gpt-1.3b-v100"]["operator forward and backward"]["median_absolute"]),

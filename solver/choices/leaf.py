@@ -9,6 +9,7 @@ from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.choices.node import Node
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress, Search
 from weft.solver.wide.rounds import Rounds
@@ -38,6 +39,8 @@ class Leaf:
             self.search = Search(problem, self.rounds.run.rounds, budget, on_progress,
                                  _better(start(self.rounds), self.rounds, node.bound), objective)
             self.steps = self.search.steps()
+        except ProblemError:
+            raise
         except ValueError as fault:  # the objective means nothing here
             self.fault, self.open = fault, False
 

@@ -49,6 +49,8 @@ class Partial:
 
     @property
     def bound(self) -> float:
+        if not self.whole.choices:
+            return self.least  # its search has all the arguments
         if self.key not in self.seen:
             self.seen[self.key] = bound_of(self.problem, self.run, self.objective)
         return max(self.least, self.seen[self.key])
@@ -80,6 +82,13 @@ class Partial:
     def at(self, options: Options) -> Partial:
         """The node of further ``options``."""
         return Partial(self.whole, self.run, self.objective, {**self.options, **options}, self.bound, self.seen)
+
+    def any_leaf(self) -> Partial:
+        """The node where the first option of every open choice is taken; nothing is proven of it any more."""
+        options = {choice: of[0] for choice, of in self.whole.choices.items()}
+        leaf = Partial(self.whole, self.run, self.objective, {**options, **self.options}, self.least, self.seen)
+        self.seen.setdefault(leaf.key, leaf.least)
+        return leaf
 
     def _taking(self, choice: str) -> list[Partial]:
         return [self.at({choice: option}) for option in self.problem.choices[choice]]

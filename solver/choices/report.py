@@ -38,9 +38,7 @@ def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
     """For each option: what is proven of the best schedule with it (``bound``; ``None``: it has none), and the best
     found (``makespan``, or what else is searched for; ``None``: none was)."""
     assert tree.leader is not None
-    parts: list[tuple[Options, float]] = [(node.options, _bound(tree, node)) for node in (*tree.open_nodes,
-                                                                                         *tree.passed)]
-    parts += [(leaf.node.options, leaf.bound) for leaf in tree.done]
+    parts = tree.parts
     rows: list[Mapping[str, Any]] = []
     for choice, options in problem.choices.items():
         for option in options:
@@ -56,14 +54,11 @@ def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
 
 def _alone(tree: Tree, taken: Options) -> float:
     """What is proven of all problems with these options; what all have in common where time is over."""
-    if not isinstance(tree.root, Partial) or tree.budget.spent:
-        return tree.least
-    return tree.root.at(taken).bound
-
-
-def _bound(tree: Tree, node: Any) -> float:
-    leaf = tree.leaves.get(node.key)
-    return float(node.bound) if leaf is None else leaf.bound
+    found = tree.least
+    if isinstance(tree.root, Partial) and not tree.budget.spent:
+        with tree.budget.limited():
+            found = max(found, tree.root.at(taken).bound)
+    return found
 
 
 def _finite(value: float) -> float | None:
@@ -74,7 +69,7 @@ def _none(tree: Tree, problem: WideProblem) -> Exception:
     """Why there is no schedule."""
     leaves = list(tree.leaves.values())
     open_leaf = next((leaf for leaf in leaves if leaf.search is not None and math.isfinite(leaf.bound)), None)
-    if open_leaf is not None or any(math.isfinite(node.bound) for node in tree.open_nodes):
+    if math.isfinite(tree.least) and (open_leaf is not None or any(math.isfinite(bound) for _, bound in tree.parts)):
         if open_leaf is not None and open_leaf.search is not None:
             open_leaf.search.require_value()
         return NoneFound(f"{problem.name}: no schedule that fits the devices' memory was found within the limit, and "

@@ -17,17 +17,21 @@ from typing import TypeAlias
 from weft.solver.choices.carried import carried
 from weft.solver.choices.leaf import Leaf
 from weft.solver.choices.node import Node
+from weft.solver.choices.partial import Partial
 from weft.solver.control.history import History
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
+from weft.solver.wide.block import Options
 from weft.solver.wide.rounds import Rounds
 
 __all__ = ["AtOnce", "Found", "Tree"]
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
+#: The share of the time left for the bound on everything, and for the way down to a first leaf.
+_DIVE = 0.2
 #: What the neighbours that were ruled out get at last, for each second that all took.
 _OTHERS = 0.5
 #: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
@@ -61,7 +65,7 @@ class Tree:
                  at_once: AtOnce = lambda _least, _best: None) -> None:
         self.root = root
         self.at_once = at_once
-        self.least = root.bound
+        self.least = 0.0
         self.budget = budget
         self.objective = objective
         self.on_progress = on_progress
@@ -71,7 +75,9 @@ class Tree:
         self.history = History()
         self.leader: Leaf | None = None
         self._number = count()
-        self._queue: list[tuple[float, int, Node]] = [(root.bound, 0, root)]
+        self._queue: list[tuple[float, int, Node]] = [(0.0, 0, root)]
+        # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
+        self._current: tuple[float, Node] | None = None
         self._beside: Iterator[Node] = iter(())
         self._beside_of: Leaf | None = None
 
@@ -83,7 +89,8 @@ class Tree:
     @property
     def bound(self) -> float:
         """What no schedule of any problem is below."""
-        return min(self.best, max(self.least, min([math.inf, *(bound for bound, _, _ in self._queue[:1]),
+        current = math.inf if self._current is None else self._current[0]
+        return min(self.best, max(self.least, min([current, *(bound for bound, _, _ in self._queue[:1]),
                                                    *(leaf.bound for leaf in self.done)])))
 
     @property
@@ -92,14 +99,21 @@ class Tree:
         return self.leader is not None and self.bound >= self._beaten
 
     @property
-    def open_nodes(self) -> list[Node]:
-        """What was neither divided nor put aside."""
-        return [node for _, _, node in self._queue]
+    def parts(self) -> list[tuple[Options, float]]:
+        """Options and what is proven of all that is below them; all there is belongs to some."""
+        nodes = [(node, bound) for bound, _, node in self._queue]
+        nodes += [(node, bound) for bound, node in ([] if self._current is None else [self._current])]
+        nodes += [(node, node.bound) for node in self.passed]
+        parts = [(node.options, self.leaves[node.key].bound if node.key in self.leaves else bound)
+                 for node, bound in nodes]
+        return parts + [(leaf.node.options, leaf.bound) for leaf in self.done]
 
     def run(self) -> None:
         """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
         best schedule's neighbours in turn; at last what other options cost, and what else the best leaf's search has
         to say, such as its steady state."""
+        with self.budget.limited(_DIVE):
+            self.least = self.root.bound
         self._dive()
         self._look()
         self._whole()
@@ -154,32 +168,39 @@ class Tree:
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
 
     def _dive(self) -> None:
-        """A first schedule: always on to the child with the least bound."""
+        """A first schedule: always on to the child with the least bound; where that takes too long, of any leaf."""
         node = self.root
+        with self.budget.limited(_DIVE):
+            while (children := node.children()) is not None:
+                node = min(children, key=lambda child: child.bound)
+        if isinstance(node, Partial):
+            node = node.any_leaf()
         while (children := node.children()) is not None:
-            node = min(children, key=lambda child: child.bound)
+            node = children[0]
         self._begin(node)
 
     def _closer(self) -> None:
-        """Look closer at the node with the least bound. It stays in the queue until that is done: time may be over
-        meanwhile, and what is neither there nor done is not bounded."""
-        node = self._queue[0][2]
+        """Look closer at the node with the least bound."""
+        self._current = self._queue[0][0], self._queue[0][2]
+        _, node = self._current
+        heapq.heappop(self._queue)
+        self._divide(node)
+        self._current = None
+
+    def _divide(self, node: Node) -> None:
         children = node.children() if node.key not in self.leaves else None
         if children is None:
             leaf = self._begin(node)
             if leaf.open and not leaf.proven:
                 self._search(leaf, _FIRST_SLICE * 2 ** min(leaf.turns, 12))
-            heapq.heappop(self._queue)
             if leaf.open and not leaf.proven:
                 self._push(node, leaf.bound)
             else:
                 self.done.append(leaf)
             return
-        bounds = [child.bound for child in children]
-        heapq.heappop(self._queue)
-        for child, bound in zip(children, bounds, strict=True):
-            if bound < self._beaten:
-                self._push(child, bound)
+        for child in children:
+            if child.bound < self._beaten:
+                self._push(child, child.bound)
             else:
                 self.passed.append(child)
 
