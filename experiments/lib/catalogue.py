@@ -153,6 +153,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("transports", "runtime.transports", ("runtime/transports", "runtime/ranks/session.py"), 5,
                ("--rounds", "1", "--sizes", "1024"), quiet=True, slow=True),
     Experiment("unequal_gpus", "models.unequal_gpus", ("models/candidates",), 1, ("--count", "6")),
+    Experiment("wide_random", "step.wide_random", (*_SEARCH, "tests/support/alternatives.py",
+                                                   "tests/support/wide_problems.py"), 15, ("--count", "2")),
     Experiment("worked_examples", "step.worked_examples", _SEARCH, 0.1, ()),
     Experiment("zoo_counts", "models.zoo_counts", ("models/zoo", "models/spec/families.py"), 0.5, ("--only", "gpt")),
 )}
