@@ -2,11 +2,12 @@
 
     python -m experiments.step.wide_random [--count 1000] [--seed 0] [--minutes 30]
 
-Each assignment of the choices is solved by itself: by dynamic programming over what has run, which shares no code with
-the search (:mod:`tests.oracles.whole`), where that is not too large and there are no lanes, else by the plain search to
-its proof. Held against the least of these: the search over assignments with its bound (equal, proven), the whole model
-(equal, where the problem is not too large for it), and the bound of the relaxed problem (never more). Writes
-results/wide_random.json: counts by extension, and what is unequal.
+Each assignment of the choices is solved by itself: by a walk through all that can happen in the wide problem itself
+(:mod:`tests.oracles.wide`), where that is small enough; by dynamic programming over what has run in its rounds
+(:mod:`tests.oracles.whole`), where there are no lanes; else by the plain search to its proof. Held against the least
+of these: the search over assignments with its bound (equal, proven), the whole model (equal, where the problem is not
+too large for it), and the bound of the relaxed problem (never more). Writes results/wide_random.json: counts by
+extension, and what is unequal.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.lib.provenance import RESULTS, Record
+from tests.oracles import wide
 from tests.oracles.whole import TooLarge, least_makespan
+from tests.oracles.wide import least_over_assignments
 from tests.support.alternatives import drawn_alternatives, least_over
 from tests.support.wide_problems import drawn_run, drawn_wide, keep_or_recompute
 from weft.solver.choices.bounds import bound_of
@@ -42,6 +45,8 @@ EXTENSIONS = ("choices", "lanes", "classes", "jobs", *map("+".join, itertools.co
     ("choices", "lanes", "classes", "jobs"), 2)))
 #: Larger ones are drawn anew: operations of all assignments together, and what the oracle may look at.
 _MOST_OPERATIONS, _MOST_LABELS = 80, 3000
+#: Problems of so many operations at most, all alternatives counted, are walked through time step by time step.
+_MOST_WALKED = 14
 
 
 def drawn(extension: str, seed: int) -> tuple[WideProblem, Run]:
@@ -70,6 +75,13 @@ def drawn(extension: str, seed: int) -> tuple[WideProblem, Run]:
 
 def by_brute_force(problem: WideProblem, run: Run) -> tuple[float, str]:
     """The least makespan of all assignments, and how it was found."""
+    if max(len(run.classes[block.job]) for block in problem.blocks) * len(problem.blocks) <= _MOST_WALKED and not any(
+            wait.link is not None for block in problem.blocks for wait in block.after):
+        try:
+            least, _ = least_over_assignments(problem, run)
+            return math.inf if least is None else float(least), "walk"
+        except wide.TooLarge:
+            pass
     if not any(device.lane_of for device in problem.devices):
         try:
             found = [least_makespan(Rounds(problem.under(options), run).problem, run.rounds, _MOST_LABELS)
