@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from weft.app.lib.case import Case, Placement
 from weft.app.lib.options import SearchOptions
+from weft.solver.choices.sequences.improve import Found
 from weft.solver.choices.sequences.node import SequenceNode, SequenceProblem
 from weft.solver.choices.sequences.partial import given_sequences
 from weft.solver.choices.sequences.solve import first_orders, solve_sequence
@@ -50,7 +51,8 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
             continue
         share = _FIRST if turn == 0 and len(entries) > 1 else 1 / (len(entries) - turn)
         try:
-            found = solve_sequence(entry.rounds.wide, entry.rounds.run, objective=options.objective, on_progress=heard,
+            found = solve_sequence(entry.rounds.wide, entry.rounds.run, start=entry.found, objective=options.objective,
+                                   on_progress=heard,
                                    time_limit=options.left * share, seed=options.seed, workers=options.workers,
                                    effort=None if options.effort is None else options.effort / len(entries))
         except Infeasible as refusal:
@@ -71,7 +73,7 @@ def best_order(case: Case, options: SearchOptions, on_progress: Callable[[Progre
 
 
 class _Entry:
-    """A placement: ``bound`` is what no order on it is below, ``first`` what the best by rule comes to."""
+    """A placement: ``bound`` is what no order on it is below, ``found`` the best order by rule."""
 
     def __init__(self, placement: Placement) -> None:
         assert placement.rounds is not None
@@ -79,7 +81,12 @@ class _Entry:
         self.rounds = placement.rounds
         self.root = SequenceNode(SequenceProblem(self.rounds.wide, {}), given_sequences(self.rounds.run))
         self.bound = self.root.bound
-        self.first = math.inf
+        self.found: Found | None = None
+
+    @property
+    def first(self) -> float:
+        """What the best by rule comes to."""
+        return math.inf if self.found is None else self.found.schedule.makespan
 
     def labelled(self, schedule: Schedule) -> Schedule:
         """``schedule``, whose rounds are its own, with what it says of its placement."""
@@ -94,4 +101,4 @@ def _look(entries: list[_Entry], options: SearchOptions) -> None:
     for turn, entry in enumerate(entries):
         with budget.limited(_LOOK / (len(entries) - turn)):
             for found in first_orders(entry.root, None, entry.rounds.run.classes):
-                entry.first = found.schedule.makespan
+                entry.found = found

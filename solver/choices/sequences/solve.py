@@ -51,6 +51,7 @@ def solve_sequence(
     micro_batches: Run | Counted | Mapping[str, Counted],
     *,
     any_class: bool = False,
+    start: Found | None = None,
     objective: str = "makespan",
     on_progress: Callable[[Progress], None] = lambda _: None,
     **limits: Unpack[Limits],
@@ -58,7 +59,8 @@ def solve_sequence(
     """The best schedule found over all orders of the ``micro_batches`` given, with a lower bound proven over all.
 
     ``micro_batches``: a run, or what makes one. With ``any_class`` it is how many there are (of each job), and the
-    search decides of which class each is. ``limits`` are those of :func:`weft.solver.step.search.solve`. Where the
+    search decides of which class each is. ``start`` is a known sequence with its schedule.
+    ``limits`` are those of :func:`weft.solver.step.search.solve`. Where the
     problem has open choices, they are decided too. The schedule's ``rounds`` say the class of each micro-batch;
     ``solver["sequence"]`` holds them, how many sequences there are (``None`` where that was not counted), and whether
     their classes were open.
@@ -84,6 +86,8 @@ def solve_sequence(
             given = None if any_class else _run_of(problem, micro_batches).classes
             with unwatched():
                 tree = _SequenceTree(roots, budget, objective, on_progress, given)
+            if start is not None:
+                tree.found = roots[0], start
             tree.run()
     except KeyboardInterrupt:
         budget.interrupted = True
@@ -130,8 +134,9 @@ def _as_found(tree: _SequenceTree, root: SequenceNode, found: Found) -> Schedule
     """A schedule that there was no time to search on, with the bound over all sequences."""
     with unwatched():
         rounds = rounds_of(root.of.wide, found.sequence)
+        bound = max(tree.bound, min(node.bound for node in tree.roots))
     budget = tree.budget
-    return replace(found.schedule, makespan_bound=min(tree.bound, found.schedule.makespan),
+    return replace(found.schedule, makespan_bound=min(bound, found.schedule.makespan),
                    choices=dict(root.of.options), rounds=None if rounds.is_plain else rounds).with_solver(
         name="weft", seconds=round(budget.elapsed, 3), seed=budget.seed, workers=budget.workers,
         deterministic_seconds=round(budget.deterministic_used, 3),
