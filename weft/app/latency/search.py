@@ -267,8 +267,9 @@ class _FrontSearch:
         front = self.front()
         if self.floor is not None:
             front = front[-1:]
+        gpus = sum(device.lane_of is None for device in first.devices)
         return Serving(
-            self.case.name, len(first.devices), first.time_unit, first.memory_unit, self.size,
+            self.case.name, gpus, first.time_unit, first.memory_unit, self.size,
             tuple(self._point(period, latency) for period, latency in front),
             floor=self.floor, placements=self.examined,
             least_period=float(min(p.fastest.period * p.instance.tick for p in self.placed)),
