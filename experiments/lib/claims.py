@@ -133,6 +133,15 @@ CLAIMS = (
     Claim("worked_examples", "make a step each in {}, {}, {}, {} and {}, all proven", lambda d: tuple(
         f"{row['value']:g}" for row in d["jobs"]) if all(row["proven"] for rows in (d["chunks"], d["jobs"])
                                                        for row in rows) else False),
+    Claim("activation_choices", "a step then takes {} % less time at 18 GiB than with all stages alike, {} % at 15, {} "
+          "% at 12, and as long at 9 and at 24", lambda d: tuple(
+              percent(d["summary"][f"{cap} GiB"]["shorter than all alike"], 1) for cap in (18, 15, 12))
+          if all(d["summary"][f"{cap} GiB"]["shorter than all alike"] == 0 for cap in (9, 24)) else False),
+    Claim("activation_choices", "at 9 to 15 GiB `memory: decide`, which decides operator by operator before the "
+          "search, is faster still", lambda d: all(d["summary"][f"{cap} GiB"]["shorter than decided"] < 0
+                                                   for cap in (9, 12, 15))),
+    Claim("recompute_classes", "up to {} % less time than all or none", lambda d: (
+        percent(d["summary"]["largest gain"], 1),)),
     Claim("cut_ablation", "a step takes {} times as long on the listed cuts alone, {} times without known schedules to "
           "begin with, {} times where these are not polished, and {} times with at most two stages a GPU",
           lambda d: tuple(f"{d['rows'][0][part]['takes_times']:.3f}"

@@ -13,8 +13,6 @@ from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.lib.wide import WideCase, assignment_title
-from weft.app.reorder import best_order
-from weft.app.stage_choices import solve_open
 from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
@@ -74,9 +72,13 @@ def solve_case(
     if case.wide is not None:
         return _solve_wide(case.wide, options, on_progress)
     if case.reorder:
+        from weft.app.reorder import best_order
+
         return best_order(case, options, on_progress)
     case = for_objective(case, options.objective)
     if case.open:
+        from weft.app.stage_choices import solve_open
+
         return solve_open(case, options, on_progress, solve_case)
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress, options.objective)
