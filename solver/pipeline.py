@@ -76,7 +76,7 @@ class Pipeline:
             if len(block.devices) > 1:
                 raise NotAPipeline(f"block {block.name!r} runs on {len(block.devices)} devices, "
                                    "a pipeline's blocks run on one each")
-            if block.kind in (BlockKind.RECOMPUTE, BlockKind.OTHER):
+            if block.kind in (BlockKind.RECOMPUTE, BlockKind.COLLECTIVE, BlockKind.OTHER):
                 raise NotAPipeline(f"block {block.name!r} is of kind {block.kind}, a pipeline has forward, backward, "
                                    "input_grad and weight_grad blocks only")
         forwards = _chain(problem, (BlockKind.FORWARD,))

@@ -47,11 +47,12 @@ class BlockKind(StrEnum):
     INPUT_GRAD = "input_grad"
     WEIGHT_GRAD = "weight_grad"
     RECOMPUTE = "recompute"
+    COLLECTIVE = "collective"
     OTHER = "other"
 
     @property
     def letter(self) -> str:
-        """The field's one-letter name: F, B (full backward), I (input-gradient), W (weight-gradient), R, O."""
+        """The field's one-letter name: F, B (full backward), I (input-gradient), W (weight-gradient), R, C, O."""
         return {"input_grad": "I", "weight_grad": "W"}.get(self.value, self.value[0].upper())
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from weft.solver.objectives import BOUND_OF
+from weft.solver.pools import PooledOrders, memory_waits, mixed_pools
 from weft.solver.problem import Number, Problem
 
 if TYPE_CHECKING:
@@ -44,6 +45,11 @@ class _InOrder(tuple[Operation, ...]):
     @cached_property
     def latest_end(self) -> float:
         return max(map(itemgetter(3), self), default=0.0)
+
+
+def _sign(amount: Number) -> int:
+    """1, 0 or -1: all that waits ask of an amount."""
+    return (amount > 0) - (amount < 0)
 
 
 def _in_order(operations: Sequence[Operation]) -> _InOrder:
@@ -172,8 +178,16 @@ class Schedule:
 
     @cached_property
     def orders(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Per device, the ``(block, micro_batch)`` that it runs, in order: :data:`weft.solver.timing.Orders`."""
-        return tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
+        """Per device, the ``(block, micro_batch)`` that it runs, in order: :data:`weft.solver.timing.Orders`. Where
+        lanes share a memory it comes with which operation waits for the memory of which other
+        (:class:`~weft.solver.pools.PooledOrders`)."""
+        rows = tuple(tuple((operation.block, operation.micro_batch) for operation in row) for row in self.device_orders)
+        pools = mixed_pools(self.problem, _sign, _sign) if self.problem.has_lanes else ()
+        if not pools:
+            return rows
+        start = {(operation.block, operation.micro_batch): operation.start for operation in self.operations}
+        end = {(operation.block, operation.micro_batch): operation.end for operation in self.operations}
+        return PooledOrders(rows, memory_waits(self.problem, pools, rows, start, end, self._rounding))
 
     def memory_profile(self, device: int) -> list[tuple[float, Number]]:
         """``(time, level)`` steps on one device: the level holds from that time to the next entry's.
@@ -208,7 +222,9 @@ class Schedule:
         """``(time, by how much)`` for every change of what the device and its lanes hold; at one time, what ends comes
         first. An end that is above another operation's start by rounding alone is at that start."""
         steps = self._memory_steps(device)
-        row = [operation for operation in self.operations if operation.block in steps]
+        engines = (device, *self.problem.lanes_of[device]) if steps else ()
+        row = sorted({operation for engine in engines for operation in self.device_orders[engine]},
+                     key=itemgetter(2, 3, 0))
         starts = [operation.start for operation in row]
         changes: list[tuple[float, bool, Number]] = []
         for block, _, start, end in row:

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
+from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
 from weft.solver.problem import Number, Problem, ProblemError
 
 __all__ = ["Arc", "TickProblem", "in_whole_numbers"]
@@ -58,8 +59,12 @@ class TickProblem:
 
     ``take[d][i]`` is what block i takes on device d when it starts (workspace included), ``change[d][i]`` by how
     much it has changed the level once it has ended; both hold only the device's blocks. ``capacity[d]`` is None
-    where unlimited. ``tick`` is the length of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for
-    one micro-batch) what rounding to it added, ``memory_unit`` what one unit of the amounts here is in the problem's.
+    where unlimited. A limited memory that a device shares with its lanes stands where one order says all of it: with
+    the one of them that runs all blocks that take or give. Where none does it is one of ``mixed_pools``, which hang on
+    times, and these three say nothing of it: with less to keep, a bound or a proof of theirs still holds for all that
+    keeps the pools too; whoever offers a schedule or a steady state holds it against the pools. ``tick`` is the length
+    of a tick in the problem's time unit, ``inflation`` and ``loss`` (ticks for one micro-batch) what rounding to it
+    added, ``memory_unit`` what one unit of the amounts here is in the problem's.
     """
 
     problem: Problem
@@ -72,6 +77,7 @@ class TickProblem:
     inflation: Fraction
     loss: Fraction
     memory_unit: Fraction
+    mixed_pools: tuple[MixedPool, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem) -> TickProblem:
@@ -86,23 +92,45 @@ class TickProblem:
         def scaled(amount: Number) -> int:  # every amount is a whole number of units
             return int(_exact(amount) / unit)
 
+        def room(memory: Number) -> int:
+            return math.floor(_exact(memory) / unit)
+
+        take, change, capacity = amounts_by_device(problem, scaled, room)
         return cls(
             problem=problem,
             durations=tuple(math.ceil(_exact(block.duration) / tick) for block in problem.blocks),
             arcs=tuple(Arc(i, j, math.ceil(_exact(dependency.lag) / tick), dependency.distance,
                            None if dependency.link is None else links[dependency.link])
                        for i, j, dependency in dependencies),
-            take=tuple({i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
-                        for i, place in places.items()} for places in problem.places_on),
-            change=tuple({i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
-                         for places in problem.places_on),
-            capacity=tuple(None if device.memory is None else math.floor(_exact(device.memory) / unit)
-                           for device in problem.devices),
+            take=take,
+            change=change,
+            capacity=capacity,
             tick=tick,
             inflation=inflation,
             loss=loss,
             memory_unit=unit,
+            mixed_pools=mixed_pools(problem, scaled, room) if problem.has_lanes else (),
         )
+
+    @cached_property
+    def in_sequence(self) -> TickProblem:
+        """What is to be kept where no two blocks run at once: a pool is then one device, its owner, and none is mixed.
+
+        There is a schedule of this instance exactly if there is one of that: put the operations of a schedule one after
+        the other by start, and at each start no more has started than before, while all of that has ended.
+        """
+        if not self.problem.has_lanes:
+            return self
+        take, change, capacity = list(self.take), list(self.change), list(self.capacity)
+        for lane, owner in enumerate(self.problem.pool_of):
+            if capacity[lane] is not None:
+                take[lane], take[owner] = take[owner], take[lane]
+                change[lane], change[owner] = change[owner], change[lane]
+                capacity[lane], capacity[owner] = capacity[owner], capacity[lane]
+        for pool in self.mixed_pools:
+            take[pool.owner], change[pool.owner] = dict(pool.take), dict(pool.change)
+            capacity[pool.owner] = pool.capacity
+        return replace(self, take=tuple(take), change=tuple(change), capacity=tuple(capacity), mixed_pools=())
 
     @cached_property
     def distinct_devices(self) -> tuple[int, ...]:
@@ -146,8 +174,10 @@ class TickProblem:
 
     @property
     def balanced(self) -> bool:
-        """Whether every micro-batch gives back all it took where memory is limited: else there is no steady state."""
-        return all(sum(self.change[d].values()) == 0 for d in self.distinct_devices if self.limited(d))
+        """Whether every micro-batch gives back all it took where memory is limited, mixed pools too: else there is no
+        steady state."""
+        return (all(sum(self.change[d].values()) == 0 for d in self.distinct_devices if self.limited(d))
+                and all(pool.balanced for pool in self.mixed_pools))
 
     def shared_pairs(self) -> list[tuple[int, int]]:
         """Pairs i < j of blocks that have a device in common, hence never overlap."""

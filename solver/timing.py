@@ -3,7 +3,8 @@
 Given in which order each device runs its operations, the earliest start of each is the longest path to it, over
 the previous operation on each of its devices and the producers it waits for, with their transfers
 (:class:`~weft.solver.problem.Dependency`). These times are the componentwise least among all schedules with
-those orders, so no schedule with the same orders has a smaller makespan; memory depends on the orders alone.
+those orders, so no schedule with the same orders has a smaller makespan; memory depends on the orders alone. Where
+lanes share a memory it depends on orders and waits (:class:`~weft.solver.pools.PooledOrders`), which are kept likewise.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from weft.solver.control.clock import checked, checkpoint
+from weft.solver.pools import PooledOrders
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation
 
@@ -57,6 +59,9 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
             else:
                 others.setdefault(i, []).append(j)
             waits[j] += 1
+    for (giver, k), (taker, m) in orders.waits if isinstance(orders, PooledOrders) else ():
+        others.setdefault(giver * n + k, []).append(taker * n + m)
+        waits[taker * n + m] += 1
     # How much greater a consumer's number is than its producer's, and what lies between them.
     consumers: list[list[tuple[int, float, str | None, int]]] = [[] for _ in blocks]
     for producer, consumer, dependency in problem.dependencies():
@@ -82,8 +87,8 @@ def time_orders(problem: Problem, micro_batches: int, orders: Orders,
         block = i // n
         end = start[i] + durations[block]
         following = follower[i]
-        if following >= 0:
-            for j in (following, *others[i]) if i in others else (following,):
+        if following >= 0 or i in others:
+            for j in (*((following,) if following >= 0 else ()), *others[i]) if i in others else (following,):
                 if end > start[j]:
                     start[j] = end
                 waits[j] -= 1

@@ -105,6 +105,47 @@ CLAIMS = (
               percent(d["summary"]["all"]["proven_optimal"] / d["summary"]["all"]["problems"]),
               percent(sum(row["weft"] <= 1.01 * row["bound"] for row in d["rows"]) / len(d["rows"])),
               most((100 * (row["weft"] / row["bound"] - 1) for row in d["rows"]), 0))),
+    Claim("published_costs", "On {} problems with costs like those published", lambda d: (
+        str(d["summary"]["all"]["problems"]),)),
+    Claim("published_costs", "GPTs of 1.5B to 28.3B on {} to {} devices, memory for half to twice", lambda d: (
+        *span((row["devices"] for row in d["rows"]), 0),)),
+    Claim("published_costs", "none is better either", lambda d: d["summary"]["all"]["worse"] == 0),
+    Claim("published_costs", "weft is on {}, and on {} its schedule is proven optimal", lambda d: tuple(
+        str(d["summary"]["all"][key]) for key in ("better", "proven_optimal"))),
+    Claim("published_costs", "The gap is {} % in the median, and up to {} % where memory is half", lambda d: (
+        percent(d["summary"]["all"]["median_gap"], 1),
+        most((100 * row["gap"] for row in d["rows"]), 1))
+          if d["summary"]["memory 0.5p"]["largest_gap"] == d["summary"]["all"]["largest_gap"] else False),
+    # cuts
+    Claim("cut_search", "On {} random ones of {} to {} GPUs", lambda d: (
+        str(d["summary"]["fit"]), *span((row["gpus"] for row in d["rows"]), 0))),
+    Claim("cut_search", "a step takes {} times as long on average: on {} it is longer, up to {} times, on {} shorter, "
+          "down to {} times", lambda d: (
+              f"{d['summary']['listed_takes_times']['mean']:.2f}", str(d["summary"]["shorter"]),
+              f"{d['summary']['listed_takes_times']['most']:.2f}", str(d["summary"]["longer"]),
+              f"{d['summary']['listed_takes_times']['least']:.2f}")),
+    Claim("cut_search", "On the {} that are small enough to solve each cut by itself, the answer is the best of all",
+          lambda d: (str(d["summary"]["against_brute_force"]),)
+          if d["summary"]["equal_to_brute_force"] == d["summary"]["against_brute_force"] else False),
+    # choices, lanes, jobs
+    Claim("worked_examples", "takes {} in {} chunks", lambda d: (
+        f"{d['chunks'][0]['value']:g}", d["chunks"][0]["choices"]["chunks"])),
+    Claim("worked_examples", "make a step each in {}, {}, {}, {} and {}, all proven", lambda d: tuple(
+        f"{row['value']:g}" for row in d["jobs"]) if all(row["proven"] for rows in (d["chunks"], d["jobs"])
+                                                       for row in rows) else False),
+    Claim("activation_choices", "a step then takes {} % less time at 18 GiB than with all stages alike, {} % at 15, {} "
+          "% at 12, and as long at 9 and at 24", lambda d: tuple(
+              percent(d["summary"][f"{cap} GiB"]["shorter than all alike"], 1) for cap in (18, 15, 12))
+          if all(d["summary"][f"{cap} GiB"]["shorter than all alike"] == 0 for cap in (9, 24)) else False),
+    Claim("activation_choices", "at 9 to 15 GiB `memory: decide`, which decides operator by operator before the "
+          "search, is faster still", lambda d: all(d["summary"][f"{cap} GiB"]["shorter than decided"] < 0
+                                                   for cap in (9, 12, 15))),
+    Claim("recompute_classes", "up to {} % less time than all or none", lambda d: (
+        percent(d["summary"]["largest gain"], 1),)),
+    Claim("cut_ablation", "a step takes {} times as long on the listed cuts alone, {} times without known schedules to "
+          "begin with, {} times where these are not polished, and {} times with at most two stages a GPU",
+          lambda d: tuple(f"{d['rows'][0][part]['takes_times']:.3f}"
+                          for part in ("cuts not listed", "tries", "polishing", "third chunk"))),
     # modelled costs
     Claim("roofline", "median error is {} % an operator and {} % a layer on a model it was not fitted on", lambda d: (
         percent(d["shipped"]["judged on gpt-1.3b-v100"]["operator forward and backward"]["median_absolute"]),

@@ -79,7 +79,7 @@ def spec_of(seed: int) -> Spec:
 def searched(case: Case, effort: float) -> dict[str, Any]:
     """What comes of so much effort."""
     began = time.process_time()
-    found = solve_case(case, SearchOptions(time_limit=120.0, effort=effort))
+    found = solve_case(case, SearchOptions(time_limit=900.0, effort=effort))
     return {"makespan": found.makespan, "bound": found.solver.get("bound_over_placements", found.makespan_bound),
             "placement": found.solver["placement"], "cut": list(map(len, found.solver["layers_of_stage"])),
             "cpu_seconds": round(time.process_time() - began, 2)}

@@ -2,11 +2,12 @@
 
 Published schedules and the search's own run on gloo processes on this machine: pipelines, chunks in a V, a loop and
 waves, full and split backwards, tight memory, uneven stages, blocks on several devices (an embedding on all; the M, NN
-and K shapes of the Tessel evaluation), graphs with skips and branches, links that carry one transfer at a time, and
-inference. What is left to differ is what an executor adds: messages, waits, the order of things. Writes
-``replay_emulated.json``; exits with 1 if a median is more than 3 % off. Where that is allowed, the ranks run in real
-time (SCHED_FIFO): they sleep nearly always, but on a machine that does other things too a rank that should wake up
-would have to wait for a core, as no GPU does.
+and K shapes of the Tessel evaluation), graphs with skips and branches, links that carry one transfer at a time, GPUs
+with lanes for their network and their copies, two jobs of which one has micro-batches that differ, and inference. What
+is left to differ is what an executor adds: messages, waits, the order of things. Writes ``replay_emulated.json``; exits
+with 1 if a median is more than 3 % off. Where that is allowed, the ranks run in real time (SCHED_FIFO): they sleep
+nearly always, but on a machine that does other things too a rank that should wake up would have to wait for a core, as
+no GPU does.
 
     python -m experiments.runtime.replay_emulated [--repeats N] [--only TEXT]
 """
@@ -35,6 +36,10 @@ from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
+from weft.solver.wide.block import WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
 
 RANKS, MICRO_BATCHES, REPEATS = 4, 8, 7
 FORWARD, INPUT_GRAD, WEIGHT_GRAD, TRANSFER = 30.0, 30.0, 18.0, 3.0  # ms a rank: ZB-V's per-chunk times are halves
@@ -100,6 +105,53 @@ def on_links(problem: Problem, transfer: float) -> Problem:
     return replace(problem, blocks=blocks, links=tuple(Link(f"{a} to {b}", a, b) for a, b in pairs))
 
 
+def with_lanes(*, copies: bool, memory: int, collective: bool = False) -> Problem:
+    """A chain whose GPUs have engines: what goes from one to the next is a block on the network lanes of both. With
+    ``copies``, what a forward keeps goes to the host and back on a third engine. With ``collective``, all network lanes
+    sum something behind every micro-batch. Times in ms."""
+    engines = 3 if copies else 2
+    devices: list[Device] = []
+    for r in range(RANKS):
+        names = (f"gpu {r} network", f"gpu {r} copies")[:engines - 1]
+        devices += [Device(f"gpu {r}", memory), *(Device(name, lane_of=f"gpu {r}") for name in names)]
+    networks = tuple(engines * r + 1 for r in range(RANKS))
+    blocks: list[Block] = []
+
+    def add(name: str, kind: BlockKind, where: tuple[int, ...], duration: float, memory: int, *after: str) -> None:
+        blocks.append(Block(name, kind, where, duration, (memory,) + (0,) * (len(where) - 1),
+                            after=tuple(map(Dependency, after))))
+
+    for r in range(RANKS):
+        if r:
+            add(f"to F{r}", BlockKind.OTHER, (networks[r - 1], networks[r]), 10, 0, f"F{r - 1}")
+        add(f"F{r}", BlockKind.FORWARD, (engines * r,), FORWARD, 1, *[f"to F{r}"] * (r > 0))
+        if copies:
+            add(f"O{r}", BlockKind.OTHER, (engines * r + 2,), 20, -1, f"F{r}")
+            add(f"L{r}", BlockKind.OTHER, (engines * r + 2,), 20, 1, f"O{r}")
+    for r in reversed(range(RANKS)):
+        before = f"to B{r}" if r < RANKS - 1 else f"F{r}"
+        add(f"B{r}", BlockKind.BACKWARD, (engines * r,), INPUT_GRAD + WEIGHT_GRAD, -1, before, *[f"L{r}"] * copies)
+        if r:
+            add(f"to B{r - 1}", BlockKind.OTHER, (networks[r], networks[r - 1]), 10, 0, f"B{r}")
+    if collective:
+        add("sum", BlockKind.OTHER, networks, 12, 0, "B0")
+    return Problem("lanes", tuple(devices), tuple(blocks), time_unit="ms", memory_unit="activations")
+
+
+def two_jobs() -> Schedule:
+    """A chain through the ranks for micro-batches that are short or long, and one the other way for another job."""
+    def block(job: str, letter: str, rank: int, before: int | None, duration: float | dict[str, float]) -> WideBlock:
+        after = () if before is None else (WideDependency(f"{letter}{before}", TRANSFER),)
+        return WideBlock(f"{letter}{rank}", BlockKind.FORWARD, (rank,), duration, after=after, job=job)
+
+    lengths: dict[str, float] = {"short": 15.0, "long": 45.0}
+    blocks = [block("chat", "C", r, r - 1 if r else None, lengths) for r in range(RANKS)]
+    blocks += [block("search", "S", r, r + 1 if r < RANKS - 1 else None, 20.0) for r in reversed(range(RANKS))]
+    problem = WideProblem("two jobs", tuple(Device(f"gpu {r}") for r in range(RANKS)), tuple(blocks), time_unit="ms")
+    rounds = Rounds(problem, Run.of(problem, {"chat": ["short", "long"] * 4, "search": 4}))
+    return replace(baseline("greedy", rounds.problem, rounds.run.rounds), rounds=rounds)
+
+
 def in_ms(problem: Problem) -> Problem:
     """A problem of small integers with :data:`STEP` ms for each, and a transfer to every device that is new."""
     devices = {block.name: set(block.devices) for block in problem.blocks}
@@ -145,6 +197,14 @@ def schedules() -> dict[str, Callable[[], Schedule]]:
         **{f"weft, {name.upper()} shape": partial(best, problem) for name, problem in shapes.items()},
         "weft, K shape, inference": partial(best, in_ms(shape("k", RANKS, None))),
         **{f"weft, {name}": partial(best, problem) for name, problem in graphs.items()},
+        "lanes, network": partial(baseline, "greedy", with_lanes(copies=False, memory=4), MICRO_BATCHES),
+        "lanes, network and collective": partial(
+            baseline, "greedy", with_lanes(copies=False, memory=4, collective=True), MICRO_BATCHES),
+        "lanes, network and copies": partial(baseline, "greedy", with_lanes(copies=True, memory=4), MICRO_BATCHES),
+        "lanes, copies, memory for 2": partial(baseline, "greedy", with_lanes(copies=True, memory=2), MICRO_BATCHES),
+        "weft, lanes, network and collective": partial(best, with_lanes(copies=False, memory=4, collective=True)),
+        "weft, lanes, copies, memory for 3": partial(best, with_lanes(copies=True, memory=3)),
+        "two jobs, short and long": two_jobs,
     }
 
 

@@ -3,8 +3,8 @@
     python -m experiments.step.never_worse_wide [--count 460] [--effort 0.5] [--seed 0] [--processes 2]
 
 The problems are those of :mod:`experiments.lib.extended`. A known schedule gets each assignment of the choices, of more
-than 16 the first and the last of each option, and on jobs and classes the stand-ins that serve it best
-(:mod:`weft.solver.baselines.on_rounds`); it counts where the judge passes it. With the 540 plain problems of
+than 16 those that take the first option of each, the second ..., and on jobs and classes the stand-ins that serve it
+best (:mod:`weft.solver.baselines.on_rounds`); it counts where the judge passes it. With the 540 plain problems of
 :mod:`experiments.step.never_worse` these are 1,000. Writes never_worse/wide.json.
 """
 
@@ -14,24 +14,23 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.lib.extended import EXTENSIONS, Extended, extended, widened
 from experiments.lib.provenance import RESULTS, Record
 from weft.solver.baselines.on_rounds import known_on_rounds
+from weft.solver.choices.looks import first_looks
 from weft.solver.choices.solve import solve_wide
 from weft.solver.control.parallel import mapped
 from weft.solver.judge.validate import validate, violations
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE
 from weft.solver.step.search import Infeasible
-from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 
 HOME = RESULTS / "never_worse"
-_MOST_ASSIGNMENTS = 16
 
 
 def compare(drawn: Extended, effort: float) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def compare(drawn: Extended, effort: float) -> dict[str, Any]:
     began = time.process_time()
     case, run = widened(drawn)
     rivals: dict[str, float] = {}
-    for options in _assignments(case):
+    for options in first_looks(case):
         try:
             rounds = Rounds(case.under(options), run)
             known = known_on_rounds(rounds)
@@ -61,15 +60,6 @@ def compare(drawn: Extended, effort: float) -> dict[str, Any]:
         return {**row, "weft": None, "error": f"{type(error).__name__}: {error}"}
     return {**row, "weft": own.makespan, "bound": own.makespan_bound, "proven": own.gap == 0,
             "choices": dict(own.choices), "seconds": round(time.process_time() - began, 2)}
-
-
-def _assignments(case: WideProblem) -> Iterator[dict[str, str]]:
-    """All of few; of many those that take the first, or the last, option of each choice."""
-    if case.assignment_count <= _MOST_ASSIGNMENTS:
-        yield from case.assignments
-        return
-    for place in (0, -1):
-        yield {choice: options[place] for choice, options in case.choices.items()}
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

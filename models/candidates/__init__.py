@@ -8,4 +8,6 @@ the one cut that a spec may give. :mod:`weft.models.candidates.estimate` says wh
 searched, and :mod:`weft.models.candidates.placement_sources` makes placement problems of operator graphs.
 :mod:`weft.models.candidates.sequence_chunks` cuts the micro-batches of any pipeline into chunks of their sequence, and
 :mod:`weft.models.candidates.sequence_candidates` does so for a spec's placements.
+:mod:`weft.models.candidates.alternatives` leaves to each stage what it keeps and whether its backward is split, as
+choices, and :mod:`weft.models.candidates.collective_chunks` makes the number of a collective's chunks one.
 """

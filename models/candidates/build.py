@@ -1,10 +1,9 @@
 """From a spec to the block problems the search runs on: one for each placement and backward mode that can exist.
 
-One micro-batch's blocks: the forward ``F<stage>`` takes what the stage keeps for its backward (A), the full backward
-``B<stage>`` gives it back; a split backward's ``I<stage>`` keeps what the weight gradient needs (K: it gives back
-A - K, or takes K - A), its ``W<stage>`` gives that back. In inference a forward holds its working set while it runs.
-What a forward sends is part of the next stage's A from the start of that stage's forward on; buffers of messages that
-arrive earlier belong to the cluster's ``reserve``. Transfers are lags between stages on different GPUs.
+One micro-batch's blocks are those of its stages, ``F<stage>``, ``B<stage>`` or ``I<stage>`` and ``W<stage>``
+(:mod:`weft.models.candidates.stage_blocks`). What a forward sends is part of what the next stage keeps from the start
+of that stage's forward on; buffers of messages that arrive earlier belong to the cluster's ``reserve``. Transfers are
+lags between stages on different GPUs.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from typing import Literal
 
 from weft.models.candidates.given_cut import cut_of, cut_shapes, most_chunks
 from weft.models.candidates.gpu_costs import gpu_costs, layer_costs, under_optimizer
+from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, transfer_seconds
 from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at, split_layers
-from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, StageCost, stage_device, static_bytes
+from weft.models.candidates.stages import SHAPES, Backward, MemoryRule, Shape, stage_device, static_bytes
 from weft.models.layers.cluster import ClusterModel, Network, model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.model_sections import ExplicitModel, GraphModel
@@ -236,7 +236,7 @@ def candidate_of(spec: Spec, split: StageSplit, backward: Backward, in_flight: I
                     for gpu, (capacity, held) in enumerate(zip(cluster.available, static, strict=True)))
     names = tuple(tuple(layer.name for layer in layers[first:last]) for first, last in pairwise(split.cuts))
     rows = tuple(
-        StageRow(s, device, names[s], _seconds(stage.forward), _seconds(stage.backward),
+        StageRow(s, device, names[s], seconds_of(stage.forward), seconds_of(stage.backward),
                  static_bytes([stage], per_parameter), 0 if backward == "none" else stage.activation)
         for s, (stage, device) in enumerate(zip(split.stages, split.devices, strict=True)))
     problem = Problem(f"{spec.name} ({_title(split.shape, backward)})", devices,
@@ -282,41 +282,15 @@ def _title(shape: Shape, backward: Backward) -> str:
 def _blocks(split: StageSplit, backward: Backward, network: Network) -> Iterator[Block]:
     """All forwards, first stage to last, then all backwards, last stage to first, each with its weight gradient."""
     stages, devices = split.stages, split.devices
-    lags = [network.seconds(stage.output, (device,), (following,))
-            for stage, (device, following) in zip(stages, pairwise(devices), strict=False)]  # from stage s to s + 1
+    lags = transfer_seconds(stages, devices, network)  # from stage s to s + 1
     for s, stage in enumerate(stages):
-        after = (Dependency(f"F{s - 1}", lags[s - 1]),) if s else ()
-        kept, workspace = (0, stage.working_set) if backward == "none" else (stage.activation, stage.workspace_forward)
-        yield Block(f"F{s}", BlockKind.FORWARD, (devices[s],), _seconds(stage.forward), (kept,), (workspace,), after)
+        yield forward_block(s, stage, devices[s], backward, (Dependency(f"F{s - 1}", lags[s - 1]),) if s else ())
     if backward == "none":
         return
     before, lag = f"F{len(stages) - 1}", 0.0
     for s in reversed(range(len(stages))):
-        for block in _gradients(s, stages[s], devices[s], backward, Dependency(before, lag)):
+        for block in gradient_blocks(s, stages[s], devices[s], backward, (Dependency(before, lag),)):
             if block.kind != BlockKind.WEIGHT_GRAD:
                 before = block.name
             yield block
         lag = lags[s - 1] if s else 0.0
-
-
-def _gradients(s: int, stage: StageCost, device: int, backward: Backward, after: Dependency) -> Iterator[Block]:
-    """The backward of stage ``s``: whole where it is not split or has only one of the two parts."""
-    where, kept = (device,), stage.activation
-    if not stage.backward:  # runs without gradients (recycling): it keeps nothing, and nothing flows back
-        return
-    if backward == "full" or not stage.weight_grad:
-        yield Block(f"B{s}", BlockKind.BACKWARD, where, _seconds(stage.backward), (-kept,),
-                    (stage.workspace_backward,), (after,))
-    elif not stage.input_grad:  # such as the embedding alone: stage 0 has no input gradient to send
-        kind = BlockKind.WEIGHT_GRAD if s == 0 else BlockKind.BACKWARD
-        yield Block(f"{kind.letter}{s}", kind, where, _seconds(stage.weight_grad), (-kept,),
-                    (stage.workspace_after_forward,), (after,))
-    else:
-        yield Block(f"I{s}", BlockKind.INPUT_GRAD, where, _seconds(stage.input_grad), (stage.held - kept,),
-                    (stage.workspace_backward,), (after,))
-        yield Block(f"W{s}", BlockKind.WEIGHT_GRAD, where, _seconds(stage.weight_grad), (-stage.held,),
-                    (stage.workspace_weight_grad,), (Dependency(f"I{s}"),))
-
-
-def _seconds(nanoseconds: int) -> float:
-    return round(nanoseconds * 1e-9, 9)

@@ -7,7 +7,15 @@ from typing import Annotated, TypeAlias
 
 from pydantic import BeforeValidator, StringConstraints, WithJsonSchema
 
-from weft.models.files.limits import MAX_GPUS, MAX_GRAPH_NAME, MAX_LAYERS, MAX_NAME, PRINTABLE
+from weft.models.files.limits import (
+    MAX_GPUS,
+    MAX_GRAPH_NAME,
+    MAX_LAYERS,
+    MAX_MICRO_BATCHES,
+    MAX_NAME,
+    MAX_SEQUENCE,
+    PRINTABLE,
+)
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import refuse
 from weft.models.spec.quantities import (
@@ -21,8 +29,8 @@ from weft.models.spec.quantities import (
     parse_seconds,
 )
 
-__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Name", "Seconds", "SomeSeconds",
-           "SpeedEach"]
+__all__ = ["Bandwidth", "Bytes", "BytesEach", "Cut", "DeviceEach", "Lengths", "Name", "Seconds", "SomeSeconds",
+           "SpeedEach", "lengths_text"]
 
 Name: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=MAX_NAME, pattern=PRINTABLE)]
 Bytes: TypeAlias = Annotated[int, BeforeValidator(parse_bytes), WithJsonSchema(BYTES.schema)]
@@ -132,3 +140,44 @@ def _list_of(item: dict[str, object]) -> dict[str, object]:
 Cut: TypeAlias = Annotated[tuple[int, ...] | tuple[str, ...], BeforeValidator(_cut), WithJsonSchema({"anyOf": [
     _list_of({"type": "integer", "minimum": 1, "maximum": MAX_LAYERS}),
     _list_of({"type": "string", "minLength": 1, "maxLength": MAX_GRAPH_NAME})]})]
+
+_LENGTHS = "a list with the tokens of each micro-batch's sequence, such as [512, 2048, 1024], or a file of them"
+
+
+def _lengths(value: object) -> tuple[int, ...] | str:
+    if isinstance(value, str) and value:
+        return value
+    if not isinstance(value, list):
+        raise ValueError(f"it must be {_LENGTHS}")
+    if not 1 <= len(value) <= MAX_MICRO_BATCHES:
+        refuse(f"lists {len(value) or 'no'} micro-batches, it must be {_LENGTHS}, of 1 to {MAX_MICRO_BATCHES}")
+    return tuple(_length(f"entry {i}", item) for i, item in enumerate(value))
+
+
+def _length(where: str, item: object) -> int:
+    if isinstance(item, float) and item.is_integer():
+        item = int(item)
+    if isinstance(item, bool) or not isinstance(item, int) or not 1 <= item <= MAX_SEQUENCE:
+        refuse(f"{where} is {item!r:.60}, it must be a number of tokens from 1 to {MAX_SEQUENCE}")
+    return item
+
+
+def lengths_text(text: str) -> tuple[int, ...]:
+    """The lengths in a file: numbers between spaces, commas or lines, in brackets or not. Raises ``ValueError`` with
+    what is wrong, a phrase without the file's name."""
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    if not words:
+        raise ValueError("holds no lengths")
+    if len(words) > MAX_MICRO_BATCHES:
+        raise ValueError(f"holds {len(words)} lengths, at most {MAX_MICRO_BATCHES} micro-batches run")
+    for i, word in enumerate(words):
+        if not (word.isascii() and word.isdigit() and len(word) < 12 and 1 <= int(word) <= MAX_SEQUENCE):
+            raise ValueError(f"entry {i} is {word!r:.60}, it must be a number of tokens from 1 to {MAX_SEQUENCE}")
+    return tuple(map(int, words))
+
+
+#: The tokens of each micro-batch's sequence, or the file that holds them.
+Lengths: TypeAlias = Annotated[tuple[int, ...] | str, BeforeValidator(_lengths), WithJsonSchema({"anyOf": [
+    {"type": "array", "minItems": 1, "maxItems": MAX_MICRO_BATCHES,
+     "items": {"type": "integer", "minimum": 1, "maximum": MAX_SEQUENCE}},
+    {"type": "string", "minLength": 1, "maxLength": MAX_NAME}]})]

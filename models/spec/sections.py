@@ -8,15 +8,15 @@ These classes are what ``weft schema`` prints. The ``model`` section is in :mod:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from weft.models.files.limits import MAX_BATCH, MAX_GPUS, MAX_MICRO_BATCHES
 from weft.models.hardware.devices import DEVICES
 from weft.models.spec.base import Section, refuse
 from weft.models.spec.families import FAMILIES, FamilyModel
-from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, DeviceEach, Name, Seconds, SpeedEach
+from weft.models.spec.fields import Bandwidth, Bytes, BytesEach, Cut, DeviceEach, Lengths, Name, Seconds, SpeedEach
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -28,10 +28,14 @@ from weft.models.spec.model_sections import (
     kind_of_section,
 )
 
-__all__ = ["MAX_CHUNKS", "Cluster", "Inference", "Placement", "Shape", "Spec", "Training"]
+__all__ = ["ACTIVATIONS", "MAX_CHUNKS", "Activations", "Cluster", "Inference", "Placement", "Shape", "Spec",
+           "Training"]
 
 Shape: TypeAlias = Literal["chain", "v", "loop", "wave", "groups", "tensor", "m", "nn", "k", "x"]
 BackwardMode: TypeAlias = Literal["full", "split"]
+#: What a stage may do with its activations.
+Activations: TypeAlias = Literal["keep", "recompute", "recompute-half", "recompute-ahead", "offload"]
+ACTIVATIONS: tuple[Activations, ...] = ("keep", "recompute", "recompute-half", "recompute-ahead", "offload")
 
 #: Stages that each GPU runs at least, by shape of one GPU a stage.
 _LEAST_CHUNKS = {"chain": 1, "v": 2, "loop": 2, "wave": 3}
@@ -145,8 +149,16 @@ class _Run(Section):
         "or bf16).")
 
 
+def _counted_by_lengths(schema: dict[str, Any]) -> None:
+    """How many micro-batches there are need not be said where each one's length is."""
+    schema["required"].remove("micro_batches")
+    schema["anyOf"] = [{"required": ["micro_batches"]}, {"required": ["lengths"]}]
+
+
 class Training(_Run):
     """One training step: forward and backward of every micro-batch, then the optimizer."""
+
+    model_config = ConfigDict(json_schema_extra=_counted_by_lengths)
 
     recompute: bool = Field(
         default=False, description="Keep only each layer's input and run its forward again in the backward (for a "
@@ -158,6 +170,27 @@ class Training(_Run):
     optimizer_bytes_per_parameter: int = Field(
         default=12, ge=0, le=64, description="Optimizer state for one parameter. Default 12: mixed-precision Adam, an "
         "fp32 master copy and two fp32 moments.")
+    lengths: Lengths | None = Field(
+        default=None, description="Tokens of each micro-batch's sequences, in the order in which they run, for "
+        "micro-batches that differ: a list, or a file with the numbers. Costs are modelled at each length, how samples "
+        "are packed into sequences is yours. Families gpt and moe. Default: all have the model's sequence.",
+        examples=[[512, 2048, 1024, 512], "lengths.txt"])
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_lengths(cls, values: Any) -> Any:
+        """Lengths say how many micro-batches there are; those of a file do once it is read."""
+        if not isinstance(values, dict) or "lengths" not in values or "micro_batches" in values:
+            return values
+        listed = values["lengths"]
+        return {**values, "micro_batches": max(1, len(listed)) if isinstance(listed, list) else 1}
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Training:
+        if isinstance(self.lengths, tuple) and len(self.lengths) != self.micro_batches:
+            refuse(f"micro_batches is {self.micro_batches}, but lengths lists {len(self.lengths)}; leave micro_batches "
+                   "out")
+        return self
 
 
 class Inference(_Run):
@@ -188,6 +221,17 @@ class Placement(Section):
         "layers: cuts between layers, and recomputation as training says. decide: beside those, a chain cut at any "
         "operator, each kept, recomputed or (with cluster.host_bandwidth) offloaded to the host so that the slowest "
         "stage is fastest. Default layers."))
+    choices: tuple[Literal["activations", "backward"], ...] = Field(default=(), strict=False, max_length=2,
+        description=(
+            "What is decided stage by stage, together with the schedule, in shapes of one GPU a stage. activations: "
+            "what each stage keeps, see activations. backward: whether each stage's backward is whole or split; "
+            "without it all are, or none is. Default none."), examples=[["activations", "backward"]])
+    activations: tuple[Activations, ...] = Field(default=ACTIVATIONS, strict=False, min_length=2, description=(
+        "What choices: [activations] chooses from. keep: what the layers save stays on the GPU. recompute: the "
+        "backward runs the forwards again, layer by layer. recompute-half: so does the first half of the stage's "
+        "layers. recompute-ahead: they run again as a block of their own, perhaps long before the backward. offload: "
+        "to the host and back (with cluster.host_bandwidth). Default all that the cluster can."),
+        examples=[["keep", "recompute"]])
     chunks: int = Field(default=3, ge=1, le=MAX_CHUNKS, description=(
         "The most stages that a GPU may run, in shapes of one GPU a stage: chain has 1, v 2, loop and wave any number "
         "up to it. Default 3."), examples=[4])
@@ -213,10 +257,20 @@ class Placement(Section):
         if self.memory == "decide" and not set(_LEAST_CHUNKS) & set(self.shapes):
             refuse(f"memory is decide, which is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow "
                    "chain")
+        self._check_choices()
         if self.co_shard and not {"groups", "m", "nn"} & set(self.shapes):
             refuse(f"co_shard is for the shapes groups, m and nn, but shapes is {', '.join(self.shapes)}; allow "
                    "groups")
         return self
+
+    def _check_choices(self) -> None:
+        if self.choices and not set(_LEAST_CHUNKS) & set(self.shapes):
+            refuse(f"choices is of one GPU a stage, but shapes is {', '.join(self.shapes)}; allow chain")
+        if "backward" in self.choices and set(self.backward) != {"full", "split"}:
+            refuse(f"choices has backward, but backward is {', '.join(self.backward)} only; allow full and split")
+        if "activations" in self.model_fields_set and "activations" not in self.choices:
+            refuse("activations says what stages may do, but choices does not leave it open; add choices: "
+                   "[activations]")
 
     def _check_cut(self) -> None:
         if not set(_LEAST_CHUNKS) & set(self.shapes):
@@ -257,6 +311,7 @@ class Spec(Section):
         if (self.training is None) == (self.inference is None):
             refuse("give either training or inference" + ("" if self.training is None else ", not both"))
         self._check_devices()
+        self._check_choices()
         if isinstance(self.model, ExplicitModel):
             if self.costs is not None:
                 refuse("costs is for a model family; listed layers state their own costs")
@@ -265,6 +320,21 @@ class Spec(Section):
             if self.training is not None:
                 self._require_backwards(self.model)
         return self
+
+    def _check_choices(self) -> None:
+        placement = self.placement
+        if placement.choices and self.training is None:
+            refuse("placement.choices is for training, this is inference: it keeps nothing and has no backward; leave "
+                   "it out")
+        if "activations" not in placement.choices:
+            return
+        if self.training is not None and self.training.recompute:
+            refuse("training.recompute is true, but with placement.choices: [activations] that is decided stage by "
+                   "stage; leave one of them out")
+        if ("offload" in placement.activations and "activations" in placement.model_fields_set
+                and self.cluster.host_bandwidth is None):
+            refuse("placement.activations has offload, but there is no cluster.host_bandwidth; give it, or leave "
+                   "offload out")
 
     def _check_devices(self) -> None:
         """Costs of one kind of GPU do not say what they are on others."""

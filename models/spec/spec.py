@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from weft.models.files.limits import MAX_SPEC_BYTES
 from weft.models.files.reading import read_text
 from weft.models.spec.families import FAMILIES, GptModel
+from weft.models.spec.fields import lengths_text
 from weft.models.spec.model_sections import (
     CONFIG,
     EXPLICIT,
@@ -31,7 +32,8 @@ from weft.models.spec.model_sections import (
 from weft.models.spec.sections import Cluster, Inference, Placement, Spec, Training
 from weft.models.spec.yaml_lines import LinedYaml, YamlError, show_path
 
-__all__ = ["Spec", "SpecError", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema"]
+__all__ = ["Spec", "SpecError", "demo_spec", "load_spec", "named_file", "parse_spec", "path_in", "spec_schema",
+           "with_lengths"]
 
 _TYPES = {
     "bool_type": "true or false", "dict_type": "a mapping", "int_from_float": "a whole number", "int_type":
@@ -67,7 +69,30 @@ def parse_spec(text: str, where: str = "spec", folder: Path | None = None) -> Sp
     except RecursionError:
         raise SpecError(f"{where}: is nested too deeply") from None
     spec._where, spec._folder = where, folder
-    return spec
+    training = source.value.get("training")
+    return with_lengths(spec, counted=isinstance(training, dict) and "micro_batches" in training)
+
+
+def with_lengths(spec: Spec, *, counted: bool = False) -> Spec:
+    """``spec`` with the lengths of its micro-batches where a file holds them (``training.lengths``).
+
+    ``counted``: whether the number of micro-batches was given beside them. Raises :class:`SpecError` for a file that is
+    not there, holds anything else, or another number.
+    """
+    run = spec.training
+    if run is None or not isinstance(run.lengths, str):
+        return spec
+    path = named_file(spec, "training.lengths", run.lengths)
+    text = read_text(path, MAX_SPEC_BYTES, "a list of lengths", SpecError)
+    try:
+        lengths = lengths_text(text)
+    except ValueError as error:
+        raise SpecError(f"{path}: {error}") from None
+    if counted and run.micro_batches != len(lengths):
+        raise SpecError(f"{spec.where}: training.micro_batches is {run.micro_batches}, but {path} holds {len(lengths)} "
+                        "lengths; leave micro_batches out")
+    filled = run.model_copy(update={"lengths": lengths, "micro_batches": len(lengths)})
+    return spec.model_copy(update={"training": filled})
 
 
 def path_in(spec: Spec, name: str) -> Path:

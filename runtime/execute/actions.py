@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 from torch.autograd import profiler
@@ -21,10 +21,18 @@ from weft.runtime.ranks.stopwatch import Stopwatch
 from weft.runtime.ranks.watch import Activity, Watch
 from weft.runtime.transports.interface import Parcel, Transfer
 
-__all__ = ["Action", "Batch", "Compute", "Drop", "Meet", "Post", "Send", "Settle", "Sum", "Take", "Task"]
+__all__ = ["Action", "Batch", "Compute", "Drop", "Meet", "Post", "Send", "Settle", "Sum", "Take", "Task", "Wants"]
 
 #: A pass over one micro-batch: from the results at hand, of which it reads some, to its own.
 Task: TypeAlias = "Callable[[Mapping[Work, Parcel]], Parcel]"
+
+
+class Wants(NamedTuple):
+    """What an instruction that computes waits for, what it reads of that, and on which ranks it runs together."""
+
+    awaits: tuple[Work, ...]
+    reads: tuple[Work, ...]
+    ranks: tuple[int, ...]
 
 
 class Batch:

@@ -24,20 +24,22 @@ from weft.solver.problem import Dependency
 __all__ = ["Emulation", "oversleep"]
 
 MOMENTS = "moments"  # the one tensor of every parcel
+MOST_LATE = 0.5e-3  # seconds
 
 
 def oversleep(samples: int = 25) -> float:
     """By how many seconds a short sleep on this machine typically lasts too long (some 0.1 ms).
 
     Emulated blocks sleep that much less. They do not spin for the rest: with more ranks than cores, a spinning rank
-    would take the core that another one's wake-up needs.
+    would take the core that another one's wake-up needs. On a machine so busy that sleepers wait for a core it is
+    :data:`MOST_LATE`: how long they wait next time is not known, and blocks would end before their time.
     """
     excess = []
     for _ in range(samples):
         begun = time.perf_counter()
         time.sleep(0.001)
         excess.append(time.perf_counter() - begun - 0.001)
-    return statistics.median(excess)
+    return min(statistics.median(excess), MOST_LATE)
 
 
 class Emulation:
@@ -45,7 +47,7 @@ class Emulation:
 
     ``now`` is the clock that all ranks share. The result of a block is the moment at which each block that waits for
     it may begin, in the order of :meth:`~weft.solver.problem.Problem.dependencies`. The rank at a link's source keeps
-    the link's book, since it runs all the link's producers in the order of their transfers.
+    the link's book, since it runs all the link's producers, on one device or lane, in the order of their transfers.
     """
 
     def __init__(self, plan: Plan, seconds_per_unit: float, now: Callable[[], float]) -> None:
@@ -106,11 +108,15 @@ class Emulation:
         return self._link_free[dependency.link]
 
     def _producers(self, work: Work) -> Iterator[tuple[Work, int]]:
-        for producer, place, distance in self._waits[self._block(work)]:
-            if work.micro_batch >= distance:
-                yield self.plan.vocabulary.work(producer, work.micro_batch - distance), place
+        block, micro_batch = self._key(work)
+        for producer, place, distance in self._waits[block]:
+            if micro_batch >= distance:
+                yield self.plan.vocabulary.work(producer, micro_batch - distance), place
+
+    def _key(self, work: Work) -> tuple[int, int]:
+        key = self.plan.vocabulary.key(work)
+        assert key is not None, work  # the plan's program has been checked
+        return key
 
     def _block(self, work: Work) -> int:
-        block = self.plan.vocabulary.block(work)
-        assert block is not None, work  # the plan's program has been checked
-        return block
+        return self._key(work)[0]

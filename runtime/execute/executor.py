@@ -1,7 +1,8 @@
 """Runs one rank's instructions of a program. It never decides: the program is the order.
 
 Before the first step the instructions are compiled into actions (:mod:`weft.runtime.execute.actions`), and a step runs
-them one after another.
+them one after another; where a device has lanes, each of these in a thread of its own
+(:mod:`weft.runtime.execute.lanes`).
 
 A SEND starts its transfer and goes on; receives are posted where the buffer table says
 (:mod:`weft.runtime.plan.buffers`), at their RECV or before; an instruction that computes first waits for what it needs.
@@ -13,15 +14,16 @@ through even if every SEND waits for its RECV (:mod:`weft.runtime.plan.check`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from weft.runtime.execute import actions
-from weft.runtime.execute.actions import Action, Batch, Task
+from weft.runtime.execute.actions import Action, Batch, Task, Wants
+from weft.runtime.execute.lanes import InLanes
 from weft.runtime.execute.transfers import agree_on_buffers
 from weft.runtime.interface.training import Boundary
 from weft.runtime.plan.buffers import OPEN_SENDS, BufferTable, Landing
 from weft.runtime.plan.plan import Plan
-from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
+from weft.runtime.plan.program import BlockWork, Instruction, Recv, Reduce, Send, Work
 from weft.runtime.plan.timeline import Measured
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.ranks.stopwatch import sleep_until, stopwatch
@@ -57,14 +59,6 @@ class Worker(Protocol):
         """What waits for that which ``work`` needs beside messages, if there is anything; not counted as part of it."""
 
 
-class _Wants(NamedTuple):
-    """What an instruction that computes waits for, what it reads of that, and on which ranks it runs together."""
-
-    awaits: tuple[Work, ...]
-    reads: tuple[Work, ...]
-    ranks: tuple[int, ...]
-
-
 class Executor:
     """Runs rank ``session.rank`` of ``plan`` with ``worker``, any number of times, until it is closed.
 
@@ -82,6 +76,7 @@ class Executor:
         self.plan, self.session, self.worker = plan, session, worker
         self.instructions = plan.program.ranks[session.rank]
         session.add_groups(plan.groups)
+        session.add_meetings(plan.meetings)
         self.wants = {work: self._wants(work) for work in plan.program.works(session.rank)}
         tables = agree(plan, session, worker, lambda work: {*self.wants[work].awaits, *self.wants[work].reads})
         self.table: BufferTable = tables[session.rank]
@@ -90,14 +85,16 @@ class Executor:
         except TransportError as error:
             raise SessionError(str(error)) from None
         self.slots = {landing: self.transport.slot(landing) for landing in self.table.receives}
-        self.actions = tuple(_Compiler(self, reduce).actions())
+        self.lanes = InLanes(self) if plan.problem.has_lanes else None
+        self.actions = () if self.lanes is not None else tuple(_Compiler(self, reduce).actions())
         self._finishing = session.activity("finishing the batch")
-        self._names = {work: plan.problem.blocks[self._block(work)].name for work in self.wants}
+        self._names = {work: work.block if isinstance(work, BlockWork) else
+                       plan.problem.blocks[self._key(work)[0]].name for work in self.wants}
         self.begun = 0.0  # the moment, on the clock of all ranks, at which they last began together
 
     def close(self) -> None:
         """Give the buffers back."""
-        self.actions = ()
+        self.actions, self.lanes = (), None
         self.slots.clear()
         self.transport.close()
 
@@ -113,24 +110,28 @@ class Executor:
         if together:
             self.begun = self.session.common_start()
             sleep_until(self.begun, self.session.now)
-        batch.stopwatch.begin()
-        for action in self.actions:
-            action.run(batch)
+        if self.lanes is None:
+            batch.stopwatch.begin()
+            for action in self.actions:
+                action.run(batch)
+            laps = batch.stopwatch.laps
+        else:
+            laps = self.lanes.run()
         self.session.watch.at(self._finishing)
         return [Measured(self._names[work], work.micro_batch, self.session.rank, start, end)
-                for work, start, end in batch.stopwatch.laps()]
+                for work, start, end in laps()]
 
-    def _wants(self, work: Work) -> _Wants:
-        block = self.plan.problem.blocks[self._block(work)]
-        needed = dict.fromkeys((dependency.block, work.micro_batch - dependency.distance) for dependency in block.after)
-        awaits = tuple(self.plan.vocabulary.work(self.plan.problem.index[name], micro_batch)
-                       for name, micro_batch in needed if micro_batch >= 0)
-        return _Wants(awaits, tuple(self.worker.reads(work)), block.devices)
+    def _wants(self, work: Work) -> Wants:
+        index, micro_batch = self._key(work)
+        needed = dict.fromkeys((dependency.block, micro_batch - dependency.distance)
+                               for dependency in self.plan.problem.blocks[index].after)
+        awaits = tuple(self.plan.vocabulary.work(self.plan.problem.index[name], m) for name, m in needed if m >= 0)
+        return Wants(awaits, tuple(self.worker.reads(work)), self.plan.vocabulary.ranks.of_block(index))
 
-    def _block(self, work: Work) -> int:
-        block = self.plan.vocabulary.block(work)
-        assert block is not None, work  # the plan's program has been checked
-        return block
+    def _key(self, work: Work) -> tuple[int, int]:
+        key = self.plan.vocabulary.key(work)
+        assert key is not None, work  # the plan's program has been checked
+        return key
 
 
 class _Compiler:
@@ -140,7 +141,7 @@ class _Compiler:
         self.instructions, self.table = executor.instructions, executor.table
         self.wants, self.slots = executor.wants, executor.slots
         self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
-        self.watch, self.reduce = executor.session.watch, reduce
+        self.watch, self.reduce, self.vocabulary = executor.session.watch, reduce, executor.plan.vocabulary
         self.messages = {message.step: message for message in self.table.sends}
         self.slot_addresses = {slot.untyped_storage().data_ptr()
                                for parcel in self.slots.values() for slot in parcel.values()}
@@ -174,7 +175,7 @@ class _Compiler:
         what, peer = instruction.what, instruction.peer
         if len(self.leaving) >= OPEN_SENDS:
             yield self._settle()
-        yield from self._take(what, instruction, what.micro_batch)
+        yield from self._take(what, instruction, what)
         yield actions.Send(step, what, self.worker.message(what, peer), self.transport.sender(self.messages[step]),
                            self.watch, self._activity(f"starting {instruction}", what, peer))
         self.leaving.append((step, instruction))
@@ -187,17 +188,18 @@ class _Compiler:
     def _compute(self, work: Work) -> Iterator[Action]:
         wants = self.wants[work]
         for what in wants.awaits:
-            yield from self._take(what, work, work.micro_batch)
+            yield from self._take(what, work, work)
         if len(wants.ranks) > 1:
             yield actions.Meet(wants.ranks, self.session,
                                self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
         yield actions.Compute(work, self.worker.prepare(work), self.worker.task(work), work in self.last_read,
                               self.slot_addresses, self.watch, self._activity(f"running {work}", work))
 
-    def _take(self, what: Work, reader: Instruction, micro_batch: int) -> Iterator[Action]:
-        """Wait for ``what``, if it is arriving; ``reader`` is the first that needs it."""
+    def _take(self, what: Work, reader: Instruction, needed_by: Work) -> Iterator[Action]:
+        """Wait for ``what``, if it is arriving; ``reader`` is the first that needs it, for the result of ``needed_by``.
+        """
         if (landing := self.arriving.pop(what, None)) is not None:
-            text = f"waiting for {Recv(what, landing.peer)}, for {reader} (micro-batch {micro_batch})"
+            text = f"waiting for {Recv(what, landing.peer)}, for {reader} ({self.vocabulary.micro_batch(needed_by)})"
             yield actions.Take(what, self.slots[landing] if what in self.last_read else None, self.watch,
                                self.session.activity(text, [landing.peer]))
 
@@ -208,4 +210,4 @@ class _Compiler:
         return () if isinstance(instruction, (Recv, Reduce)) else self.wants[instruction].reads
 
     def _activity(self, text: str, work: Work, *peers: int) -> Activity:
-        return self.session.activity(f"{text} (micro-batch {work.micro_batch})", peers)
+        return self.session.activity(f"{text} ({self.vocabulary.micro_batch(work)})", peers)

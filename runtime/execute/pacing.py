@@ -27,11 +27,16 @@ SIGN_OF_LIFE = 0.5  # seconds: a rank that waits for a micro-batch is not stuck,
 
 
 def arrivals(plan: Plan) -> tuple[float, ...]:
-    """When ``plan`` has each micro-batch begin: its first start on any rank, in the problem's time unit."""
-    found = [float("inf")] * plan.micro_batches
+    """When ``plan`` has each micro-batch begin: its first start on any rank, in the problem's time unit. Of jobs, all
+    micro-batches with one number begin together."""
+    found = [float("inf")] * _count(plan)
     for work, (start, _) in plan.times.items():
         found[work.micro_batch] = min(found[work.micro_batch], start)
     return tuple(found)
+
+
+def _count(plan: Plan) -> int:
+    return 1 + max(work.micro_batch for work in plan.times)
 
 
 class Paced:
@@ -88,7 +93,7 @@ def latencies(timeline: Timeline, plan: Plan) -> Latencies:
     """The latencies of a paced run of ``plan``. The first micro-batch arrives at the timeline's 0."""
     scale, arrived = timeline.seconds_per_unit, arrivals(plan)
     first = min(arrived)
-    planned, measured = [0.0] * plan.micro_batches, [0.0] * plan.micro_batches
+    planned, measured = [0.0] * len(arrived), [0.0] * len(arrived)
     for work, (_, end) in plan.times.items():
         m = work.micro_batch
         planned[m] = max(planned[m], (end - arrived[m]) * scale)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from weft.runtime.plan.buffers import BufferTable, Layout, buffer_table
 from weft.runtime.plan.check_buffers import check_buffers, check_memory
+from weft.runtime.plan.lanes import check_pool_memory
 from weft.runtime.plan.plan import Plan
 from weft.runtime.plan.program import Instruction, ProgramError, Recv, Send, Work
 from weft.runtime.transports.buffer_tensors import layout_of
@@ -49,8 +50,11 @@ def agree_on_buffers(plan: Plan, session: Session, worker: Worker,
     tables = [table for _, table, _ in found]
     kept = {work: until for _, _, kept_until in found for work, until in kept_until.items()}
     try:
-        check_buffers(plan.program, plan.problem, tables, lambda work: kept[work])
-        check_memory(plan.program, plan.problem, session.rank, mine, session.reserve)
+        check_buffers(plan.program, plan.problem, tables, lambda work: kept[work], plan.rounds)
+        if plan.problem.has_lanes:
+            check_pool_memory(plan, session.rank, mine, session.reserve)
+        else:
+            check_memory(plan.program, plan.problem, session.rank, mine, session.reserve, plan.rounds)
     except ProgramError as error:
         raise SessionError(str(error)) from None
     return tables

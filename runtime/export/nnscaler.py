@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 
 from weft.runtime.export.backwards import backward_of
+from weft.runtime.export.refusal import require_one_kind
 from weft.runtime.export.whole_steps import ranked_steps
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind
@@ -60,6 +61,7 @@ def nnscaler_module(schedule: Schedule) -> str:
     nnScaler has no segment for, and for backwards that do not mirror the forwards.
     """
     problem = schedule.problem
+    require_one_kind(schedule, _TOOL)
     backwards = backward_of(problem, _TOOL)
     forwards = [i for i in problem.topological_order if problem.blocks[i].kind == BlockKind.FORWARD]
     segment_of = {forward: s for s, forward in enumerate(forwards)}

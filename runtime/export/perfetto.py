@@ -1,6 +1,7 @@
 """A schedule as a trace for ui.perfetto.dev or chrome://tracing (the Chrome "Trace Event Format", JSON).
 
-One process holds the plan with a thread a device; a second one, if there is a measured timeline, holds the run.
+One process holds the plan with a thread a device; a second one, if there is a measured timeline, holds the run. Where
+devices have lanes there are such processes for each device, whose threads are the device and its lanes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 from weft.runtime.plan.lowering import routes
-from weft.runtime.plan.timeline import Timeline
+from weft.runtime.plan.rank_map import RankMap
+from weft.runtime.plan.timeline import Timeline, places
 from weft.solver.io.writing import write_atomically
-from weft.solver.problem import Block, BlockKind
-from weft.solver.schedule import Schedule
+from weft.solver.names import Names
+from weft.solver.problem import BlockKind, Problem
+from weft.solver.schedule import Operation, Schedule
 
 __all__ = ["save_trace", "trace"]
 
@@ -28,7 +31,7 @@ MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "µs": 1.0, "ns": 1e-3}
 #: Names of the trace viewer's own colours, near those of the pictures.
 COLOURS = {BlockKind.FORWARD: "thread_state_running", BlockKind.BACKWARD: "thread_state_iowait",
            BlockKind.INPUT_GRAD: "terrible", BlockKind.WEIGHT_GRAD: "good",
-           BlockKind.RECOMPUTE: "rail_response", BlockKind.OTHER: "grey"}
+           BlockKind.RECOMPUTE: "rail_response", BlockKind.COLLECTIVE: "yellow", BlockKind.OTHER: "grey"}
 
 #: Arrows start and end this share of a slice inside it: at its very edge they would belong to its neighbour.
 INSIDE = 1e-3
@@ -37,8 +40,9 @@ INSIDE = 1e-3
 def trace(schedule: Schedule, measured: Timeline | None = None) -> dict[str, Any]:
     """The trace of ``schedule``, a JSON object with times in microseconds.
 
-    Every operation is a complete event on each of its devices, named by kind and micro-batch (``F3``); block, devices
-    and memory are among its arguments. Every device has a counter of the memory its blocks hold, in the problem's unit,
+    Every operation is a complete event on each of its devices, named by kind and micro-batch (``F3``), and by its job
+    where there are several; block, devices and memory are among its arguments, and the class where micro-batches
+    differ. Every device has a counter of the memory its blocks hold, in the problem's unit,
     and an arrow leads from a block to each that waits for it on another device. ``measured`` is a run of the same
     schedule. Raises ``ValueError`` if it names a block or a rank that the schedule does not have.
     """
@@ -59,20 +63,30 @@ def save_trace(schedule: Schedule, path: str | os.PathLike[str], measured: Timel
 
 
 def _header(schedule: Schedule, process: int, name: str) -> Iterator[Event]:
-    yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
-    yield {"ph": "M", "pid": process, "name": "process_sort_index", "args": {"sort_index": process}}
-    for device, description in enumerate(schedule.problem.devices):
-        yield {"ph": "M", "pid": process, "tid": device + 1, "name": "thread_name", "args": {"name": description.name}}
-        yield {"ph": "M", "pid": process, "tid": device + 1, "name": "thread_sort_index",
-               "args": {"sort_index": device}}
+    problem, named = schedule.problem, set[int]()
+    for device, description in enumerate(problem.devices):
+        pid = _process(problem, process, device)
+        if pid not in named:
+            owner = f"{name}: {problem.devices[problem.pool_of[device]].name}" if problem.has_lanes else name
+            yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": owner}}
+            yield {"ph": "M", "pid": pid, "name": "process_sort_index", "args": {"sort_index": pid}}
+            named.add(pid)
+        yield {"ph": "M", "pid": pid, "tid": device + 1, "name": "thread_name", "args": {"name": description.name}}
+        yield {"ph": "M", "pid": pid, "tid": device + 1, "name": "thread_sort_index", "args": {"sort_index": device}}
+
+
+def _process(problem: Problem, process: int, device: int) -> int:
+    """The number of the process that holds the device's thread: the plan's or the run's, of each device with its lanes
+    where there are lanes."""
+    return process + 2 * problem.pool_of[device] if problem.has_lanes else process
 
 
 def _operations(schedule: Schedule, scale: float) -> Iterator[Event]:
-    problem = schedule.problem
+    problem, names = schedule.problem, Names(schedule)
     for operation in schedule.operations:
         block = problem.blocks[operation.block]
         for device in block.devices:
-            event = _slice(block, operation.micro_batch, PLAN, device, operation.start * scale, operation.end * scale)
+            event = _slice(names, operation, PLAN, device, operation.start * scale, operation.end * scale)
             event["args"] |= {"devices": [problem.devices[d].name for d in block.devices],
                               "memory": block.memory_on(device)}
             if block.workspace_on(device):
@@ -80,51 +94,65 @@ def _operations(schedule: Schedule, scale: float) -> Iterator[Event]:
             yield event
 
 
-def _slice(block: Block, micro_batch: int, process: int, device: int, start: float, end: float) -> Event:
+def _slice(names: Names, operation: Operation, process: int, device: int, start: float, end: float) -> Event:
     """A complete event from ``start`` to ``end`` in microseconds.
 
     Both are rounded to the viewers' nanoseconds before they are subtracted: a slice that seems to end after the next
     one has begun would be drawn around it.
     """
     first, last = round(start * 1000), round(end * 1000)
-    return {"ph": "X", "pid": process, "tid": device + 1, "name": f"{block.kind.letter}{micro_batch}",
-            "cat": str(block.kind), "cname": COLOURS[block.kind], "ts": first / 1000, "dur": (last - first) / 1000,
-            "args": {"block": block.name, "micro_batch": micro_batch}}
+    problem, micro_batch = names.schedule.problem, names.micro_batch(operation)
+    kind, job, class_ = (problem.blocks[operation.block].kind, names.job(operation.block),
+                         names.class_of(operation.block))
+    return {"ph": "X", "pid": _process(problem, process, device), "tid": device + 1,
+            "name": f"{kind.letter}{micro_batch}" + ("" if job is None else f" {job}"),
+            "cat": str(kind), "cname": COLOURS[kind], "ts": first / 1000, "dur": (last - first) / 1000,
+            "args": {"block": names.block(operation.block), "micro_batch": micro_batch,
+                     **({} if job is None else {"job": job}), **({} if class_ is None else {"class": class_})}}
 
 
 def _counters(schedule: Schedule, scale: float) -> Iterator[Event]:
     for device, description in enumerate(schedule.problem.devices):
+        if description.lane_of is not None:
+            continue
         levels = dict(schedule.memory_profile(device))  # of several steps at one time the last holds
         for time, level in levels.items():
-            yield {"ph": "C", "pid": PLAN, "name": f"memory of {description.name}", "ts": time * scale,
-                   "args": {schedule.problem.memory_unit or "memory": level}}
+            yield {"ph": "C", "pid": _process(schedule.problem, PLAN, device), "name": f"memory of {description.name}",
+                   "ts": time * scale, "args": {schedule.problem.memory_unit or "memory": level}}
 
 
 def _arrows(schedule: Schedule, scale: float) -> Iterator[Event]:
     problem = schedule.problem
     times = {(operation.block, operation.micro_batch): operation for operation in schedule.operations}
-    carried = routes(problem)
+    carried, ranks = routes(problem), RankMap.of(problem)
     number = 0
     for producer, consumer, dependency in problem.dependencies():
         source = problem.blocks[producer].devices
         targets = [device for device in problem.blocks[consumer].devices if device not in source]
         senders = {target: sender for sender, target, _ in carried[producer]}
+        at = {rank: ranks.held(rank, producer)[0] for rank in ranks.of_block(producer)}  # on each rank
         for micro_batch in range(dependency.distance, schedule.micro_batches if targets else 0):
             before, after = times[producer, micro_batch - dependency.distance], times[consumer, micro_batch]
             leave = before.end - INSIDE * (before.end - before.start)
             arrive = after.start + INSIDE * (after.end - after.start)
             for target in targets:
                 number += 1
-                ends = {"pid": PLAN, "name": "transfer", "cat": "transfer", "id": number}
-                yield {"ph": "s", **ends, "tid": senders[target] + 1, "ts": leave * scale}
-                yield {"ph": "f", "bp": "e", **ends, "tid": target + 1, "ts": arrive * scale}
+                ends = {"name": "transfer", "cat": "transfer", "id": number}
+                rank = ranks.of_device[target]
+                sender = at[senders.get(rank, rank)]  # where the rank ran it itself, from another of its lanes
+                yield {"ph": "s", "pid": _process(problem, PLAN, sender), **ends, "tid": sender + 1,
+                       "ts": leave * scale}
+                yield {"ph": "f", "bp": "e", "pid": _process(problem, PLAN, target), **ends, "tid": target + 1,
+                       "ts": arrive * scale}
 
 
 def _measured(schedule: Schedule, run: Timeline, scale: float) -> Iterator[Event]:
-    problem = schedule.problem
+    names, known = Names(schedule), places(schedule)
     for entry in run.operations:
-        if entry.block not in problem.index or entry.rank not in range(len(problem.devices)):
+        place = known.get((entry.block, entry.micro_batch, entry.rank))
+        if place is None:
             raise ValueError(f"the measured timeline has block {entry.block!r} on rank {entry.rank}, which the "
-                             f"schedule of {problem.name!r} does not have: it was measured on another plan")
+                             f"schedule of {schedule.problem.name!r} does not have: it was measured on another plan")
         start, end = (time / run.seconds_per_unit * scale for time in (entry.start, entry.end))
-        yield _slice(problem.blocks[problem.index[entry.block]], entry.micro_batch, RUN, entry.rank, start, end)
+        for device in place[1]:
+            yield _slice(names, place[0], RUN, device, start, end)

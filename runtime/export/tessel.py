@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import networkx as nx
 
-from weft.runtime.export.refusal import ExportError
+from weft.runtime.export.refusal import ExportError, require_one_kind
 from weft.runtime.export.whole_steps import MAX_STEPS, ranked_steps, unit_of_time
 from weft.solver.io.entries import Entry, FormatError, read_json
 from weft.solver.io.writing import write_atomically
@@ -49,6 +49,7 @@ def tessel_to_json(schedule: Schedule) -> dict[str, Any]:
     different amounts of memory on its devices.
     """
     problem = schedule.problem
+    require_one_kind(schedule, _TOOL)
     for block in problem.blocks:
         if block.kind not in _TYPES:
             raise ExportError(f"{_TOOL} cannot express {problem.name!r}: block {block.name!r} is of kind {block.kind}, "

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import quantiles
 
+from weft.runtime.plan.rank_map import RankMap
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.solver.problem import Block, Dependency, Problem
 
@@ -93,10 +94,10 @@ def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
     seen: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     hidden: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
     for timeline in timelines:
-        by_rank = _by_rank(problem, timeline)
-        for (block, _), entries in _instances(by_rank).items():
+        by_device = _by_device(problem, timeline)
+        for (block, _), entries in _instances(by_device).items():
             durations[block].append(max(entry.end for entry in entries) - max(entry.start for entry in entries))
-        _observe_transfers(problem, by_rank, seen, hidden)
+        _observe_transfers(problem, by_device, seen, hidden)
     blocks = tuple(_block_fit(block, durations[i]) for i, block in enumerate(problem.blocks))
     transfers = {(i, d): _transfer_fit(block, dependency, seen[i, d], hidden[i, d])
                  for i, block in enumerate(problem.blocks) for d, dependency in enumerate(block.after)
@@ -106,34 +107,36 @@ def fit(problem: Problem, timelines: Sequence[Timeline]) -> Fit:
     return Fit(replace(problem, blocks=fitted), blocks, tuple(transfers.values()))
 
 
-def _by_rank(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Measured]]]:
-    """Per rank what it ran, in order, as block indices; times in the problem's unit."""
-    by_rank: list[list[tuple[int, Measured]]] = [[] for _ in problem.devices]
+def _by_device(problem: Problem, timeline: Timeline) -> list[list[tuple[int, Measured]]]:
+    """Per device, which may be a lane, what it ran, in order, as block indices; times in the problem's unit."""
+    by_device: list[list[tuple[int, Measured]]] = [[] for _ in problem.devices]
+    ranks = RankMap.of(problem)
     for entry in timeline.operations:
         block = problem.index.get(entry.block)
-        if block is None or entry.rank not in problem.blocks[block].devices:
+        if block is None or entry.rank not in ranks.of_block(block):
             raise ValueError(f"the timeline of {timeline.name!r} has block {entry.block!r} on rank {entry.rank}, which "
                              f"the problem {problem.name!r} does not have: it was measured on another one")
         unit = timeline.seconds_per_unit
-        by_rank[entry.rank].append((block, entry._replace(start=entry.start / unit, end=entry.end / unit)))
-    return [sorted(own, key=lambda item: item[1].start) for own in by_rank]
+        for device in ranks.held(entry.rank, block):
+            by_device[device].append((block, entry._replace(start=entry.start / unit, end=entry.end / unit)))
+    return [sorted(own, key=lambda item: item[1].start) for own in by_device]
 
 
-def _instances(by_rank: list[list[tuple[int, Measured]]]) -> dict[_Instance, list[Measured]]:
+def _instances(by_device: list[list[tuple[int, Measured]]]) -> dict[_Instance, list[Measured]]:
     found: defaultdict[_Instance, list[Measured]] = defaultdict(list)
-    for own in by_rank:
+    for own in by_device:
         for block, entry in own:
             found[block, entry.micro_batch].append(entry)
     return found
 
 
-def _observe_transfers(problem: Problem, by_rank: list[list[tuple[int, Measured]]],
+def _observe_transfers(problem: Problem, by_device: list[list[tuple[int, Measured]]],
                        seen: Mapping[tuple[int, int], list[float]],
                        hidden: Mapping[tuple[int, int], list[float]]) -> None:
     """Add to ``seen`` and ``hidden``, per block and place in its ``after``, the times since the producers' ends."""
-    ends = {key: max(entry.end for entry in entries) for key, entries in _instances(by_rank).items()}
-    for rank, own in enumerate(by_rank):
-        for (_, before), (block, entry) in pairwise([(-1, Measured("", 0, rank, 0.0, 0.0)), *own]):
+    ends = {key: max(entry.end for entry in entries) for key, entries in _instances(by_device).items()}
+    for device, own in enumerate(by_device):
+        for (_, before), (block, entry) in pairwise([(-1, Measured("", 0, 0, 0.0, 0.0)), *own]):
             producers = [(d, problem.index[dependency.block], entry.micro_batch - dependency.distance)
                          for d, dependency in enumerate(problem.blocks[block].after)]
             known = [(d, producer, ends[producer, m]) for d, producer, m in producers if (producer, m) in ends]
@@ -143,7 +146,7 @@ def _observe_transfers(problem: Problem, by_rank: list[list[tuple[int, Measured]
             stood_idle = len(problem.blocks[block].devices) == 1 and idle > _IDLE * (entry.end - entry.start)
             has_waited = idle > _WAITED * (entry.start - last)
             for d, producer, end in known:
-                if rank not in problem.blocks[producer].devices:
+                if device not in problem.blocks[producer].devices:
                     in_turn = problem.blocks[block].after[d].link is not None
                     told = seen if stood_idle and end == last and (has_waited or in_turn) else hidden
                     told[block, d].append(max(0.0, entry.start - end))

@@ -14,6 +14,11 @@ stage in their order (F, then I, then W); every SEND has its RECV with the same 
 without a reader. A block on several devices starts only when all of them stand at it, so the ranks of a group enter its
 collectives in one order, and ranks that do not are refused as waiting for each other.
 
+A rank with lanes runs its list in several queues at once (:mod:`weft.runtime.plan.lanes`), each in the order of the
+list, and what they wait for of each other stands earlier in the list. So the strict run, which goes through the list as
+if it were one queue, is a run of the queues too, and by the same induction what it would do next is held up by nothing
+but itself: a list that runs through strictly runs through in queues.
+
 Every gradient is summed once: each group of parameters has one REDUCE on each of its ranks, after the last pass there
 that adds to it (so before the optimizer's step, which comes after all instructions). A REDUCE starts, too, only when
 all its ranks stand at it. Over the replicas of a plan there is nothing more to prove: all run one program, so what is a
@@ -27,6 +32,7 @@ from typing import NoReturn
 
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
 from weft.solver.problem import Problem
+from weft.solver.wide.rounds import Rounds
 
 __all__ = ["check_program", "grid"]
 
@@ -35,15 +41,20 @@ RANK_REACH = 4  # and how many ranks
 
 
 def check_program(program: Program, problem: Problem, micro_batches: int,
-                  groups: Mapping[tuple[int, ...], tuple[int, ...]] | None = None) -> None:
+                  groups: Mapping[tuple[int, ...], tuple[int, ...]] | None = None,
+                  rounds: Rounds | None = None) -> None:
     """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``program`` is complete and
     free of deadlock as a run of ``micro_batches`` micro-batches of ``problem``.
 
     ``groups``: the sets of stages whose parameters' gradients are summed, with their ranks
-    (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); by default nothing is."""
-    if len(program.ranks) != len(problem.devices):
-        raise ProgramError(f"the program has {len(program.ranks)} ranks for {len(problem.devices)} devices")
-    _StrictRun(program, problem, micro_batches, groups or {}).run()
+    (:meth:`~weft.runtime.plan.stage_graph.StageGraph.parameter_groups`); by default nothing is.
+    ``rounds``: those that ``problem``'s micro-batches are, if they are some.
+    """
+    pools = sum(device.lane_of is None for device in problem.devices)
+    if len(program.ranks) != pools:
+        raise ProgramError(f"the program has {len(program.ranks)} ranks for {pools} devices"
+                           + " that are no lanes" * problem.has_lanes)
+    _StrictRun(program, Vocabulary(problem, rounds), micro_batches, groups or {}).run()
 
 
 def grid(program: Program, steps: Sequence[int], fault: int) -> str:
@@ -71,10 +82,11 @@ def grid(program: Program, steps: Sequence[int], fault: int) -> str:
 class _StrictRun:
     """Runs a program under the strictest rules; ``step`` is where each rank stands, ``held`` what it has."""
 
-    def __init__(self, program: Program, problem: Problem, micro_batches: int,
+    def __init__(self, program: Program, vocabulary: Vocabulary, micro_batches: int,
                  groups: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
-        self.program, self.problem, self.micro_batches, self.groups = program, problem, micro_batches, groups
-        self.vocabulary = Vocabulary(problem)
+        self.program, self.micro_batches, self.groups = program, micro_batches, groups
+        self.vocabulary, self.problem = vocabulary, vocabulary.problem
+        problem = vocabulary.problem
         self.step = [0] * len(program.ranks)
         self.held: list[set[tuple[int, int]]] = [set() for _ in program.ranks]
         self.unused: list[dict[tuple[int, int], int]] = [{} for _ in program.ranks]  # received -> step of its RECV
@@ -111,23 +123,24 @@ class _StrictRun:
 
     def _compute(self, rank: int, work: Work) -> tuple[int, ...] | None:
         key = self._key(rank, work)
-        block = self.problem.blocks[key[0]]
-        if rank not in block.devices:
-            self._refuse(rank, f"{work} runs on rank {rank}, but its block {block.name!r} belongs on "
-                               + " and ".join(map(str, block.devices)))
+        ranks = self.vocabulary.ranks.of_block(key[0])
+        if rank not in ranks:
+            name = self.problem.blocks[key[0]].name
+            self._refuse(rank, f"{work} runs on rank {rank}, but its block {name!r} belongs on "
+                               + " and ".join(map(str, ranks)))
         self._require_ready(rank, key, work)
-        if any(self._current(other) != work for other in block.devices):
-            return None  # a block on several devices starts when all of them have come to it
-        for other in block.devices:
+        if any(self._current(other) != work for other in ranks):
+            return None  # a block on several ranks starts when all of them have come to it
+        for other in ranks:
             if other != rank:  # it may have come here by a message, without having been looked at
                 self._require_ready(other, key, work)
-        for other in block.devices:
+        for other in ranks:
             self.computed[other].add(key)
             self.held[other].add(key)
             for producer, distance in self.waited[key[0]]:
                 self.unused[other].pop((producer, key[1] - distance), None)
             self.step[other] += 1
-        return tuple(other for other in block.devices if other != rank)
+        return tuple(other for other in ranks if other != rank)
 
     def _require_ready(self, rank: int, key: tuple[int, int], work: Work) -> None:
         if key in self.computed[rank]:
@@ -209,16 +222,17 @@ class _StrictRun:
         return (peer,)
 
     def _key(self, rank: int, work: Work) -> tuple[int, int]:
-        block = self.vocabulary.block(work)
-        if block is None:
+        key = self.vocabulary.key(work)
+        if key is None:
             self._refuse(rank, f"{work} names nothing that the problem {self.problem.name!r} has")
-        if work.micro_batch >= self.micro_batches:
-            self._refuse(rank, f"{work} names micro-batch {work.micro_batch}, but there are {self.micro_batches} "
-                               f"(0 to {self.micro_batches - 1})")
-        return block, work.micro_batch
+        if key[1] >= self.micro_batches:
+            count = self.vocabulary.count(work, self.micro_batches)
+            self._refuse(rank, f"{work} names micro-batch {work.micro_batch}, but there are {count} (0 to {count - 1})")
+        return key
 
     def _require_complete(self) -> None:
-        for rank, blocks in enumerate(self.problem.blocks_on):
+        for rank in range(len(self.step)):
+            blocks = self.vocabulary.ranks.blocks_on(rank)
             for micro_batch in range(self.micro_batches):
                 for block in blocks:
                     if (block, micro_batch) not in self.computed[rank]:

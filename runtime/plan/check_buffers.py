@@ -7,6 +7,10 @@ receive from a peer gets that peer's n-th SEND, so both ranks must name the same
 the order of the program in both directions. With the proof of the program, what an instruction finds in its slot is
 then the result it names, of the micro-batch it names: a loss is that of its micro-batch.
 
+A rank with lanes runs its list in several queues at once (:mod:`weft.runtime.plan.lanes`); there the executor posts in
+a slot only when all readers of what lay there before are done, which stand earlier in the list: what is proven of
+stretches of the list then holds of the run.
+
 Last reads are found here again, from the problem's dependencies, not taken from the table.
 """
 
@@ -20,21 +24,23 @@ from weft.runtime.plan.buffers import BufferTable, Landing, Layout, Staging, sen
 from weft.runtime.plan.check import grid
 from weft.runtime.plan.program import Program, ProgramError, Recv, Reduce, Send, StageWork, Vocabulary, Work
 from weft.solver.problem import Number, Problem
+from weft.solver.wide.rounds import Rounds
 
 __all__ = ["check_buffers", "check_memory"]
 
 
 def check_buffers(program: Program, problem: Problem, tables: Sequence[BufferTable],
-                  keeps: Callable[[Work], Work] | None = None) -> None:
+                  keeps: Callable[[Work], Work] | None = None, rounds: Rounds | None = None) -> None:
     """Raise :class:`ProgramError`, with the rank x step grid around the fault, unless ``tables`` (one a rank) hold for
     a ``program`` that :func:`weft.runtime.plan.check.check_program` has accepted.
 
     ``keeps(work)`` is the instruction up to which its rank may look at what ``work`` reads; by default the last of
-    its stage for that micro-batch, where blocks are stages, else ``work`` itself.
+    its stage for that micro-batch, where blocks are stages, else ``work`` itself. ``rounds``: those that ``problem``'s
+    micro-batches are, if they are some.
     """
     if len(tables) != len(program.ranks):
         raise ProgramError(f"there are {len(tables)} buffer tables for {len(program.ranks)} ranks")
-    proof = _Proof(program, problem, tables, keeps)
+    proof = _Proof(program, Vocabulary(problem, rounds), tables, keeps)
     for rank in range(len(tables)):
         proof.require_buffers(rank)
     for rank in range(len(tables)):
@@ -42,10 +48,10 @@ def check_buffers(program: Program, problem: Problem, tables: Sequence[BufferTab
 
 
 class _Proof:
-    def __init__(self, program: Program, problem: Problem, tables: Sequence[BufferTable],
+    def __init__(self, program: Program, vocabulary: Vocabulary, tables: Sequence[BufferTable],
                  keeps: Callable[[Work], Work] | None) -> None:
         self.program, self.tables = program, tables
-        self.vocabulary = Vocabulary(problem)
+        self.vocabulary = vocabulary
         self.keeps = keeps or self._last_of_stage
 
     def require_buffers(self, rank: int) -> None:
@@ -132,10 +138,11 @@ class _Proof:
             if isinstance(instruction, Send):
                 looked, end = [instruction.what], done[step]
             else:
-                block = self.vocabulary.block(instruction)
-                assert block is not None
-                looked = [self.vocabulary.work(problem.index[d.block], instruction.micro_batch - d.distance)
-                          for d in problem.blocks[block].after if instruction.micro_batch >= d.distance]
+                key = self.vocabulary.key(instruction)
+                assert key is not None
+                block, micro_batch = key
+                looked = [self.vocabulary.work(problem.index[d.block], micro_batch - d.distance)
+                          for d in problem.blocks[block].after if micro_batch >= d.distance]
                 end = step_of[self.keeps(instruction)]
             for what in looked:
                 first.setdefault(what, step)
@@ -153,18 +160,19 @@ class _Proof:
         raise ProgramError(f"{sentence}\n{grid(self.program, steps, rank)}")
 
 
-def check_memory(program: Program, problem: Problem, rank: int, table: BufferTable, reserve: int) -> None:
+def check_memory(program: Program, problem: Problem, rank: int, table: BufferTable, reserve: int,
+                 rounds: Rounds | None = None) -> None:
     """Raise :class:`ProgramError` unless rank ``rank``'s slots have room beside what its blocks hold.
 
     A block's memory counts what it reads from its start on; what arrived earlier, and slots that stand empty, come on
     top and must fit in what is left of the device's capacity and in ``reserve`` (bytes that the problem leaves out).
-    Problems whose memory is not in bytes say nothing about this.
+    Problems whose memory is not in bytes say nothing about this. Lanes: :func:`.lanes.check_pool_memory`.
     """
     capacity, instructions = problem.devices[rank].memory, program.ranks[rank]
     if problem.memory_unit != "B" or capacity is None:
         return
-    vocabulary = Vocabulary(problem)
-    reads, _ = _Proof(program, problem, (), lambda work: work).reads(rank)
+    vocabulary = Vocabulary(problem, rounds)
+    reads, _ = _Proof(program, vocabulary, (), lambda work: work).reads(rank)
     change = [0] * (len(instructions) + 1)  # bytes in slots that blocks count as theirs
     for landing in table.receives:
         change[min(reads.get(landing.what, landing.last), landing.last)] += landing.layout.size

@@ -8,6 +8,9 @@ computing comes first. It follows that
   order, so a program runs through even if a SEND and its RECV wait for each other and nothing is buffered;
 - a RECV stands before the instruction that runs while the result becomes ready, so its transfer overlaps with that.
 
+Where a device has lanes, its rank's list holds their operations too, and the global order is that of all of them: each
+lane's own is a part of it, and so is what lanes wait for of each other (:mod:`weft.runtime.plan.lanes`).
+
 A REDUCE (:func:`with_reductions`) is put in afterwards, behind the last pass that adds to its gradients, in a global
 order too: that of a strict run which always goes on with what ends first.
 
@@ -23,6 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from weft.runtime.plan.program import Instruction, Program, ProgramError, Recv, Reduce, Send, Vocabulary, Work
+from weft.runtime.plan.rank_map import RankMap
 from weft.runtime.plan.stage_graph import StageGraph
 from weft.solver.problem import Problem
 from weft.solver.schedule import Operation, Schedule
@@ -35,18 +39,19 @@ class LoweringError(ProgramError):
 
 
 def lower(schedule: Schedule) -> Program:
-    """The program that runs every device's operations in the order of ``schedule``, rank r as device r.
+    """The program that runs every device's operations in the order of ``schedule``: a list for each device that is no
+    lane, which holds the operations of its lanes too.
 
     Raises :class:`LoweringError` for a schedule whose operations are incomplete or wait for each other in a circle;
     its times are otherwise taken as they are (:mod:`weft.solver.judge` judges them).
     """
-    problem, vocabulary = schedule.problem, Vocabulary(schedule.problem)
+    problem, vocabulary = schedule.problem, Vocabulary(schedule.problem, schedule.rounds)
     waves, carried = _waves(schedule), routes(problem)
-    keyed: list[list[tuple[tuple[int, ...], Instruction]]] = [[] for _ in problem.devices]
+    keyed: list[list[tuple[tuple[int, ...], Instruction]]] = [[] for _ in vocabulary.ranks.devices]
     for (block, micro_batch), (wave, position) in waves.items():
         work = vocabulary.work(block, micro_batch)
-        for device in problem.blocks[block].devices:
-            keyed[device].append(((wave, 0, position), work))
+        for rank in vocabulary.ranks.of_block(block):
+            keyed[rank].append(((wave, 0, position), work))
         for source, target, distance in carried[block]:
             if micro_batch + distance >= schedule.micro_batches:
                 continue
@@ -87,7 +92,7 @@ def with_reductions(program: Program, graph: StageGraph, shared: Iterable[Sequen
 def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, float]) -> list[list[int]]:
     """Per rank and step, its position in a strict run in which, of all that can go on, what ends first does. Both ends
     of a message, and all ranks of a block, have one position. ``program`` must be free of deadlock."""
-    ranks, blocks = program.ranks, vocabulary.problem.blocks
+    ranks = program.ranks
     positions: list[list[int]] = [[] for _ in ranks]
     ready: list[tuple[float, int, int, int]] = []
 
@@ -99,7 +104,7 @@ def _positions(program: Program, vocabulary: Vocabulary, ends: Mapping[Work, flo
             return rank, instruction.peer
         block = vocabulary.block(_named(instruction))
         assert block is not None
-        return blocks[block].devices
+        return vocabulary.ranks.of_block(block)
 
     def offer(rank: int) -> None:
         instruction = at(rank)
@@ -134,20 +139,22 @@ def _named(instruction: Instruction) -> Work:
 
 
 def routes(problem: Problem) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-    """Per block, the ``(source, target, distance)`` of what carries its result to devices that need it.
+    """Per block, the ``(source, target, distance)`` of what carries its result to ranks that need it.
 
-    A result is at hand on all devices of its block. Another device that needs it gets it once, over the link that a
-    dependency names, else from the block's first device. Micro-batch m's result travels if micro-batch
+    A result is at hand on all ranks of its block, whichever lane ran it. Another rank that needs it gets it once, over
+    the link that a dependency names, else from the block's first rank. Micro-batch m's result travels if micro-batch
     m + ``distance`` exists.
     """
     found: list[dict[int, tuple[int, int]]] = [{} for _ in problem.blocks]
+    ranks = RankMap.of(problem)
     for block, consumer, dependency in problem.dependencies():
-        held = problem.blocks[block].devices
+        held = ranks.of_block(block)
         link = problem.links_by_name[dependency.link] if dependency.link is not None else None
-        for target in problem.blocks[consumer].devices:
+        for target in ranks.of_block(consumer):
             if target in held:
                 continue
-            source = link.source if link is not None and link.target == target else held[0]
+            over = link is not None and ranks.of_device[link.target] == target
+            source = ranks.of_device[link.source] if link is not None and over else held[0]
             first_source, distance = found[block].get(target, (source, dependency.distance))
             found[block][target] = first_source, min(distance, dependency.distance)
     return tuple(tuple((source, target, distance) for target, (source, distance) in sorted(by_target.items()))

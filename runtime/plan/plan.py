@@ -4,7 +4,10 @@ The file is one JSON object: ``format``; ``problem``, whole, as in a schedule fi
 predicted, in the problem's time unit; ``stages``, the rank of every stage (a list where it is on several), or ``null``
 where the blocks are no stages; ``ranks[]``, each ``{device, instructions}``; ``solver``, who made the schedule. An
 instruction is ``{"do": "SEND 0F0>1"}``, or with the predicted times of what computes
-``{"do": "0F0", "start": 0, "end": 1.5}``. It may have ``signatures``: per stage, a hash of the
+``{"do": "0F0", "start": 0, "end": 1.5}``. Where devices have lanes, ``ranks[]`` has an entry for each device that is no
+lane, with ``lanes``, the names of its lanes. A plan of rounds (:mod:`weft.solver.wide.rounds`) has the ``problem`` and
+the ``micro_batches`` of a schedule file with jobs or classes, and its instructions name blocks and micro-batches as
+that does. It may have ``signatures``: per stage, a hash of the
 module that it is for (:mod:`weft.runtime.checkpoint.signature`); and ``shared``: the sets of stages that hold
 parameters together, as lists.
 
@@ -36,11 +39,13 @@ from weft.runtime.plan.program import (
     parse_instruction,
 )
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
-from weft.solver.io.problem_files import problem_from_json, problem_to_json
 from weft.solver.io.provenance import check_provenance
+from weft.solver.io.schedule_files import rounds_from_json
+from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import BlockKind, Problem
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import Operation, Schedule
+from weft.solver.wide.rounds import Rounds
 
 __all__ = ["PLAN_FORMATS", "Plan", "load_plan", "plan_from_json", "plan_of", "plan_to_json", "save_plan"]
 
@@ -56,7 +61,7 @@ class Plan:
 
     ``times`` are the predicted start and end of everything computed, in the problem's time unit; ``solver`` says who
     made the schedule; ``signatures`` what the stages are, where the plan was made for given ones; ``shared`` which of
-    them hold parameters together (:meth:`sharing`).
+    them hold parameters together (:meth:`sharing`); ``rounds`` which rounds its micro-batches are, if they are some.
     """
 
     problem: Problem
@@ -66,11 +71,19 @@ class Plan:
     solver: Mapping[str, Any] = field(default_factory=dict)
     signatures: Mapping[str, str] = field(default_factory=dict)
     shared: tuple[tuple[int, ...], ...] = ()
+    rounds: Rounds | None = None
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """What the instructions' names mean."""
-        return Vocabulary(self.problem)
+        return Vocabulary(self.problem, self.rounds)
+
+    @property
+    def why_not_trained(self) -> str | None:
+        """Why it can be emulated, but not run with the stages of a model, in a sentence; ``None`` if it can."""
+        if self.vocabulary.graph is not None:
+            return None
+        return f"the problem {self.problem.name!r} can be emulated, but not run: {self.vocabulary.why_no_stages}"
 
     @cached_property
     def makespan(self) -> float:
@@ -98,7 +111,18 @@ class Plan:
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The sets of ranks that run a block together."""
-        return tuple(sorted({tuple(sorted(b.devices)) for b in self.problem.blocks if len(b.devices) > 1}))
+        found = (tuple(sorted(self.vocabulary.ranks.of_block(b))) for b in range(len(self.problem.blocks)))
+        return tuple(sorted({ranks for ranks in found if len(ranks) > 1}))
+
+    @property
+    def meetings(self) -> Mapping[tuple[int, ...], tuple[int, ...]]:
+        """Where devices have lanes: the sets of devices, ascending, that blocks of several ranks hold, with the ranks.
+        Blocks on different sets may run at once, so each set meets by itself; blocks on one run in one order."""
+        if not self.problem.has_lanes:
+            return {}
+        found = {tuple(sorted(block.devices)): tuple(sorted(self.vocabulary.ranks.of_block(b)))
+                 for b, block in enumerate(self.problem.blocks)}
+        return {devices: ranks for devices, ranks in sorted(found.items()) if len(ranks) > 1}
 
     @cached_property
     def digest(self) -> str:
@@ -121,12 +145,24 @@ def plan_of(schedule: Schedule) -> Plan:
     Raises :class:`~weft.runtime.plan.program.ProgramError` for a schedule that breaks its problem's dependencies, and
     for a gradient that no forward comes before.
     """
+    schedule = _without_idle_rounds(schedule)
     _refuse_lone_gradients(schedule.problem)
     program = lower(schedule)
-    check_program(program, schedule.problem, schedule.micro_batches)
-    vocabulary = Vocabulary(schedule.problem)
+    check_program(program, schedule.problem, schedule.micro_batches, rounds=schedule.rounds)
+    vocabulary = Vocabulary(schedule.problem, schedule.rounds)
     times = {vocabulary.work(o.block, o.micro_batch): (o.start, o.end) for o in schedule.operations}
-    return _reduced(Plan(schedule.problem, schedule.micro_batches, program, times, dict(schedule.solver)))
+    return _reduced(Plan(schedule.problem, schedule.micro_batches, program, times, dict(schedule.solver),
+                         rounds=schedule.rounds))
+
+
+def _without_idle_rounds(schedule: Schedule) -> Schedule:
+    """``schedule``, with its micro-batches instead of its rounds where these are all alike: so a file has it."""
+    rounds = schedule.rounds
+    if rounds is None or not rounds.wide.is_plain:
+        return schedule
+    operations = (Operation(*rounds.apart(block, m), start, end) for block, m, start, end in schedule.operations)
+    return replace(schedule, problem=rounds.wide.plain(), micro_batches=rounds.run.micro_batches,
+                   operations=tuple(operations), rounds=None, period=None, period_bound=None, repetend=None)
 
 
 def _refuse_lone_gradients(problem: Problem) -> None:
@@ -176,18 +212,21 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 def _to_json(plan: Plan, shown: Callable[[Instruction], bool]) -> dict[str, Any]:
     ranks = []
-    for device, own in zip(plan.problem.devices, plan.program.ranks, strict=True):
+    rounds = plan.rounds
+    for rank, own in enumerate(plan.program.ranks):
         instructions: list[dict[str, Any]] = []
         for instruction in filter(shown, own):
             entry: dict[str, Any] = {"do": str(instruction)}
             if not isinstance(instruction, (Send, Recv, Reduce)):
                 entry["start"], entry["end"] = plan.times[instruction]
             instructions.append(entry)
-        ranks.append({"device": device.name, "instructions": instructions})
+        device, *lanes = _names(plan.vocabulary, rank)
+        ranks.append({"device": device, **({"lanes": lanes} if plan.problem.has_lanes else {}),
+                      "instructions": instructions})
     return {
         "format": PLAN_FORMAT,
-        "problem": problem_to_json(plan.problem),
-        "micro_batches": plan.micro_batches,
+        "problem": any_problem_to_json(plan.problem if rounds is None else rounds.wide),
+        "micro_batches": plan.micro_batches if rounds is None else rounds.run.to_json(),
         "makespan": plan.makespan,
         "stages": _stages(plan),
         "ranks": ranks,
@@ -209,22 +248,29 @@ def plan_from_json(value: Any, where: str = "plan") -> Plan:
         require_format(entry, PLAN_FORMAT)
     entry.allow("format", "problem", "micro_batches", "makespan", "stages", "ranks", "solver", "signatures",
                 *["shared"] * reduces)
-    problem = problem_from_json(entry.get("problem"), f"{where}: problem")
-    micro_batches = entry.count("micro_batches", minimum=1)
+    listed = any_problem_from_json(entry.get("problem"), f"{where}: problem")
+    items = list(entry.list("ranks"))
+    rounds = None
+    if isinstance(listed, Problem):
+        problem, micro_batches = listed, entry.count("micro_batches", minimum=1)
+    else:
+        rounds = rounds_from_json(entry, listed, sum(1 for item in items for _ in item.list("instructions")))
+        problem, micro_batches = rounds.problem, rounds.run.rounds
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     ranks: list[tuple[Instruction, ...]] = []
     times: dict[Work, tuple[float, float]] = {}
-    for item in entry.list("ranks"):
-        ranks.append(_instructions(item, len(ranks), problem, times))
+    vocabulary = Vocabulary(problem, rounds)
+    for item in items:
+        ranks.append(_instructions(item, len(ranks), vocabulary, times))
     signatures: dict[str, str] = {}
     if "signatures" in entry.value:
         hashes = entry.child("signatures")
         signatures = {stage: hashes.text(stage) for stage in hashes.value}
-    plan = Plan(problem, micro_batches, Program(tuple(ranks)), times, solver, signatures)
+    plan = Plan(problem, micro_batches, Program(tuple(ranks)), times, solver, signatures, rounds=rounds)
     graph = plan.vocabulary.graph
     plan = replace(plan, shared=_shared(entry, 0 if graph is None else len(graph.stages)))
     try:
-        check_program(plan.program, problem, micro_batches, plan.parameter_groups if reduces else None)
+        check_program(plan.program, problem, micro_batches, plan.parameter_groups if reduces else None, rounds)
         plan = plan if reduces else _reduced(plan)
     except ProgramError as error:
         raise FormatError(f"{where}: {error}") from None
@@ -253,12 +299,22 @@ def _stages(plan: Plan) -> list[int | list[int]] | None:
     return None if groups is None else [ranks[0] if len(ranks) == 1 else list(ranks) for ranks in groups]
 
 
-def _instructions(entry: Entry, rank: int, problem: Problem,
+def _names(vocabulary: Vocabulary, rank: int) -> list[str]:
+    """What the device of ``rank`` is called, and its lanes."""
+    return [vocabulary.problem.devices[device].name for device in vocabulary.ranks.pool(rank)]
+
+
+def _instructions(entry: Entry, rank: int, vocabulary: Vocabulary,
                   times: dict[Work, tuple[float, float]]) -> tuple[Instruction, ...]:
-    entry.allow("device", "instructions")
-    if rank < len(problem.devices) and entry.text("device") != problem.devices[rank].name:
-        raise FormatError(f"{entry.where}: device is {entry.text('device')!r}, but rank {rank} runs the problem's "
-                          f"device {problem.devices[rank].name!r}")
+    has_lanes = vocabulary.problem.has_lanes
+    entry.allow("device", *["lanes"] * has_lanes, "instructions")
+    if rank < len(vocabulary.ranks):
+        device, *lanes = _names(vocabulary, rank)
+        if entry.text("device") != device:
+            raise FormatError(f"{entry.where}: device is {entry.text('device')!r}, but rank {rank} runs the problem's "
+                              f"device {device!r}")
+        if has_lanes and entry.get("lanes") != lanes:
+            raise FormatError(f"{entry.where}: lanes is {entry.get('lanes')}, but the lanes of {device!r} are {lanes}")
     found = []
     for item in entry.list("instructions"):
         item.allow("do", "start", "end")

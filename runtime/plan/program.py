@@ -45,9 +45,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+from weft.runtime.plan.rank_map import RankMap
 from weft.runtime.plan.stage_graph import LETTERS, NotAStageGraph, StageGraph
 from weft.solver.pipeline import NotAPipeline, Pipeline
 from weft.solver.problem import Problem
+from weft.solver.wide.rounds import Rounds
 
 __all__ = [
     "BlockWork", "Instruction", "Program", "ProgramError", "Recv", "Reduce", "Send", "StageWork", "Vocabulary", "Work",
@@ -163,7 +165,11 @@ def _parse_work(text: str) -> Work | None:
 
 @dataclass(frozen=True)
 class Program:
-    """Per rank, its instructions in the order in which it runs them. Rank r is device r of the problem."""
+    """Per rank, its instructions in the order in which it runs them. Rank r is device r of a problem without lanes.
+
+    A rank with lanes has one list too: each lane runs those of the list that hold it, in their order, beside the others
+    (:mod:`weft.runtime.plan.lanes`).
+    """
 
     ranks: tuple[tuple[Instruction, ...], ...]
 
@@ -195,14 +201,17 @@ class Program:
 class Vocabulary:
     """How a problem's blocks are called in its program: as stages if they are some, else by their names.
 
-    ``graph`` holds the stages; ``pipeline`` too where they are a chain with one device each.
+    ``graph`` holds the stages; ``pipeline`` too where they are a chain with one device each; ``ranks`` says which rank
+    runs which devices. With ``rounds`` there are no stages, and names are those of the wide problem's blocks, numbers
+    those of their jobs' micro-batches.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, rounds: Rounds | None = None) -> None:
+        self.problem, self.rounds = problem, rounds
+        self.ranks = RankMap.of(problem)
         self.graph: StageGraph | None = None
         try:
-            self.graph = StageGraph.of(problem)
+            self.graph = _stages(problem, rounds)
         except NotAStageGraph as reason:
             self.why_no_stages = str(reason)
 
@@ -215,15 +224,55 @@ class Vocabulary:
             return None
 
     def work(self, block: int, micro_batch: int) -> Work:
-        """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch``."""
+        """The name of ``block`` (an index into ``problem.blocks``) on ``micro_batch`` (a round, where there are)."""
+        if self.rounds is not None:
+            wide, number = self.rounds.apart(block, micro_batch)
+            return BlockWork(self.rounds.wide.blocks[wide].name, number)
         if self.graph is None:
             return BlockWork(self.problem.blocks[block].name, micro_batch)
         return StageWork(*self.graph.pass_of[block], micro_batch)
 
+    def key(self, work: Work) -> tuple[int, int] | None:
+        """The block that ``work`` names, and the micro-batch (a round, where there are): what :meth:`work` is given;
+        ``None`` if there is no such block."""
+        if self.rounds is not None and isinstance(work, BlockWork):
+            wide = self.rounds.number.get(work.block)
+            return None if wide is None else self.rounds.joined(wide, work.micro_batch)
+        block = self.block(work)
+        return None if block is None else (block, work.micro_batch)
+
+    def micro_batch(self, work: Work) -> str:
+        """Whose micro-batch ``work`` is on, in words."""
+        job = self._job(work)
+        return f"micro-batch {work.micro_batch}" if job is None else f"micro-batch {work.micro_batch} of job {job!r}"
+
+    def count(self, work: Work, micro_batches: int) -> int:
+        """How many micro-batches the block of ``work`` runs where ``micro_batches`` of the problem run."""
+        return micro_batches if self.rounds is None else len(self.rounds.run.classes[self._job(work)])
+
+    def _job(self, work: Work) -> str | None:
+        if self.rounds is None or not isinstance(work, BlockWork):
+            return None
+        return self.rounds.wide.blocks[self.rounds.number[work.block]].job
+
     def block(self, work: Work) -> int | None:
         """The block that ``work`` names, as an index into ``problem.blocks``; ``None`` if there is none."""
+        if isinstance(work, BlockWork) and self.rounds is not None:
+            key = self.key(work)
+            return None if key is None else key[0]
         if isinstance(work, BlockWork):
             return self.problem.index.get(work.block) if self.graph is None else None
         if self.graph is None or work.stage >= len(self.graph.stages):
             return None
         return self.graph.stages[work.stage].blocks.get(work.letter)
+
+
+def _stages(problem: Problem, rounds: Rounds | None) -> StageGraph:
+    """The stages of ``problem``. Raises :class:`NotAStageGraph` where it has none."""
+    if rounds is not None and len(rounds.wide.jobs) > 1:
+        raise NotAStageGraph("it has the jobs " + " and ".join(map(repr, rounds.wide.jobs)) + ", and one model is "
+                             "trained at a time")
+    if rounds is not None:
+        raise NotAStageGraph("its micro-batches differ from each other, and the executor trains with micro-batches of "
+                             "one kind")
+    return StageGraph.of(problem)

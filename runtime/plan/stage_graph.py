@@ -67,6 +67,10 @@ class StageGraph:
     @classmethod
     def of(cls, problem: Problem) -> StageGraph:
         """The stages of ``problem``. Raises :class:`NotAStageGraph` with the reason if it has none."""
+        for device in problem.devices:
+            if device.lane_of is not None:
+                raise NotAStageGraph(f"device {device.name!r} is a lane of {device.lane_of!r}, and the executor has no "
+                                     "lanes for the passes of stages")
         sizes = sorted({stage.micro_batch for stage in (problem.model.stages if problem.model else ())
                         if stage.micro_batch is not None})
         if len(sizes) > 1:
@@ -217,7 +221,7 @@ class _Recognition:
             producer = waiting.pop()
             if self.blocks[producer].kind in GRADIENTS:
                 found.add(producer)
-            elif self.blocks[producer].kind in (BlockKind.RECOMPUTE, BlockKind.OTHER):
+            elif self.blocks[producer].kind in (BlockKind.RECOMPUTE, BlockKind.COLLECTIVE, BlockKind.OTHER):
                 waiting += self.waits[producer]
         return frozenset(found)
 

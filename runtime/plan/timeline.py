@@ -3,7 +3,8 @@
 The file is one JSON object: ``format``; ``plan``, the :attr:`~weft.runtime.plan.plan.Plan.digest` of the plan that ran;
 ``name``, its problem's; ``seconds_per_unit``, what one of the problem's time units is in seconds; ``operations[]``,
 each ``{block, micro_batch, rank, start, end}`` in seconds after the first start on any rank. A block on several devices
-has one entry for each of its ranks.
+has one entry for each of its ranks; a lane's is its device's. With jobs or classes, blocks and micro-batches are those
+of the jobs, as in the plan.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.rank_map import RankMap
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.writing import write_atomically
+from weft.solver.names import Names
 from weft.solver.problem import LARGEST_AMOUNT, SMALLEST_AMOUNT
+from weft.solver.schedule import Operation, Schedule
 
 __all__ = [
-    "Comparison", "Measured", "Timeline", "compare", "load_timeline", "save_timeline", "timeline_from_json",
+    "Comparison", "Measured", "Timeline", "compare", "load_timeline", "places", "save_timeline", "timeline_from_json",
     "timeline_to_json",
 ]
 
@@ -71,6 +75,15 @@ class Comparison:
     def ratio(self) -> float:
         """Measured / predicted: 1.02 is two percent slower than planned."""
         return self.measured / self.predicted
+
+
+def places(schedule: Schedule) -> dict[tuple[str, int, int], tuple[Operation, tuple[int, ...]]]:
+    """Per block, micro-batch and rank that a timeline of ``schedule`` has: the operation, and which devices of the rank
+    it holds."""
+    ranks, names = RankMap.of(schedule.problem), Names(schedule)
+    return {(names.block(operation.block), names.micro_batch(operation), rank):
+            (operation, ranks.held(rank, operation.block))
+            for operation in schedule.operations for rank in ranks.of_block(operation.block)}
 
 
 def compare(timeline: Timeline, plan: Plan) -> Comparison:

@@ -7,7 +7,7 @@ import datetime
 import os
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +52,7 @@ class Session:
     replica: int = 0
     replicas: int = 1
     groups: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
+    meetings: dict[tuple[int, ...], dist.ProcessGroup | None] = field(default_factory=dict)
     _counterparts: dist.ProcessGroup | None = None
 
     def now(self) -> float:
@@ -116,13 +117,24 @@ class Session:
         """Make each of ``groups`` a :meth:`group`; all ranks of the session must do this, in the same order."""
         for group in groups:
             ranks = tuple(sorted(group))
-            if ranks in self.groups:
-                continue
-            for replica in range(self.replicas):
-                made = dist.new_group([replica * self.world + rank for rank in ranks])
-                if replica == self.replica and isinstance(made, dist.ProcessGroup):
-                    self.groups[ranks] = made
-            self.groups.setdefault(ranks, None)
+            if ranks not in self.groups:
+                self.groups[ranks] = self._new_group(ranks)
+
+    def add_meetings(self, meetings: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+        """Make a group of each of these sets of ranks, by the sets of devices that they hold; all ranks of the session
+        must do this, in the same order. What lanes do at once must not share a group."""
+        for devices, ranks in meetings.items():
+            if devices not in self.meetings:
+                self.meetings[devices] = self._new_group(ranks)
+
+    def _new_group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup | None:
+        """A group of ``ranks`` in each replica; this replica's, if this rank is in it."""
+        found = None
+        for replica in range(self.replicas):
+            made = dist.new_group([replica * self.world + rank for rank in ranks])
+            if replica == self.replica and isinstance(made, dist.ProcessGroup):
+                found = made
+        return found
 
     def group(self, ranks: Iterable[int]) -> dist.ProcessGroup:
         """The process group of ``ranks``, of which this is one, for collectives.
@@ -149,6 +161,10 @@ class Session:
     def meet(self, ranks: tuple[int, ...]) -> None:
         """Wait for ``ranks``, of which this is one."""
         _meet(self.group(ranks))
+
+    def meet_on(self, devices: tuple[int, ...]) -> None:
+        """Wait for all ranks that hold ``devices``, of which this is one (see :meth:`add_meetings`)."""
+        _meet(self.meetings[devices])
 
     def _exchange(self, value: Value, text: str) -> list[Value]:
         self.watch.doing(text, self._everyone)

@@ -41,7 +41,8 @@ class Activity(NamedTuple):
 
 
 class Watch:
-    """Watches this rank's work, and the others', between ``with`` and its end.
+    """Watches this rank's work, and the others', between ``with`` and its end. Where a rank's work is done by several
+    threads, each says what it does, and none may be at one thing for longer than the timeout.
 
     ``store`` is a rendezvous store of this watch only (its thread blocks on it). ``timeout`` is in seconds, for one
     instruction or one wait; until :meth:`joined` it is :data:`JOINING`, and from then until :meth:`begin` two minutes,
@@ -51,7 +52,8 @@ class Watch:
     def __init__(self, store: Store, rank: int, world: int, timeout: float) -> None:
         self.store, self.rank, self.world, self.timeout = store, rank, world, timeout
         self._limit = max(timeout, JOINING)
-        self._now = Activity("starting"), time.monotonic()  # one assignment: the other thread sees both or neither
+        # By thread, what it does and since when: one assignment, other threads see both or neither.
+        self._doing = {threading.get_ident(): (Activity("starting"), time.monotonic())}
         self._over = threading.Event()
         self._ending = threading.Lock()  # the first thread to give up speaks, any other waits for the exit
         self._looked, self._done_looking = time.monotonic(), threading.Event()
@@ -91,12 +93,23 @@ class Watch:
 
     def at(self, activity: Activity) -> None:
         """The same, with an activity that was made before."""
-        self._now = activity, time.monotonic()
+        self._doing[threading.get_ident()] = activity, time.monotonic()
+
+    def rest(self) -> None:
+        """This thread waits for others of its rank: they are watched, it is not, until it says what it does."""
+        self._doing.pop(threading.get_ident(), None)
 
     @property
     def text(self) -> str:
-        """What this rank does now."""
-        return self._now[0].text
+        """What this thread does now; where it does nothing, what the rank has been at for longest."""
+        mine = self._doing.get(threading.get_ident())
+        return (mine or self._now)[0].text
+
+    @property
+    def _now(self) -> tuple[Activity, float]:
+        """What this rank has been at for longest, and since when."""
+        doing = list(self._doing.values())
+        return min(doing, key=lambda one: one[1], default=(Activity("waiting for its own lanes"), time.monotonic()))
 
     def lost(self) -> str | None:
         """Who is gone, where a library says that a connection broke and not whose: those whose word has not changed for
@@ -225,6 +238,9 @@ class Unwatched:
 
     def begin(self) -> None:
         """See :meth:`Watch.begin`."""
+
+    def rest(self) -> None:
+        """See :meth:`Watch.rest`."""
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)

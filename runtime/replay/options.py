@@ -77,6 +77,8 @@ def checked_plan(path: str | os.PathLike[str], options: ReplayOptions) -> Plan:
     _require_valid(os.fspath(path), options)
     plan = load_plan(path)
     _require_ranks(os.fspath(path), plan, options)
+    if not options.emulate and plan.why_not_trained is not None:
+        raise ReplayError(f"{os.fspath(path)}: {plan.why_not_trained}; use --emulate")
     if options.timeline_path is not None and not os.access(Path(options.timeline_path).absolute().parent, os.W_OK):
         raise ReplayError(f"{os.fspath(options.timeline_path)}: cannot be written, its folder is missing or not "
                           "writable")

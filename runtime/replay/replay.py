@@ -86,6 +86,8 @@ def replay_single_rank(plan_path: str | os.PathLike[str], ranks: Sequence[int] |
     from weft.runtime.train.agreement import Allowed
 
     plan = load_plan(plan_path)
+    if plan.why_not_trained is not None:
+        raise ReplayError(f"{os.fspath(plan_path)}: {plan.why_not_trained}")
     if device not in (None, "cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise ReplayError(f"--device is {device!r}, it must be cpu, or cuda where torch has one")
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -79,8 +79,7 @@ def wiring_of(plan: Plan, rank: int, training: Training) -> Wiring:
     """
     graph = plan.vocabulary.graph
     if graph is None:
-        raise SessionError(f"the problem {plan.problem.name!r} can be emulated, but not run: "
-                           f"{plan.vocabulary.why_no_stages}")
+        raise SessionError(str(plan.why_not_trained))
     wiring = Wiring(graph, training)
     mine = {s for s, stage in enumerate(graph.stages) if rank in stage.ranks}
     if set(training.stages) != mine:

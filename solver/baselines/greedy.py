@@ -26,6 +26,9 @@ from weft.solver.baselines.lib.priority_rule import fits_in_order, schedule_by_p
 from weft.solver.baselines.lib.twins import on_every_twin, without_twins
 from weft.solver.control.clock import checkpoint
 from weft.solver.problem import BlockKind, Problem
+from weft.solver.relations.pool_times import paced
+from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders
 
 __all__ = ["list_schedule", "orders", "urgencies", "widths"]
 
@@ -44,17 +47,35 @@ _INTERVALS = (0.4, 0.5, 0.67, 0.8, 1.0, 1.15, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0
 _TRIED_INTERVALS = 8
 
 
-def orders(problem: Problem, micro_batches: int) -> list[Row]:
+def orders(problem: Problem, micro_batches: int) -> Orders:
     """Per-device orders for any problem; memory, links and all kinds of dependencies are respected.
 
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable` if not even one micro-batch at a time fits.
     """
+    if Amounts.of(problem).mixed_pools:
+        return _with_lanes(problem, micro_batches)
     problem, stands_for = without_twins(problem)
     return on_every_twin(_orders(problem, micro_batches), stands_for)
 
 
-def _orders(problem: Problem, micro_batches: int) -> list[Row]:
-    trial = min(micro_batches, ENOUGH, max(16, _TRIAL_OPERATIONS // len(problem.blocks)))
+def _with_lanes(problem: Problem, micro_batches: int) -> Orders:
+    """Where devices share memory with their lanes: passes through time alone, which see what is held when."""
+    amounts, instance = Amounts.of(problem), TickProblem.of(problem)
+    ranked = sorted(_by_width(problem, amounts, _trial(problem, micro_batches)), key=lambda entry: entry[0])
+    for _, setting in ranked:
+        rows = _rows(setting, micro_batches)
+        made = None if rows is None else paced(instance, micro_batches, rows)
+        if made is not None:
+            return made
+    return sequential.orders(problem, micro_batches)
+
+
+def _trial(problem: Problem, micro_batches: int) -> int:
+    return min(micro_batches, ENOUGH, max(16, _TRIAL_OPERATIONS // len(problem.blocks)))
+
+
+def _orders(problem: Problem, micro_batches: int) -> Orders:
+    trial = _trial(problem, micro_batches)
     amounts = Amounts.of(problem)
     settings = [*_by_width(problem, amounts, trial), *_by_key(problem, amounts, trial)]
     ranked = sorted(settings, key=lambda entry: entry[0])
@@ -143,6 +164,8 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
     link_free = dict.fromkeys(problem.links_by_name, 0.0)
     device_free = [0.0] * len(problem.devices)
     levels = [0] * len(problem.devices)
+    pools = [(pool.take, pool.change, pool.capacity) for pool in amounts.mixed_pools]
+    pool_levels, gives = [0] * len(pools), list[tuple[float, int, int]]()  # when, which pool, how much
     following = [0] * count  # each block's next micro-batch
     open_ = {i for i in range(count) if not waits[i * n]}  # blocks whose next micro-batch has all it waits for
     rank = {block: place for place, block in enumerate(urgency)}
@@ -160,6 +183,9 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
         now = heapq.heappop(times)
         while times and times[0] == now:
             heapq.heappop(times)
+        while gives and gives[0][0] <= now:
+            _, p, amount = heapq.heappop(gives)
+            pool_levels[p] -= amount
         for i in sorted(open_, key=rank.__getitem__):
             m, block = following[i], blocks[i]
             if arrival[i * n + m] > now:
@@ -168,6 +194,8 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
             if any(device_free[d] > now for d in block.devices) or (not started[whole] and in_flight >= width):
                 continue
             if any(levels[d] + take > room for d, take, room in needs[i]):
+                continue
+            if any(i in take and pool_levels[p] + take[i] > room for p, (take, _, room) in enumerate(pools)):
                 continue
             following[i] = m + 1
             if m + 1 == n or waits[i * n + m + 1]:
@@ -181,6 +209,10 @@ def list_schedule(problem: Problem, micro_batches: int, width: int, urgency: Seq
                 rows[d].append((i, m))
                 device_free[d] = end
                 levels[d] += amounts.change[d][i]  # nothing else starts there before this block has ended
+            for p, (take, change, _) in enumerate(pools):
+                if i in take:
+                    pool_levels[p] += take[i]
+                    heapq.heappush(gives, (end, p, take[i] - change[i]))
             for consumer, lag, link, distance in consumers[i]:
                 if m + distance >= n:
                     continue

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 from weft.solver.baselines import BASELINES, NotApplicable, dynapipe, steady_period
 from weft.solver.baselines.lib.amounts import Amounts
@@ -102,17 +103,17 @@ def _best(schedules: Iterable[Schedule]) -> Schedule:
 def _makers(name: str, rounds: Rounds) -> Iterator[Callable[[], Orders | None]]:
     """The ways to make it; the first is the baseline itself where micro-batches are alike."""
     if _is_plain(rounds):
-        yield lambda: BASELINES[name].orders(rounds.problem, rounds.run.rounds)
+        yield partial(BASELINES[name].orders, rounds.problem, rounds.run.rounds)
         return
     if name == "dynapipe" and len(rounds.run.classes) == 1:
         yield from _dynapipe(rounds)
         return
     if name == "greedy":
-        yield lambda: _listed(rounds)
+        yield partial(_listed, rounds)
     jobs = {job: stand_ins(rounds, job) for job in rounds.run.classes}
     for number in range(max(map(len, jobs.values()))):
         chosen = {job: found[min(number, len(found) - 1)] for job, found in jobs.items()}
-        yield lambda chosen=chosen: _merged(name, rounds, chosen)
+        yield partial(_merged, name, rounds, chosen)
 
 
 def _is_plain(rounds: Rounds) -> bool:
@@ -139,7 +140,7 @@ def _dynapipe(rounds: Rounds) -> Iterator[Callable[[], Orders | None]]:
         return None if rows is None else _joined(rounds, rows)
 
     for limit in dynapipe.limits_in_flight(len(any_one.devices), len(classes)):
-        yield lambda limit=limit: made(limit)
+        yield partial(made, limit)
 
 
 def _joined(rounds: Rounds, rows: Iterable[Row]) -> list[Row]:

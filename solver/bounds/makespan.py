@@ -15,7 +15,7 @@ from fractions import Fraction
 
 from weft.solver.bounds.heads import Times, heads, laid_out, tails
 from weft.solver.bounds.load import exact_load_bound
-from weft.solver.bounds.memory import area_of_one, chains_of_one, memory_bound
+from weft.solver.bounds.memory import area_in, area_of_one, bound_in, chains_of_one, memory_bound
 from weft.solver.bounds.steady import slowest_cycle
 from weft.solver.control.clock import checkpoint
 from weft.solver.relations.graph import Graph, barriers, graph_of, without_barriers
@@ -69,6 +69,10 @@ def _bound(instance: TickProblem, micro_batches: int, order: Order) -> int:
         area = area_of_one(instance, device, lags)
         if area is not None:
             bounds.append(memory_bound(instance, device, area, micro_batches, head, tail))
+    for pool in instance.mixed_pools:
+        area = area_in(instance, pool.take, pool.change, lags)
+        if area is not None and pool.capacity:
+            bounds.append(bound_in(pool.take, pool.change, pool.capacity, area, micro_batches, head, tail))
     return max(bounds)
 
 

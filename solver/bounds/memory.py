@@ -6,11 +6,13 @@ All these areas lie under the device's capacity, side by side.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from weft.solver.bounds.heads import Times
-from weft.solver.relations.min_dist import Distances, least_lifetimes, longest_paths
+from weft.solver.relations.min_dist import Distances, lifetimes_in, longest_paths
 from weft.solver.ticks import TickProblem
 
-__all__ = ["area_of_one", "chains_of_one", "memory_bound"]
+__all__ = ["area_in", "area_of_one", "bound_in", "chains_of_one", "memory_bound"]
 
 
 def chains_of_one(instance: TickProblem) -> Distances:
@@ -26,7 +28,13 @@ def area_of_one(instance: TickProblem, device: int, lags: Distances) -> int | No
     """Units x ticks that one micro-batch takes up on ``device`` at least; None where memory bounds nothing."""
     if not instance.capacity[device] or not instance.limited(device):
         return None
-    lifetimes = least_lifetimes(instance, device, lags)
+    return area_in(instance, instance.take[device], instance.change[device], lags)
+
+
+def area_in(instance: TickProblem, take: Mapping[int, int], change: Mapping[int, int], lags: Distances) -> int | None:
+    """As :func:`area_of_one`, in a limited memory where blocks take and change so much: a device's, or that of a mixed
+    pool, as an area asks nothing of the order."""
+    lifetimes = lifetimes_in(instance, take, change, lags)
     if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
         return None
     return lifetimes.workspace + sum(life * amount for _, _, amount, life in lifetimes.held)
@@ -40,8 +48,13 @@ def memory_bound(instance: TickProblem, device: int, area: int, micro_batches: i
     still hold or give back that can be this late. ``head`` holds the heads of the first few micro-batches (or of all),
     ``tail`` the tails of the last few.
     """
-    capacity = instance.capacity[device] or 0
-    take, change = instance.take[device], instance.change[device]
+    return bound_in(instance.take[device], instance.change[device], instance.capacity[device] or 0, area,
+                    micro_batches, head, tail)
+
+
+def bound_in(take: Mapping[int, int], change: Mapping[int, int], capacity: int, area: int, micro_batches: int,
+             head: Times, tail: Times) -> int:
+    """As :func:`memory_bound`, in a memory of ``capacity`` where blocks take and change so much."""
     everything = head.shape[1] == micro_batches
     starts = _lost([(head[i], amount) for i, amount in take.items() if amount], capacity, everything)
     ends = _lost([(tail[i, ::-1], take[i] - change[i]) for i in take if take[i] > change[i]], capacity, everything)

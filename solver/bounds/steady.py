@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from weft.solver.bounds.memory import area_of_one, chains_of_one
+from weft.solver.bounds.memory import area_in, area_of_one, chains_of_one
 from weft.solver.control.clock import checkpoint
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 from weft.solver.relations.graph import Graph, barriers, graph_of, without_barriers
@@ -46,6 +46,10 @@ def _steady(instance: TickProblem, order: Order) -> Fraction:
         area = area_of_one(instance, device, lags)
         if area is not None and capacity:
             best = max(best, Fraction(area, capacity))
+    for pool in instance.mixed_pools:
+        area = area_in(instance, pool.take, pool.change, lags)
+        if area is not None and pool.capacity:
+            best = max(best, Fraction(area, pool.capacity))
     cycle = slowest_cycle(graph_of(instance), order, best)
     return best if cycle is None else ratio(cycle)
 

@@ -9,6 +9,7 @@ from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.choices.node import Node
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
+from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress, Search
 from weft.solver.wide.rounds import Rounds
@@ -36,8 +37,10 @@ class Leaf:
         problem = self.rounds.problem
         try:
             self.search = Search(problem, self.rounds.run.rounds, budget, on_progress,
-                                 _better(start(self.rounds), self.rounds), objective)
+                                 _better(start(self.rounds), self.rounds, node.bound), objective)
             self.steps = self.search.steps()
+        except ProblemError:
+            raise
         except ValueError as fault:  # the objective means nothing here
             self.fault, self.open = fault, False
 
@@ -57,6 +60,11 @@ class Leaf:
     def proven(self) -> bool:
         """Whether nothing better is left in it."""
         return self.bound >= self.value * (1 - RELATIVE_TOLERANCE)
+
+    def offer(self, schedule: Schedule) -> None:
+        """Go on from ``schedule`` where it is better."""
+        if self.search is not None:
+            self.search.incumbent.offer(schedule.orders, "weft")
 
     def run(self, seconds: float) -> None:
         """Search on for so many ``seconds``, at least one step."""
@@ -78,9 +86,10 @@ class Leaf:
         return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
 
 
-def _better(carried: Schedule | None, rounds: Rounds) -> Schedule | None:
+def _better(carried: Schedule | None, rounds: Rounds, bound: float) -> Schedule | None:
     """``carried`` or, where micro-batches differ, the best known schedule: the search itself knows those of
-    micro-batches that are alike."""
-    known = None if rounds.is_plain else best_on_rounds(rounds)
+    micro-batches that are alike. None is better than one that meets the ``bound``."""
+    met = carried is not None and carried.makespan <= bound * (1 + RELATIVE_TOLERANCE)
+    known = None if rounds.is_plain or met else best_on_rounds(rounds)
     return min((found for found in (carried, known) if found is not None), key=lambda found: found.makespan,
                default=None)

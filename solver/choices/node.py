@@ -38,6 +38,10 @@ class Node(Protocol):
         """The plain problem of a leaf. Raises :class:`~weft.solver.problem.ProblemError` where it is none."""
         ...
 
+    def looks(self) -> Sequence[Node]:
+        """Leaves below this node where known schedules are tried first."""
+        ...
+
     def beside(self, leaf: Node) -> Sequence[Node]:
         """Leaves below this node that differ from ``leaf`` by little, those that are most likely to be better first."""
         ...

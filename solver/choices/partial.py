@@ -1,12 +1,14 @@
-"""A node of open choices: some options are taken, and the bounds on the rest of the problem hold for all that is left.
-"""
+"""A node of open choices: some options are taken, and what is proven of the rest holds for all that is left."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 
 from weft.solver.choices.bounds import bound_of
+from weft.solver.choices.loads import load_bound
+from weft.solver.choices.looks import first_looks
 from weft.solver.choices.node import Node
 from weft.solver.wide.block import Options
 from weft.solver.wide.problem import WideProblem
@@ -15,17 +17,26 @@ from weft.solver.wide.run import Run
 
 __all__ = ["Partial"]
 
+#: Choices of which it is tried out how much they raise the bound; of more, those whose options differ most in work.
+_TRIED = 6
+
+Key = tuple[tuple[str, str], ...]
+
 
 class Partial:
-    """``problem`` where ``options`` are taken, in ``run``; ``least`` is what its parent has proven."""
+    """``problem`` where ``options`` are taken, in ``run``; ``least`` is what its parent has proven.
+
+    Nodes of one tree share what they have ``seen``: the bounds, by options.
+    """
 
     def __init__(self, problem: WideProblem, run: Run, objective: str, options: Options | None = None,
-                 least: float = 0.0) -> None:
+                 least: float = 0.0, seen: dict[Key, float] | None = None) -> None:
         self.whole = problem
         self.run = run
         self.objective = objective
         self.options: Options = dict(options or {})
         self.least = least
+        self.seen: dict[Key, float] = {} if seen is None else seen
 
     @cached_property
     def problem(self) -> WideProblem:
@@ -33,20 +44,34 @@ class Partial:
         return self.whole.under(self.options)
 
     @property
-    def key(self) -> tuple[tuple[str, str], ...]:
+    def key(self) -> Key:
         return tuple(sorted(self.options.items()))
 
-    @cached_property
+    @property
     def bound(self) -> float:
-        return bound_of(self.problem, self.run, self.objective, self.least)
+        if not self.whole.choices:
+            return self.least  # its search has all the arguments
+        if self.key not in self.seen:
+            self.seen[self.key] = bound_of(self.problem, self.run, self.objective)
+        return max(self.least, self.seen[self.key])
 
     def children(self) -> Sequence[Partial] | None:
-        """One for each option of the choice that raises the bound most."""
-        rivals = [self._taking(choice) for choice in self.problem.choices]
-        return max(rivals, key=lambda nodes: sorted(node.bound for node in nodes), default=None)
+        """One for each option of the choice that raises the least of their bounds most."""
+        choices = list(self.problem.choices)
+        if not choices:
+            return None
+        if len(choices) > _TRIED:
+            choices = sorted(choices, key=self._spread)[-_TRIED:]
+        return max((self._taking(choice) for choice in choices),
+                   key=lambda nodes: (min(node.bound for node in nodes), sum(min(node.bound, 2 * self.bound + 1)
+                                                                             for node in nodes) / len(nodes)))
 
     def rounds(self) -> Rounds:
         return Rounds(self.problem, self.run)
+
+    def looks(self) -> Sequence[Partial]:
+        """All of few, else those that take the first option of every choice, the second ..."""
+        return [self.at(options) for options in first_looks(self.problem)]
 
     def beside(self, leaf: Node) -> Sequence[Partial]:
         """All that differ from it by one option, those with the least bounds first."""
@@ -56,8 +81,20 @@ class Partial:
 
     def at(self, options: Options) -> Partial:
         """The node of further ``options``."""
-        return Partial(self.whole, self.run, self.objective, {**self.options, **options}, self.least)
+        return Partial(self.whole, self.run, self.objective, {**self.options, **options}, self.bound, self.seen)
+
+    def any_leaf(self) -> Partial:
+        """The node where the first option of every open choice is taken; nothing is proven of it any more."""
+        options = {choice: of[0] for choice, of in self.whole.choices.items()}
+        leaf = Partial(self.whole, self.run, self.objective, {**options, **self.options}, self.least, self.seen)
+        self.seen.setdefault(leaf.key, leaf.least)
+        return leaf
 
     def _taking(self, choice: str) -> list[Partial]:
-        return [Partial(self.whole, self.run, self.objective, {**self.options, choice: option}, self.bound)
-                for option in self.problem.choices[choice]]
+        return [self.at({choice: option}) for option in self.problem.choices[choice]]
+
+    def _spread(self, choice: str) -> float:
+        """By how much the options of a choice differ in the least work of the busiest device."""
+        loads = [load_bound(self.problem.under({choice: option}), self.run, self.objective)
+                 for option in self.problem.choices[choice]]
+        return max(loads) - min(loads) if loads else -math.inf

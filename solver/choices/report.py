@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.schedule import Schedule
@@ -26,7 +27,7 @@ def result_of(tree: Tree, problem: WideProblem) -> Schedule:
     faults = "; ".join(f"{leaf.node.key}: {type(leaf.fault).__name__}: {leaf.fault}" for leaf in tree.leaves.values()
                        if leaf.search is not None and leaf.fault is not None)
     best = replace(best.with_value_bound(min(tree.bound, best.value)), choices=dict(leader.node.options),
-                   rounds=None if leader.rounds.wide.is_plain else leader.rounds)
+                   rounds=None if leader.rounds.is_plain else leader.rounds)
     tree.history.record(tree.budget.elapsed, best.value, best.value_bound)
     return best.with_solver(history=tree.history.to_json(), assignments=problem.assignment_count,
                             searched=len(tree.leaves), options=options_of(tree, problem),
@@ -37,14 +38,13 @@ def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
     """For each option: what is proven of the best schedule with it (``bound``; ``None``: it has none), and the best
     found (``makespan``, or what else is searched for; ``None``: none was)."""
     assert tree.leader is not None
-    parts: list[tuple[Options, float]] = [(node.options, _bound(tree, node)) for node in (*tree.open_nodes,
-                                                                                         *tree.passed)]
-    parts += [(leaf.node.options, leaf.bound) for leaf in tree.done]
+    parts = tree.parts
     rows: list[Mapping[str, Any]] = []
     for choice, options in problem.choices.items():
         for option in options:
             taken = {choice: option}
-            bound = min((bound for of, bound in parts if holds(taken, of)), default=math.inf)
+            bound = max(tree.least, _alone(tree, taken),
+                        min((bound for of, bound in parts if holds(taken, of)), default=math.inf))
             value = min((leaf.value for leaf in tree.leaves.values() if holds(taken, leaf.node.options)),
                         default=math.inf)
             rows.append({"choice": choice, "option": option, "taken": tree.leader.node.options[choice] == option,
@@ -52,9 +52,13 @@ def options_of(tree: Tree, problem: WideProblem) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _bound(tree: Tree, node: Any) -> float:
-    leaf = tree.leaves.get(node.key)
-    return float(node.bound) if leaf is None else leaf.bound
+def _alone(tree: Tree, taken: Options) -> float:
+    """What is proven of all problems with these options; what all have in common where time is over."""
+    found = tree.least
+    if isinstance(tree.root, Partial) and not tree.budget.spent:
+        with tree.budget.limited():
+            found = max(found, tree.root.at(taken).bound)
+    return found
 
 
 def _finite(value: float) -> float | None:
@@ -65,7 +69,7 @@ def _none(tree: Tree, problem: WideProblem) -> Exception:
     """Why there is no schedule."""
     leaves = list(tree.leaves.values())
     open_leaf = next((leaf for leaf in leaves if leaf.search is not None and math.isfinite(leaf.bound)), None)
-    if tree.open_nodes or open_leaf is not None:
+    if math.isfinite(tree.least) and (open_leaf is not None or any(math.isfinite(bound) for _, bound in tree.parts)):
         if open_leaf is not None and open_leaf.search is not None:
             open_leaf.search.require_value()
         return NoneFound(f"{problem.name}: no schedule that fits the devices' memory was found within the limit, and "

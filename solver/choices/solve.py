@@ -7,11 +7,13 @@ Jobs and classes make a plain problem of rounds (:mod:`weft.solver.wide.rounds`)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Unpack
 
 from weft.solver.choices.partial import Partial
 from weft.solver.choices.report import result_of
-from weft.solver.choices.tree import Tree
+from weft.solver.choices.tree import Found, Tree
+from weft.solver.choices.whole_model import solve_whole
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.schedule import Schedule
@@ -20,6 +22,9 @@ from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
 __all__ = ["solve_wide"]
+
+#: Deterministic seconds for the whole problem in one model, and the share of what is left that it may take.
+_WHOLE, _WHOLE_SHARE = 10.0, 0.25
 
 
 def solve_wide(
@@ -55,7 +60,8 @@ def solve_wide(
     tree: Tree | None = None
     try:
         with budget.limited(), breakable():
-            tree = Tree(Partial(problem, run, objective), budget, objective, on_progress)
+            root = Partial(problem, run, objective)
+            tree = Tree(root, budget, objective, on_progress, partial(_at_once, root, budget))
             tree.run()
     except KeyboardInterrupt:
         budget.interrupted = True
@@ -63,3 +69,14 @@ def solve_wide(
             raise
     assert tree is not None  # what it starts with has no checkpoints
     return result_of(tree, problem)
+
+
+def _at_once(root: Partial, budget: Budget, least: float, best: float) -> Found | None:
+    """The whole problem in one model, where that is small."""
+    if root.objective != "makespan":
+        return None
+    found = solve_whole(root.problem, root.run, budget, deterministic=budget.share(_WHOLE_SHARE, _WHOLE), least=least,
+                        best=best)
+    if found is None or found.schedule is None:
+        return None if found is None else Found(found.bound)
+    return Found(found.bound, root.at(found.options), found.schedule)

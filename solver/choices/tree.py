@@ -10,35 +10,62 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from itertools import count
+from typing import TypeAlias
 
 from weft.solver.choices.carried import carried
 from weft.solver.choices.leaf import Leaf
 from weft.solver.choices.node import Node
+from weft.solver.choices.partial import Partial
 from weft.solver.control.history import History
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
+from weft.solver.wide.block import Options
 from weft.solver.wide.rounds import Rounds
 
-__all__ = ["Tree"]
+__all__ = ["AtOnce", "Found", "Tree"]
 
 #: Seconds of a leaf's first slice; each later one is twice as long.
 _FIRST_SLICE = 0.25
+#: The share of the time left for the bound on everything, and for the way down to a first leaf.
+_DIVE = 0.2
+#: What the neighbours that were ruled out get at last, for each second that all took.
+_OTHERS = 0.5
+#: What the best leaf's search gets at last, for each second that all took, where it was not the only one.
+_LAST = 0.5
 #: Neighbours that are tried for each node that is divided or searched on.
 _BESIDE = 1
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of all problems at once: a ``bound``, and perhaps the ``node`` of a leaf and its ``schedule``."""
+
+    bound: float
+    node: Node | None = None
+    schedule: Schedule | None = None
+
+
+#: Asked for what is known of all problems at once, where it is known that nothing is below the first number, in the
+#: problem's time unit, and what is no better than the second one is not asked for.
+AtOnce: TypeAlias = Callable[[float, float], Found | None]
 
 
 class Tree:
     """The search below ``root``, within ``budget``.
 
     ``leaves``: those that are, or were, under search. ``passed``: nodes that were not, as no schedule below them is
-    better than the best.
+    better than the best. ``least``: what is proven of all of them at once. ``at_once`` is asked for more of that.
     """
 
-    def __init__(self, root: Node, budget: Budget, objective: str, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, root: Node, budget: Budget, objective: str, on_progress: Callable[[Progress], None],
+                 at_once: AtOnce = lambda _least, _best: None) -> None:
         self.root = root
+        self.at_once = at_once
+        self.least = 0.0
         self.budget = budget
         self.objective = objective
         self.on_progress = on_progress
@@ -48,7 +75,9 @@ class Tree:
         self.history = History()
         self.leader: Leaf | None = None
         self._number = count()
-        self._queue: list[tuple[float, int, Node]] = [(root.bound, 0, root)]
+        self._queue: list[tuple[float, int, Node]] = [(0.0, 0, root)]
+        # What has left the queue and is not back yet: whatever breaks off in between, its bound counts.
+        self._current: tuple[float, Node] | None = None
         self._beside: Iterator[Node] = iter(())
         self._beside_of: Leaf | None = None
 
@@ -60,7 +89,9 @@ class Tree:
     @property
     def bound(self) -> float:
         """What no schedule of any problem is below."""
-        return min([self.best, *(bound for bound, _, _ in self._queue[:1]), *(leaf.bound for leaf in self.done)])
+        current = math.inf if self._current is None else self._current[0]
+        return min(self.best, max(self.least, min([current, *(bound for bound, _, _ in self._queue[:1]),
+                                                   *(leaf.bound for leaf in self.done)])))
 
     @property
     def proven(self) -> bool:
@@ -68,37 +99,95 @@ class Tree:
         return self.leader is not None and self.bound >= self._beaten
 
     @property
-    def open_nodes(self) -> list[Node]:
-        """What was neither divided nor put aside."""
-        return [node for _, _, node in self._queue]
+    def parts(self) -> list[tuple[Options, float]]:
+        """Options and what is proven of all that is below them; all there is belongs to some."""
+        nodes = [(node, bound) for bound, _, node in self._queue]
+        nodes += [(node, bound) for bound, node in ([] if self._current is None else [self._current])]
+        nodes += [(node, node.bound) for node in self.passed]
+        parts = [(node.options, self.leaves[node.key].bound if node.key in self.leaves else bound)
+                 for node, bound in nodes]
+        return parts + [(leaf.node.options, leaf.bound) for leaf in self.done]
 
     def run(self) -> None:
-        """Down to a first leaf, then the least bound and the best schedule's neighbours in turn."""
+        """Down to a first leaf, a look at some others, all at once where that is small, then the least bound and the
+        best schedule's neighbours in turn; at last what other options cost, and what else the best leaf's search has
+        to say, such as its steady state."""
+        with self.budget.limited(_DIVE):
+            self.least = self.root.bound
         self._dive()
+        self._look()
+        self._whole()
         while self._queue and not self.budget.spent:
-            if self._queue[0][0] >= self._beaten:
-                self._put_aside()
-                return
+            if self.proven or self._queue[0][0] >= self._beaten:
+                break
             for _ in range(_BESIDE):
                 self._try_beside()
             if not self.budget.spent:
-                self._least()
+                self._closer()
+        self._show_others()
+        if self.leader is not None and not self.budget.spent:
+            self._search(self.leader, math.inf if len(self.leaves) == 1 else max(_FIRST_SLICE, _LAST * self._used))
+
+    def _show_others(self) -> None:
+        """First schedules of the best leaf's neighbours that were ruled out: what they would cost."""
+        if self.leader is None:
+            return
+        until = max(_FIRST_SLICE, (1 + _OTHERS) * self._used)
+        for node in self.root.beside(self.leader.node):
+            if self.budget.spent or self._used > until:
+                return
+            if node.key not in self.leaves and math.isfinite(node.bound):
+                self._search(self._begin(node), 0.0)
+
+    def _look(self) -> None:
+        """Known schedules where they may serve: none of these is better than the answer."""
+        for node in self.root.looks():
+            if self.budget.spent:
+                return
+            if node.key not in self.leaves and node.bound < self._beaten:
+                self._begin(node)
+
+    def _whole(self) -> None:
+        """Everything at once, where somebody can and there is more than one leaf."""
+        if self.proven or math.isinf(self.least) or self.root.children() is None:
+            return
+        found = self.at_once(self.least, self.best)
+        if found is not None:
+            self.least = max(self.least, found.bound)
+            if found.node is not None:
+                self._begin(found.node, found.schedule)
 
     @property
     def _beaten(self) -> float:
         """What a bound must reach to tell that nothing below is better."""
         return self.best * (1 - RELATIVE_TOLERANCE)
 
+    @property
+    def _used(self) -> float:
+        """Seconds so far, of the kind that is limited."""
+        return self.budget.elapsed if self.budget.deterministic is None else self.budget.deterministic_used
+
     def _dive(self) -> None:
-        """A first schedule: always on to the child with the least bound."""
+        """A first schedule: always on to the child with the least bound; where that takes too long, of any leaf."""
         node = self.root
+        with self.budget.limited(_DIVE):
+            while (children := node.children()) is not None:
+                node = min(children, key=lambda child: child.bound)
+        if isinstance(node, Partial):
+            node = node.any_leaf()
         while (children := node.children()) is not None:
-            node = min(children, key=lambda child: child.bound)
+            node = children[0]
         self._begin(node)
 
-    def _least(self) -> None:
+    def _closer(self) -> None:
         """Look closer at the node with the least bound."""
-        _, _, node = heapq.heappop(self._queue)
+        self._current = self._queue[0][0], self._queue[0][2]
+        _, node = self._current
+        heapq.heappop(self._queue)
+        self._divide(node)
+        self._current = None
+
+    def _divide(self, node: Node) -> None:
         children = node.children() if node.key not in self.leaves else None
         if children is None:
             leaf = self._begin(node)
@@ -118,29 +207,33 @@ class Tree:
     def _push(self, node: Node, bound: float) -> None:
         heapq.heappush(self._queue, (bound, next(self._number), node))
 
-    def _put_aside(self) -> None:
-        self.passed += [node for _, _, node in self._queue]
-        self._queue = []
-
-    def _begin(self, node: Node) -> Leaf:
-        """The search of a leaf, with a first schedule."""
+    def _begin(self, node: Node, start: Schedule | None = None) -> Leaf:
+        """The search of a leaf, with a first schedule: ``start``, or the best one's order."""
         leaf = self.leaves.get(node.key)
+        if leaf is not None and start is not None:
+            leaf.offer(start)
+            self._follow(leaf)
         if leaf is None:
             try:
-                leaf = Leaf(node, self.budget, self.objective, self._tell, self._start)
+                leaf = Leaf(node, self.budget, self.objective, self._tell,
+                            self._start if start is None else lambda _: start)
             except ProblemError as error:
                 options = ", ".join(f"{choice} = {option}" for choice, option in node.options.items())
                 raise ProblemError(f"{error} (under {options})" if options else str(error)) from None
             self.leaves[node.key] = leaf
-            if leaf.open and not (self.leader is not None and leaf.bound >= self._beaten):
+            if leaf.search is not None and not (self.leader is not None and leaf.bound >= self._beaten):
                 self._search(leaf, 0.0)
         return leaf
 
     def _search(self, leaf: Leaf, seconds: float) -> None:
         leaf.run(seconds)
+        self._follow(leaf)
+
+    def _follow(self, leaf: Leaf) -> None:
         if leaf.value < self.best:
             self.leader = leaf
-        self.history.record(self.budget.elapsed, self.best, self.bound)
+        if self.leader is not None:
+            self.history.record(self.budget.elapsed, self.best, self.bound)
 
     def _start(self, rounds: Rounds) -> Schedule | None:
         """The best order so far, for another problem."""

@@ -9,7 +9,8 @@ Before its first operation a device waits for the pipeline to fill (*warm-up*), 
 * *transfer*: what the next operation waits for has been computed and is on its way;
 * *dependency*: what the next operation waits for is still being computed, or has not begun.
 
-The pieces of a device add up to its idle time.
+The pieces of a device add up to its idle time. A lane is an engine beside its device, whose idle time costs nothing: it
+has none here, as in :class:`~weft.solver.schedule.Bubble`.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class DeviceIdle:
 
 
 def idle_times(schedule: Schedule) -> tuple[DeviceIdle, ...]:
-    """The idle time of every device of a valid ``schedule``; see the module docstring."""
+    """The idle time of every device of a valid ``schedule`` that is no lane; see the module docstring."""
     finder = _Finder(schedule)
-    return tuple(finder.of(device) for device in range(len(schedule.problem.devices)))
+    return tuple(finder.of(device) for device, entry in enumerate(schedule.problem.devices) if entry.lane_of is None)
 
 
 class _Finder:
@@ -156,7 +157,8 @@ class _Finder:
         return {time for operation in self.rows[device][first:last] for time in (operation.start, operation.end)}
 
     def _breaks(self, operation: Operation, device: int, place: int, time: float) -> bool:
-        """Whether ``operation``, run at ``time``, would break the memory of one of its devices."""
-        return any(self.levels.moving_breaks(d, operation,
+        """Whether ``operation``, run at ``time``, would break the memory of one of its devices, or one that lanes
+        share."""
+        return self.levels.starting_breaks(operation, time) or any(self.levels.moving_breaks(d, operation,
                                              place if d == device else bisect_right(self._starts[d], time))
                    for d in self.schedule.problem.blocks[operation.block].devices)

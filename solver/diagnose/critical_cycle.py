@@ -8,14 +8,15 @@ parallel processors"). It is found exactly by raising the period to the ratio of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from weft.solver.diagnose.critical_path import Levels, Reason
+from weft.solver.pools import Op, PooledOrders
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
-from weft.solver.schedule import Operation, Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.step.stretch import ends_of_repeats
 from weft.solver.ticks import TickProblem
 
@@ -60,7 +61,8 @@ class CriticalCycle:
 
 
 def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
-    """The cycle that sets the period of a valid ``schedule``; None where it has no steady state of two periods or more.
+    """The cycle that sets the period of a valid ``schedule``; None where it has no steady state of two periods or more,
+    and where lanes share a memory and its order alone would allow a shorter one.
 
     Of several, one device's whole work comes first: nothing but less work there shortens that period.
     """
@@ -71,6 +73,10 @@ def critical_cycle(schedule: Schedule) -> CriticalCycle | None:
     least, cycle = graph.heaviest()
     while (longer := graph.violated(least)) is not None:
         least, cycle = ratio(longer), longer
+    if graph.instance.mixed_pools and schedule.period is not None:
+        order = graph.instance.time(least) / repetend.micro_batches
+        if order < schedule.period * (1 - RELATIVE_TOLERANCE):
+            return None
     weight = float(sum(edge.weight for edge in cycle) * graph.instance.tick)
     waits = tuple(graph.wait(edge) for edge in cycle)
     devices = {wait.device for wait in waits}
@@ -98,13 +104,16 @@ class _Graph:
         self._carries = {node: number for number, node in self._transfer.items()}
         self.nodes = (self._blocks + len(linked)) * step
         self._rings: list[list[_Edge]] = []
+        last: set[Op] = set()  # the last period's operations on each device: those before all of them have run
         for device, row in enumerate(schedule.device_orders):
             length = len(schedule.problem.blocks_on[device]) * step
             if length:
                 ends = ends_of_repeats([(o.block, o.micro_batch) for o in row], length, count, step)
                 first = ends[-1] - count * length
                 self._order_device(device, row[first:first + length + 1])
+                last |= {(o.block, o.micro_batch) for o in row[ends[-1] - length:ends[-1]]}
         self._depend()
+        self._share(schedule, last)
 
     def _node(self, what: int, micro_batch: int) -> int:
         return what * self.step + micro_batch % self.step
@@ -150,6 +159,14 @@ class _Graph:
                 carried = (self._transfer[number], m)
                 self.edges.append(self._edge(source, carried, durations[arc.source], "dependency"))
                 self.edges.append(self._edge(carried, target, arc.lag, "dependency"))
+
+    def _share(self, schedule: Schedule, period: Set[Op]) -> None:
+        """What waits in that period for memory that another engine of a shared one gives back."""
+        orders = schedule.orders
+        for giver, taker in orders.waits if isinstance(orders, PooledOrders) else ():
+            if taker in period:
+                owner = schedule.problem.pool_of[schedule.problem.blocks[giver[0]].devices[0]]
+                self.edges.append(self._edge(giver, taker, self.instance.durations[giver[0]], "memory", owner))
 
     def heaviest(self) -> tuple[Fraction, list[_Edge]]:
         """The device or link with the most work in a period: no period is shorter."""

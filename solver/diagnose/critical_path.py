@@ -10,17 +10,21 @@ cycle (:mod:`weft.solver.period.periodic` finds it for one micro-batch per perio
 schedule, for any number).
 
 A device's order is called a *memory* wait where it had to be: the later operation was ready when the earlier one
-started, but before it, it would not have fitted into the device's memory.
+started, but before it, it would not have fitted into the device's memory. So is one for what another engine of a
+shared memory gives back (:mod:`weft.solver.pools`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
+from weft.solver.pools import PooledOrders
 from weft.solver.problem import Dependency, Problem
 from weft.solver.schedule import RELATIVE_TOLERANCE, Operation, Schedule
 from weft.solver.ticks import TickProblem
@@ -91,6 +95,8 @@ def critical_path(schedule: Schedule) -> CriticalPath:
         if at < operation.start - tolerance:
             steps.append(Step("operation", operation.start, operation.end, operation, "none"))
             steps.append(Step("wait", at, operation.start, operation, reason))
+        elif reason == "memory":
+            steps.append(Step("operation", operation.start, operation.end, operation, reason, device))
         elif isinstance(source, Operation) and device is not None:
             forced = waits.ready(operation) <= source.start + tolerance and levels.exchange_breaks(source, operation)
             steps.append(Step("operation", operation.start, operation.end, operation,
@@ -151,6 +157,11 @@ class Waits:
         for number, (producer, consumer, dependency) in enumerate(problem.dependencies()):
             self._sources[consumer].append((number, producer, dependency))
         self._carried = self._on_links(schedule)
+        self._given: dict[Op, list[Operation]] = {}  # what an operation's memory may have come from
+        orders = schedule.orders
+        for giver, taker in orders.waits if isinstance(orders, PooledOrders) else ():
+            self._given.setdefault(taker, []).append(self.at[giver])
+        self._owner, self._devices = problem.pool_of, [block.devices for block in problem.blocks]
 
     def _on_links(self, schedule: Schedule) -> dict[tuple[int, int], Transfer]:
         """Transfers on links by (dependency number, producer's micro-batch)."""
@@ -192,6 +203,8 @@ class Waits:
         held: list[Held] = [(earlier.end, "device", device, earlier)
                             for device, earlier in self._before.get((operation.block, operation.micro_batch), ())]
         held += [(transfer.end, "dependency", None, transfer) for transfer in self.transfers(operation)]
+        held += [(giver.end, "memory", self._owner[self._devices[giver.block][0]], giver)
+                 for giver in self._given.get((operation.block, operation.micro_batch), ())]
         return held
 
 
@@ -210,6 +223,7 @@ class Levels:
             for operation in row:
                 levels.append(levels[-1] + change[operation.block])
             self._level.append(levels)
+        self._profiles = [schedule.memory_profile(pool.owner) for pool in self.instance.mixed_pools]
 
     def place(self, device: int, operation: Operation) -> int:
         """Where in the device's row ``operation`` stands."""
@@ -219,6 +233,17 @@ class Levels:
         """Whether ``later``, run just before ``earlier``, would break the memory of a device they share."""
         shared = set(self.problem.blocks[earlier.block].devices) & set(self.problem.blocks[later.block].devices)
         return any(self.moving_breaks(device, later, self.place(device, earlier)) for device in shared)
+
+    def starting_breaks(self, operation: Operation, time: float) -> bool:
+        """Whether ``operation``, started at ``time`` and not when it does, would exceed a memory that lanes share."""
+        for pool, profile in zip(self.instance.mixed_pools, self._profiles, strict=True):
+            until = bisect_left(profile, operation.start, key=itemgetter(0))
+            begin = bisect_right(profile, time, key=itemgetter(0)) - 1
+            levels = [level for _, level in profile[max(begin, 0):until]]
+            more = pool.take.get(operation.block, 0)
+            if more and levels and max(levels) / float(self.instance.memory_unit) + more > pool.capacity * (1 + 1e-9):
+                return True
+        return False
 
     def moving_breaks(self, device: int, operation: Operation, to: int) -> bool:
         """Whether the device's memory would be exceeded if ``operation`` ran at place ``to`` of its row, the others

@@ -153,7 +153,7 @@ def _retimed(schedule: Schedule, problem: Problem) -> Schedule:
     operations = time_orders(problem, schedule.micro_batches, schedule.orders)
     retimed = Schedule(problem, schedule.micro_batches, operations, makespan_bound=0.0, repetend=schedule.repetend,
                        solver={"name": schedule.solver.get("name", "schedule")})
-    cycle = critical_cycle(retimed)
+    cycle = None if TickProblem.of(problem).mixed_pools else critical_cycle(retimed)  # its order may not say enough
     retimed = replace(retimed, period=cycle.period) if cycle is not None else replace(retimed, repetend=None)
     validate(retimed)
     return retimed

@@ -64,6 +64,7 @@ def require_room(instance: TickProblem, micro_batches: int, budget: Budget,
 
     Raises :class:`Infeasible` where it is proven that no schedule of ``micro_batches`` micro-batches fits.
     """
+    instance = instance.in_sequence
     in_turn = _never_gives_first(instance, budget)
     one = OrderModel(instance, 1, more=True).least_excess(budget, _ONE) if in_turn else None
     if one is not None and one.missing and one.least and _confirmed(instance, budget):

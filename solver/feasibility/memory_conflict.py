@@ -131,7 +131,7 @@ def held_together(instance: TickProblem, device: int, before: Collection[int], a
 
 def in_flight(problem: Problem) -> tuple[InFlight, ...]:
     """Per device, how many micro-batches its memory holds at once; see :class:`InFlight`."""
-    instance = TickProblem.of(problem)
+    instance = TickProblem.of(problem).in_sequence
     found = []
     for device, capacity in enumerate(instance.capacity):
         level = each = peak = 0

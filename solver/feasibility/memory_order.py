@@ -1,7 +1,9 @@
 """An order of all operations that fits the devices' memory, or a proof that there is none.
 
-A device runs one block at a time, so what it holds depends on which operations have run, not on when: a problem has a
-schedule exactly if all operations can be put one after the other, each where dependencies and memory allow it.
+A device runs one block at a time, so what it holds depends on which operations have run, not on when (what it shares
+with its lanes hangs on times, yet asks for no less than one operation after the other does:
+:attr:`~weft.solver.ticks.TickProblem.in_sequence`): a problem has a schedule exactly if all operations can be put one
+after the other, each where dependencies and memory allow it.
 
 * *States.* As a block's micro-batches run in order, what has run is a number for each block. A depth-first search over
   these states enters none twice; if it ends without an order, there is none. An operation that fits and after which no
@@ -21,8 +23,10 @@ from ortools.sat.python import cp_model
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.confirm import proven
 from weft.solver.cpsat.solve import run
+from weft.solver.pools import one_after_another
 from weft.solver.relations.fixed_order import Op
 from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders
 
 __all__ = ["Excess", "OrderModel", "Room", "device_rows", "find_room"]
 
@@ -53,6 +57,7 @@ def find_room(instance: TickProblem, micro_batches: int, budget: Budget, determi
 
     Within ``budget`` and about ``deterministic`` seconds of it.
     """
+    instance = instance.in_sequence
     time = budget.slice(deterministic)
     for looks, oldest_first in ((_FEW_LOOKS, True), (_FEW_LOOKS, False), (_MOST_LOOKS, False)):
         left = min(time.left, budget.deterministic_left)
@@ -70,8 +75,10 @@ def find_room(instance: TickProblem, micro_batches: int, budget: Budget, determi
     return Room(impossible=outcome.infeasible)
 
 
-def device_rows(instance: TickProblem, order: Sequence[Op]) -> list[list[Op]]:
-    """What each device runs if all operations run in ``order``."""
+def device_rows(instance: TickProblem, order: Sequence[Op]) -> Orders:
+    """What each device runs if all operations run in ``order``, on mixed pools one after the other."""
+    if instance.mixed_pools:
+        return one_after_another(instance.problem, instance.mixed_pools, order)
     rows: list[list[Op]] = [[] for _ in instance.capacity]
     for op in order:
         for device in instance.problem.blocks[op[0]].devices:

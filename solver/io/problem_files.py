@@ -110,7 +110,8 @@ def _link(entry: Entry, devices: Mapping[str, int]) -> Link:
         if name not in devices:
             raise FormatError(f"{entry.where}: {field}: there is no device named {named(name)}{near(name, devices)}")
         ends.append(devices[name])
-    return Link(entry.text("name"), *ends)
+    with naming(entry.where):
+        return Link(entry.text("name"), *ends)
 
 
 def block_place(entry: Entry, *further: str) -> tuple[BlockKind, tuple[int, ...]]:

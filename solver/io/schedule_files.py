@@ -18,7 +18,7 @@ from typing import Any
 from weft.solver.io.entries import Entry, FormatError, named, near, number, read_json, require_format, show
 from weft.solver.io.problem_files import naming
 from weft.solver.io.provenance import check_provenance
-from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json
+from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, wide_problem_from_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
@@ -26,7 +26,8 @@ from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
 
-__all__ = ["SCHEDULE_FORMAT", "load_schedule", "save_schedule", "schedule_from_json", "schedule_to_json"]
+__all__ = ["SCHEDULE_FORMAT", "load_schedule", "rounds_from_json", "save_schedule", "schedule_from_json",
+           "schedule_to_json"]
 
 SCHEDULE_FORMAT = "weft.schedule/1"
 #: Up to so many micro-batches may be more than there are operations.
@@ -111,9 +112,9 @@ def schedule_from_json(value: Any, where: str = "schedule") -> Schedule:
     solver = check_provenance(entry.get("solver"), len(problem.devices), f"{where}: solver")
     _check_derived_fields(entry, len(problem.devices))
     listed = list(entry.list("operations"))
-    if isinstance(problem, Problem) and entry.has("rounds"):
-        raise FormatError(f"{where}: rounds is given, but all micro-batches of the problem are alike: leave it out")
-    rounds = None if isinstance(problem, Problem) else _rounds(entry, problem, len(listed))
+    if entry.has("rounds"):  # of micro-batches that are all alike too
+        problem = wide_problem_from_json(entry.get("problem"), f"{where}: problem")
+    rounds = None if isinstance(problem, Problem) else rounds_from_json(entry, problem, len(listed))
     plain = problem if isinstance(problem, Problem) else _plain(rounds, f"{where}: problem")
     return Schedule(
         problem=plain,
@@ -134,7 +135,13 @@ def _choices(entry: Entry) -> dict[str, str]:
             } if entry.has("choices") else {}
 
 
-def _rounds(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
+def rounds_from_json(entry: Entry, problem: WideProblem, operations: int) -> Rounds:
+    """The rounds of ``problem`` that ``micro_batches`` in ``entry`` says, of which a file has so many ``operations``.
+    Raises :class:`FormatError`."""
+    for choice, options in problem.choices.items():
+        raise FormatError(f"{entry.where}: problem: the choice {choice!r} is open ({', '.join(map(repr, options))}), "
+                          "and a schedule is of what one option of each makes: leave out choices and when, and what "
+                          "does not exist under the options taken")
     counted = entry.get("micro_batches")
     if isinstance(counted, dict):
         counted = {job: _counted(value, f"{entry.where}: micro_batches: {job}") for job, value in counted.items()}

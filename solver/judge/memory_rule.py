@@ -13,6 +13,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from operator import itemgetter
 
 from weft.solver.control.clock import checked
 from weft.solver.judge.case import Case
@@ -106,7 +107,9 @@ def _pool_row(case: Case, device: int) -> list[Operation]:
         return []
     if not case.problem.lanes_of[device]:
         return case.rows[device]
-    return [operation for operation in case.operations if operation.block in pool]
+    engines = (device, *case.problem.lanes_of[device])
+    together = {id(operation): operation for engine in engines for operation in case.rows[engine]}
+    return sorted(together.values(), key=itemgetter(2, 3, 0, 1))
 
 
 def _lane(case: Case, operation: Operation, device: int) -> str:

@@ -251,7 +251,7 @@ def _blocks(wide: WideProblem, run: Run) -> Iterator[Block]:
     for i, block in enumerate(checked(wide.blocks, 16)):
         row = run.classes[block.job]
         of_name = {other.name: j for j, other in enumerate(wide.blocks)}
-        costs = {class_: block_of(block, class_, "x") for class_ in row}
+        costs = {class_: block_of(block, class_, "x") for class_ in dict.fromkeys(row)}
         for m, class_ in enumerate(row):
             waits = tuple(Dependency(f"{of_name[wait.block]}:{m - wait.distance}",
                                      lag_of(wait, row[m - wait.distance]), wait.link)

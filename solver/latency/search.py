@@ -30,7 +30,7 @@ from weft.solver.cpsat.confirm import proven
 from weft.solver.cpsat.solve import Outcome
 from weft.solver.latency.free_period_model import FreePeriodModel, heads_and_tails, lags_within
 from weft.solver.latency.retime import FixedHeights
-from weft.solver.period.periodic import Periodic
+from weft.solver.period.periodic import Periodic, fits_pools
 from weft.solver.ticks import TickProblem
 
 __all__ = ["LatencySearch", "least_latency", "longest_chain", "slowest_useful_period"]
@@ -164,6 +164,8 @@ class _Round:
         """The exact schedule of what was found, kept if it is better; whether there is one."""
         heights = {pair: model.chosen(pair, outcome.solver) for pair in model.heights}
         found = FixedHeights(self.instance, heights).best(self.least, self.limit)
+        if found is not None and not fits_pools(found):  # of these the model knows averages at most
+            return False
         if found is not None and found.latency < search.best.latency:
             search.best = found
             self._raise(search, search.bound)

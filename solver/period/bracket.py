@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from weft.solver.period.counts import Counts
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.periodic import Periodic
+from weft.solver.period.periodic import Periodic, fits_pools
 from weft.solver.ticks import TickProblem
 
 __all__ = ["PROOF_TOLERANCE", "Bracket"]
@@ -48,8 +48,8 @@ class Bracket:
             self.publish()
 
     def offer(self, found: Periodic, by: str) -> None:
-        """Learn of a steady state: it is kept where it is shorter than the best."""
-        if found.period < self.best.period:
+        """Learn of a steady state: it is kept where it is shorter than the best, and fits mixed pools."""
+        if found.period < self.best.period and fits_pools(found):
             self.best, self.best_by = replace(found, micro_batches_per_period=self.best.micro_batches_per_period), by
             self.counts.of(by).improvements += 1
             self.publish()

@@ -11,6 +11,14 @@ t_i + m T with t_i = s_i + T k_i. A block may wrap past the end of the period.
 * Memory on a device when block j starts: sum over its blocks i of change_i ([i before j] - k_i), plus what j takes,
   is at most the capacity. The bracket is x_ij.
 
+* A mixed pool (:mod:`weft.solver.pools`) holds, when block j starts, the sum over its blocks i of what the instances
+  that have started by then take less what those that have ended give. For a block that shares an engine with j that is
+  change_i ([i before j] - k_i) as above. Of any other, k_j - k_i + b have started, where b may be 0 only if s_i > s_j,
+  and k_j - k_i + e_1 + e_2 - 1 have ended, where e_1 needs s_i + d_i <= s_j, and e_2 s_i + d_i <= s_j + T. As the pool
+  is balanced, k_j drops out. Whole starts lose no steady state: what is given was taken before
+  (:func:`~weft.solver.relations.min_dist.takes_before_giving`), so that orders and waits say all, and their least
+  starts at a whole period are whole.
+
 Everything is linear in x, k, t, u; there is no time index. The lags of :mod:`weft.solver.relations.min_dist` are added
 as redundant constraints.
 """
@@ -25,7 +33,7 @@ from ortools.sat.python import cp_model
 from weft.solver.control.clock import checked
 from weft.solver.period.params import PARAMETERS
 from weft.solver.period.periodic import Periodic, ring_of
-from weft.solver.relations.min_dist import UNRELATED, Distances, lag_range, least_lifetimes
+from weft.solver.relations.min_dist import UNRELATED, Distances, lag_range, lifetimes_in
 from weft.solver.ticks import TickProblem
 
 __all__ = ["ModuloModel"]
@@ -55,6 +63,7 @@ class ModuloModel:
         self._chain_blocks()
         self._carry_transfers()
         self._limit_memory()
+        self._limit_pools()
         self._limit_averages()
 
     def _make_starts(self) -> None:
@@ -153,6 +162,49 @@ class ModuloModel:
                                          [*(-change[i] for i in moving), *(change[i] for i in others)])
                                <= capacity - take[j])
 
+    def _limit_pools(self) -> None:
+        """Mixed pools all of whose engines are modelled: the others are left out, which is no harm to a proof."""
+        devices = [set(block.devices) for block in self.instance.problem.blocks]
+        before: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        for pool in self.instance.mixed_pools:
+            if not set(pool.engines) <= set(self.devices):
+                continue
+            for j in (j for j in checked(pool.take) if pool.take[j] > 0):
+                room = pool.capacity - pool.take[j]
+                held: list[tuple[cp_model.IntVar, int]] = [(self.shift[i], -pool.change[i]) for i in pool.take]
+                for i in (i for i in pool.take if i != j):
+                    if devices[i] & devices[j]:
+                        held.append((self.before(i, j), pool.change[i]))
+                        continue
+                    if pool.take[i]:
+                        held.append((self._has_started(i, j, before), pool.take[i]))
+                    if given := pool.given(i):
+                        room -= given
+                        held += [(self._has_ended(i, j, periods, before), -given) for periods in (0, 1)]
+                kept = [(variable, weight) for variable, weight in held if weight]
+                self.model.add(_weighted([variable for variable, _ in kept], [weight for _, weight in kept]) <= room)
+
+    def _has_started(self, i: int, j: int, known: dict[tuple[int, int, int], cp_model.IntVar]) -> cp_model.IntVar:
+        """Whether i's offset may be no later than j's; if not, it is later."""
+        if (i, j, -1) not in known:
+            known[i, j, -1] = literal = self.model.new_bool_var(f"started {i} {j}")
+            self.model.add(self.offset[i] >= self.offset[j] + 1).only_enforce_if(~literal)
+            if (j, i, -1) in known:  # one of the two is no later
+                self.model.add_bool_or(literal, known[j, i, -1])
+        return known[i, j, -1]
+
+    def _has_ended(self, i: int, j: int, periods: int,
+                   known: dict[tuple[int, int, int], cp_model.IntVar]) -> cp_model.IntVar:
+        """Whether i, begun ``periods`` before j's, has certainly ended by j's start."""
+        if (i, j, periods) not in known:
+            known[i, j, periods] = literal = self.model.new_bool_var(f"ended {i} {j} {periods}")
+            self.model.add(self.offset[i] + self.instance.durations[i] <= self.offset[j] + periods * self.period
+                           ).only_enforce_if(literal)
+            if (i, j, 1 - periods) in known:
+                first, second = known[i, j, 0], known[i, j, 1]
+                self.model.add_implication(first, second)
+        return known[i, j, periods]
+
     def _limit_averages(self) -> None:
         """Little's law: what a device holds on average over a period is amount x lifetime / period, and no more than
         its capacity. The constraints on the levels imply it, yet say nothing before the order is known.
@@ -160,14 +212,16 @@ class ModuloModel:
         Amounts in bytes times lifetimes in fine ticks may not fit into 64 bits: in a coarser unit, less is counted of
         each lifetime, none of which is negative, which leaves a weaker constraint that holds as well.
         """
-        for device in self.devices:
-            capacity = self.instance.capacity[device]
-            if capacity is None or not self.instance.limited(device):
-                continue
-            lifetimes = least_lifetimes(self.instance, device, self.lags)
+        limited = [(self.instance.take[device], self.instance.change[device], capacity, self.instance.blocks_on[device])
+                   for device in self.devices if (capacity := self.instance.capacity[device]) is not None
+                   and self.instance.limited(device)]
+        pools = [(pool.take, pool.change, pool.capacity, tuple(pool.take)) for pool in self.instance.mixed_pools
+                 if set(pool.engines) <= set(self.devices)]
+        for take, change, capacity, blocks in (*limited, *pools):
+            lifetimes = lifetimes_in(self.instance, take, change, self.lags)
             if lifetimes is None or any(life < 0 for _, _, _, life in lifetimes.held):
                 continue
-            reach = max(max(abs(bound) for bound in self._windows[i]) for i in self.instance.blocks_on[device])
+            reach = max(max(abs(bound) for bound in self._windows[i]) for i in blocks)
             taken = sum(amount for _, _, amount, _ in lifetimes.held)
             unit = 1 + (capacity * self.period + 2 * reach * taken) // PARAMETERS.model_most_sum
             parts = [(taker, giver, amount // unit) for taker, giver, amount, _ in lifetimes.held if amount >= unit]

@@ -10,13 +10,15 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from weft.solver.pools import PooledOrders
 from weft.solver.relations.difference_constraints import Constraint, longest_paths_or_cycle, ratio
 from weft.solver.relations.fixed_order import Op
 from weft.solver.relations.min_dist import UNRELATED, Distances
 from weft.solver.ticks import TickProblem
+from weft.solver.timing import Orders
 
-__all__ = ["Periodic", "Rings", "coarser", "critical_blocks", "in_order", "lags_between", "repeat", "retime", "ring_of",
-           "rows_by_period"]
+__all__ = ["Periodic", "Rings", "coarser", "critical_blocks", "fits_pools", "in_order", "lags_between", "memory_waits",
+           "repeat", "retime", "ring_of", "rows_by_period"]
 
 _T = TypeVar("_T")
 
@@ -76,9 +78,10 @@ Rings: TypeAlias = Sequence[Sequence[tuple[int, int]]]
 
 def retime(instance: TickProblem, period: int | Fraction, starts: Sequence[int | Fraction],
            copies: int = 1) -> Periodic:
-    """The same order on every device and link, at the least period it allows."""
+    """The same order on every device and link, and the same waits for the memory of mixed pools, at the least period
+    they allow."""
     rings = [ring_of(instance, device, period, starts) for device in range(len(instance.capacity))]
-    found = in_order(instance, rings, copies)
+    found = in_order(instance, rings, copies, memory_waits(instance, period, starts))
     if found is None:
         raise AssertionError("the order of a periodic schedule waits for itself")
     return found
@@ -95,16 +98,46 @@ def ring_of(instance: TickProblem, device: int, period: int | Fraction,
     return [(i, -int(starts[i] // period)) for i in ordered]
 
 
-def in_order(instance: TickProblem, rings: Rings, copies: int = 1) -> Periodic | None:
+def memory_waits(instance: TickProblem, period: int | Fraction,
+                 starts: Sequence[int | Fraction]) -> list[Constraint]:
+    """What waits for the memory of what in mixed pools (:mod:`weft.solver.pools`) at these starts: each taker for the
+    last instance of each giver that has ended by its start, where they share no engine."""
+    waits = []
+    devices = [set(block.devices) for block in instance.problem.blocks]
+    for pool in instance.mixed_pools:
+        for taker in (i for i, amount in pool.take.items() if amount):
+            for giver in (i for i in pool.take if pool.given(i) and not devices[i] & devices[taker]):
+                ended = (starts[taker] - starts[giver] - instance.durations[giver]) // period
+                waits.append(Constraint(giver, taker, instance.durations[giver], -int(ended)))
+    return waits
+
+
+def fits_pools(found: Periodic) -> bool:
+    """Whether every mixed pool has room for what a steady state holds; true where none is mixed."""
+    instance, period = found.instance, found.period
+    for pool in instance.mixed_pools:
+        for taker in (i for i, amount in pool.take.items() if amount):
+            now = found.starts[taker]
+            level = sum(pool.take[i] * ((now - found.starts[i]) // period + 1)
+                        - pool.given(i) * ((now - found.starts[i] - instance.durations[i]) // period + 1)
+                        for i in pool.take)
+            if level > pool.capacity:
+                return False
+    return True
+
+
+def in_order(instance: TickProblem, rings: Rings, copies: int = 1, waits: Sequence[Constraint] = ()) -> Periodic | None:
     """The periodic schedule that runs ``rings`` again and again, at the least period it allows.
 
     The order says, for each pair of neighbours on a device, which instance follows which; together with the
     dependencies these are difference constraints whose least feasible period is the maximum over cycles of weight /
     height (Hanen and Munier, "Cyclic scheduling on parallel processors"). It is found exactly by raising the period to
-    the ratio of a violated cycle until none is left. Memory depends on the order alone. ``None`` if the order waits
-    for itself, whatever the period.
+    the ratio of a violated cycle until none is left. Memory depends on the order alone, but for mixed pools, which
+    ``waits`` may serve: what is offered is held against them (:func:`fits_pools`). ``None`` if the order waits for
+    itself, whatever the period.
     """
     nodes, edges = _structure(instance, rings)
+    edges += waits
     least = Fraction(instance.heaviest_load)
     while True:
         potential, cycle = longest_paths_or_cycle(nodes, edges, least)
@@ -123,9 +156,23 @@ def coarser(fine: Periodic, instance: TickProblem, factor: int, copies: int) -> 
     return Periodic(instance, fine.period / factor, tuple(start / factor for start in fine.starts), copies)
 
 
-def repeat(found: Periodic, micro_batches: int) -> list[list[Op]]:
-    """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others."""
-    return [[op for op, _ in row] for row in rows_by_period(found, micro_batches)]
+def repeat(found: Periodic, micro_batches: int) -> Orders:
+    """Device orders of ``found`` repeated for micro-batches 0..N-1 and no others, with its waits where pools are
+    mixed."""
+    rows = [[op for op, _ in row] for row in rows_by_period(found, micro_batches)]
+    instance = found.instance
+    if not instance.mixed_pools:
+        return rows
+    def runs(block: int) -> int:
+        """How many runs of the block there are."""
+        return -((found.operation(block, 0)[1] - micro_batches) // found.micro_batches_per_period)
+
+    # What waits for a run of the giver beyond the last waits for the last.
+    waits = [(found.operation(wait.source, min(run - wait.height, runs(wait.source) - 1)),
+              found.operation(wait.target, run))
+             for wait in memory_waits(instance, found.period, found.starts) if runs(wait.source)
+             for run in range(max(0, wait.height), runs(wait.target))]
+    return PooledOrders(rows, waits)
 
 
 def rows_by_period(found: Periodic, micro_batches: int) -> list[list[tuple[Op, int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.period.modulo_model import ModuloModel
-from weft.solver.period.periodic import Periodic, coarser, retime
+from weft.solver.period.periodic import Periodic, coarser, fits_pools, retime
 from weft.solver.relations.min_dist import least_distances
 
 __all__ = ["shorten_latency"]
@@ -31,4 +31,4 @@ def shorten_latency(found: Periodic, budget: Budget, *, deterministic: float) ->
         return found
     shorter = retime(instance, period, model.starts(outcome.solver))
     result = coarser(shorter, found.instance, denominator, found.micro_batches_per_period)
-    return result if (result.period, result.latency) < (found.period, found.latency) else found
+    return result if fits_pools(result) and (result.period, result.latency) < (found.period, found.latency) else found

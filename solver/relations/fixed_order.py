@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from weft.solver.control.clock import checked, checkpoint
+from weft.solver.pools import PooledOrders
 from weft.solver.ticks import Arc, TickProblem
 from weft.solver.timing import DeadlockError, Orders
 
@@ -19,7 +20,8 @@ Node: TypeAlias = tuple[int, int]
 
 
 class FixedOrder:
-    """Earliest ``start`` and ``tail`` (longest path from an operation's start to the end) under ``orders``.
+    """Earliest ``start`` and ``tail`` (longest path from an operation's start to the end) under ``orders``, and the
+    waits of those for the memory of lanes (:class:`~weft.solver.pools.PooledOrders`).
 
     ``in_order`` are all operations and transfers, each behind what it waits for; :meth:`follow` says what waits for it.
 
@@ -50,6 +52,8 @@ class FixedOrder:
                 self._next.setdefault(op, [])
             for before, after in pairwise(row):
                 self._next[before].append((after, durations[before[0]]))
+        for giver, taker in self.orders.waits if isinstance(self.orders, PooledOrders) else ():
+            self._next[giver].append((taker, durations[giver[0]]))
         for op in list(self._next):
             block, m = op
             for arc in self.arcs_from[block]:

@@ -9,8 +9,8 @@ T) and is closed under three arguments until nothing changes:
   [d_i, T - d_j], T standing for 0 too; a lower bound on t_j - t_i rises to the next such value.
 * *Memory as Little's law*: averaged over a period, a device holds the sum over its activations of amount x
   lifetime / T, from the taker's start to the giver's end; the average is at most the peak, hence at most the
-  capacity. The slack that the known least lifetimes leave in that inequality limits every single lifetime from
-  above, which is a lower bound on a lag backwards.
+  capacity. So does a pool of a device and its lanes. The slack that the known least lifetimes leave in that inequality
+  limits every single lifetime from above, which is a lower bound on a lag backwards.
 
 * *Depth*: no schedule needs blocks further apart than :func:`lag_range` periods.
 
@@ -20,10 +20,11 @@ at the cycle boundary), so a refuted T refutes every shorter one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
+import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
@@ -31,7 +32,8 @@ from weft.solver.control.clock import checked, checkpoint
 from weft.solver.ticks import TickProblem
 
 __all__ = ["UNRELATED", "Distances", "Lifetimes", "close_paths", "dependencies_only", "lag_range", "least_distances",
-           "least_lifetimes", "least_open_period", "longest_paths", "takes_before_giving"]
+           "least_lifetimes", "least_open_period", "lifetimes_in", "longest_paths", "pools_take_first",
+           "takes_before_giving"]
 
 Distances = npt.NDArray[np.int64]
 
@@ -96,13 +98,44 @@ def lag_range(instance: TickProblem, period: int) -> int:
 
 def takes_before_giving(instance: TickProblem) -> bool:
     """Whether dependencies alone make sure that everything given back was taken before, wherever memory is limited."""
-    horizon = sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1
-    lags = longest_paths(instance, horizon)
+    lags = _within(instance)
     if lags is None:
         return False
-    # A giver that follows its taker only through the next micro-batch has a negative lag.
-    return all(_matching(instance, device, sorted(pair for pair in _lives(instance, device, lags) if pair[0] >= 0))
-               is not None for device in instance.distinct_devices if instance.limited(device))
+    limited = [instance.change[device] for device in instance.distinct_devices if instance.limited(device)]
+    return (all(_matching(instance, change, _in_turn(change, lags)) is not None for change in limited)
+            and all(_is_taken_first(pool.change, lags) and pool.balanced for pool in instance.mixed_pools))
+
+
+def pools_take_first(instance: TickProblem) -> bool:
+    """Whether the same is so of the mixed pools, where something may be left for good: then orders and waits say all of
+    what they hold (:mod:`weft.solver.pools`)."""
+    lags = _within(instance) if instance.mixed_pools else None
+    if lags is None:
+        return not instance.mixed_pools
+    return all(_is_taken_first(pool.change, lags) for pool in instance.mixed_pools)
+
+
+def _is_taken_first(change: Mapping[int, int], lags: Distances) -> bool:
+    """Whether some split of takes among gives covers all gives, each by takers that it follows: a flow says so."""
+    network: nx.DiGraph[int | str] = nx.DiGraph()
+    network.add_nodes_from(("source", "sink"))
+    for i, amount in change.items():
+        if amount > 0:
+            network.add_edge("source", i, capacity=amount)
+        elif amount < 0:
+            network.add_edge(i, "sink", capacity=-amount)
+    network.add_edges_from((taker, giver) for _, taker, giver in _in_turn(change, lags))  # unlimited
+    return bool(nx.maximum_flow_value(network, "source", "sink") == -sum(min(amount, 0) for amount in change.values()))
+
+
+def _within(instance: TickProblem) -> Distances | None:
+    """Distances by dependencies, those within a micro-batch from 0 up and all others below."""
+    return longest_paths(instance, sum(instance.durations) + sum(arc.lag for arc in instance.arcs) + 1)
+
+
+def _in_turn(change: Mapping[int, int], lags: Distances) -> list[tuple[int, int, int]]:
+    """``(lag, taker, giver)`` where the giver follows its taker within a micro-batch, which has a lag from 0 up."""
+    return sorted(pair for pair in _lives(change, lags) if pair[0] >= 0)
 
 
 def longest_paths(instance: TickProblem, period: int, unrelated: int = UNRELATED) -> Distances | None:
@@ -173,11 +206,11 @@ def _round_to_no_overlap(instance: TickProblem, period: int, pairs: list[tuple[i
 
 
 def _limit_lifetimes(instance: TickProblem, period: int, lags: Distances) -> bool:
-    for device in instance.distinct_devices:
-        capacity = instance.capacity[device]
-        if capacity is None or not instance.limited(device):
-            continue
-        lifetimes = least_lifetimes(instance, device, lags)
+    limited = [(instance.take[d], instance.change[d], capacity) for d in instance.distinct_devices
+               if (capacity := instance.capacity[d]) is not None and instance.limited(d)]
+    pools = [(pool.take, pool.change, pool.capacity) for pool in instance.mixed_pools]
+    for take, change, capacity in (*limited, *pools):
+        lifetimes = lifetimes_in(instance, take, change, lags)
         if lifetimes is None:
             continue
         slack = capacity * period - lifetimes.workspace - sum(amount * life for _, _, amount, life in lifetimes.held)
@@ -205,25 +238,30 @@ def least_lifetimes(instance: TickProblem, device: int, lags: Distances) -> Life
     Every split of takes among gives has the same total lifetime, so any is valid; longest first tends to be the
     tightest.
     """
-    take, change = instance.take[device], instance.change[device]
-    longest_first = sorted(_lives(instance, device, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
-    held = _matching(instance, device, longest_first)
+    return lifetimes_in(instance, instance.take[device], instance.change[device], lags)
+
+
+def lifetimes_in(instance: TickProblem, take: Mapping[int, int], change: Mapping[int, int],
+                 lags: Distances) -> Lifetimes | None:
+    """As :func:`least_lifetimes`, in a memory where blocks take and change so much: a device's, or that of a mixed
+    pool, as averages ask nothing of the order."""
+    longest_first = sorted(_lives(change, lags), key=lambda pair: (-pair[0], pair[1], pair[2]))
+    held = _matching(instance, change, longest_first)
     if held is None:
         return None
     return Lifetimes(sum((take[i] - max(change[i], 0)) * instance.durations[i] for i in take), held)
 
 
-def _lives(instance: TickProblem, device: int, lags: Distances) -> list[tuple[int, int, int]]:
-    """``(lag, taker, giver)`` of every pair on the device."""
-    change = instance.change[device]
+def _lives(change: Mapping[int, int], lags: Distances) -> list[tuple[int, int, int]]:
+    """``(lag, taker, giver)`` of every pair in one memory."""
     return [(int(lags[taker, giver]), taker, giver)
             for taker in checked(change, 16) if change[taker] > 0 for giver in change if change[giver] < 0]
 
 
-def _matching(instance: TickProblem, device: int,
+def _matching(instance: TickProblem, change: Mapping[int, int],
               pairs: list[tuple[int, int, int]]) -> list[tuple[int, int, int, int]] | None:
     """All takes split among all gives, pair after pair; None if the pairs leave some over or an unknown lag is met."""
-    left = dict(instance.change[device])
+    left = dict(change)
     held = []
     for lag, taker, giver in pairs:
         amount = min(left[taker], -left[giver])

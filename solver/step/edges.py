@@ -8,11 +8,12 @@ whole period between them, so they are solved on a short schedule and the period
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from weft.solver.cpsat.budget import Budget
 from weft.solver.period.periodic import Periodic, repeat, rows_by_period
+from weft.solver.pools import PooledOrders, Wait
 from weft.solver.step.order_model import Improvement, Stretch, reorder
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
@@ -43,7 +44,23 @@ class Completion:
         for row, (start, _), longer, on in zip(self.orders, cool, middle, self.found.instance.blocks_on, strict=True):
             periods = longer[start:start + extra // self.found.micro_batches_per_period * len(on)]
             rows.append([*row[:start], *periods, *((block, m + extra) for block, m in row[start:])])
+        if isinstance(self.orders, PooledOrders) and isinstance(middle, PooledOrders):
+            return PooledOrders(rows, self._waits(extra, [start for start, _ in cool], middle, rows))
         return rows
+
+    def _waits(self, extra: int, starts: Sequence[int], middle: PooledOrders, rows: Orders) -> Iterator[Wait]:
+        """What waits for the memory of what: before the periods put in, and behind them, as without them; in them as in
+        the steady state."""
+        assert isinstance(self.orders, PooledOrders)
+        behind = {op for row, start in zip(self.orders, starts, strict=True) for op in row[start:]}
+        inside = {op for row, longer, start in zip(self.orders, rows, starts, strict=True)
+                  for op in longer[start:len(longer) - len(row) + start]}
+        for giver, taker in self.orders.waits:
+            by = extra if taker in behind else 0
+            yield (giver[0], giver[1] + by), (taker[0], taker[1] + by)
+        for giver, taker in middle.waits:
+            if taker in inside:
+                yield giver, taker
 
 
 def complete(

@@ -51,7 +51,7 @@ class Goal:
 
 
 class Span(Goal):
-    """The least span."""
+    """The least span. Where lanes share a memory, orders keep the times of the least makespan."""
 
     name = "span"
 
@@ -60,6 +60,8 @@ class Span(Goal):
         return reorder_for_span(*stretch, **limits)
 
     def timed(self, instance: TickProblem, micro_batches: int, orders: Orders) -> tuple[Operation, ...]:
+        if instance.mixed_pools:  # later begins may not fit them
+            return super().timed(instance, micro_batches, orders)
         fixed = FixedOrder(instance, micro_batches, orders)
         return time_orders(instance.problem, micro_batches, orders, least_span(fixed).begins)
 

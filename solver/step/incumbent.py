@@ -9,6 +9,7 @@ from weft.solver.control.clock import unwatched
 from weft.solver.cpsat.budget import Budget
 from weft.solver.judge.validate import InvalidSchedule, validate
 from weft.solver.period.periodic import Periodic, repeat
+from weft.solver.relations.pool_times import paced
 from weft.solver.schedule import RELATIVE_TOLERANCE, Repetend, Schedule
 from weft.solver.step.goals import GOALS, Goal
 from weft.solver.step.proven import Proven
@@ -54,7 +55,7 @@ class Incumbent:
         return None if self.best is None else str(self.best.solver.get("name"))
 
     def fits(self, orders: Orders) -> bool:
-        """Whether every device's memory holds what it runs in this order."""
+        """Whether every device's memory holds what it runs in this order, paced for its lanes where it has any."""
         for row, take, change, capacity in zip(orders, self.instance.take, self.instance.change,
                                                self.instance.capacity, strict=True):
             level = peak = 0
@@ -63,7 +64,7 @@ class Incumbent:
                 level += change[block]
             if capacity is not None and peak > capacity:
                 return False
-        return True
+        return paced(self.instance, self.micro_batches, orders) is not None
 
     def offer_repeated(self, found: Periodic) -> None:
         """Offer ``found`` repeated, if there are enough micro-batches for a whole period."""
@@ -86,6 +87,10 @@ class Incumbent:
 
     def _offer(self, orders: Orders, name: str, repetend: Repetend | None, found: Periodic | None) -> bool:
         problem, goal = self.instance.problem, self.goal
+        slower = paced(self.instance, self.micro_batches, orders)
+        if slower is None:  # lanes share a memory that this order leaves no way to keep
+            return False
+        orders = slower
         operations = goal.timed(self.instance, self.micro_batches, orders)
         makespan = max(map(itemgetter(3), operations))
         period = None if found is None else self.instance.time(found.rate)
@@ -102,9 +107,9 @@ class Incumbent:
         try:
             validate(schedule)
         except InvalidSchedule:
-            if name == "weft":
+            if name == "weft" and not self.instance.mixed_pools:
                 raise
-            return False  # a published schedule that does not fit
+            return False  # a published schedule that does not fit, or one that does in rounded ticks alone
         self.best, self.orders = schedule, orders
         self.on_better()
         return True

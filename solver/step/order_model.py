@@ -12,14 +12,22 @@ search.
 * Memory when a taking operation j starts: the level the earlier ones leave, plus what j takes, plus change_i [i before
   j] over the free ones. Later operations see the same level as before.
 * What memory makes precede what (:mod:`weft.solver.relations.implied_order`) adds nothing but is seen sooner.
+* A mixed pool (:mod:`weft.solver.pools`) hangs on times: for a taking operation j and every other i of its pool, a
+  Boolean may say that i has not started by j's start (it then starts later by a tick or more), and one that i has
+  ended; else i counts as started and not ended. Where two share an engine their order says both. What earlier and
+  later operations hold beside free ones hangs on their times too: so in such an instance they have starts like the free
+  ones, and keep their order by precedences. Whole ticks lose no
+  schedule, as earliest times under orders and waits are whole, if what is given was taken first
+  (:func:`~weft.solver.relations.min_dist.pools_take_first`); without that nothing is proven here.
 * Transfers on a link follow the order of their producers on its source device, which the same Booleans decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
@@ -29,11 +37,15 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.cpsat.solve import run
 from weft.solver.relations.fixed_order import FixedOrder, Op
 from weft.solver.relations.implied_order import Order
+from weft.solver.relations.min_dist import pools_take_first
+from weft.solver.relations.pool_times import with_waits
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders
 
 __all__ = ["Improvement", "OrderModel", "Stretch", "reorder"]
 
+#: Up to so many operations, all with starts where lanes share a memory, a stretch of them is ordered anew.
+_MOST_POOLED = 400
 #: Per device, the first free position of its row and the first later one.
 Stretch: TypeAlias = Sequence[tuple[int, int]]
 
@@ -65,7 +77,12 @@ def reorder(
     Earlier operations must depend on earlier ones only, and later ones must not precede free ones (true for stretches
     that are contiguous in time or in periods). ``orders`` must be feasible. ``bound`` is a known lower bound on the
     makespan, ``implied`` what must precede what in every schedule. Without ``relaxation`` CP-SAT keeps no linear one.
+    Where lanes share a memory no stretch of too long a schedule is ordered anew.
     """
+    count = micro_batches * len(instance.durations)
+    if instance.mixed_pools and count > _MOST_POOLED and any(
+            part != (0, len(row)) for row, part in zip(orders, stretch, strict=True)):
+        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}  # devices may share a row
     if not budget.suffices(sum(length * (length - 1) // 2 for length in lengths.values())):
         return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
@@ -78,7 +95,7 @@ def reorder(
         raise AssertionError("the known schedule does not satisfy its own model")
     if not outcome.found:
         return Improvement(None, current, bound)
-    proven = max(bound, round(outcome.solver.best_objective_bound))
+    proven = max(bound, round(outcome.solver.best_objective_bound)) if pools_take_first(instance) else bound
     makespan = round(outcome.solver.objective_value)
     if makespan >= current:
         return Improvement(None, current, proven)
@@ -106,9 +123,14 @@ class OrderModel:
         self._order_devices()
         self._carry_transfers()
         self._limit_memory()
+        self._limit_pools()
 
     def _divide(self) -> None:
         """What is earlier, free and later."""
+        if self.instance.mixed_pools:  # all have starts, and what is not free keeps its place
+            self.earlier, self.later = set[Op](), set[Op]()
+            self.free = self._ranked(self.fixed.start)
+            return
         self.earlier = {op for row, (a, _) in zip(self.orders, self.stretch, strict=True) for op in row[:a]}
         self.later = {op for row, (_, b) in zip(self.orders, self.stretch, strict=True) for op in row[b:]}
         free = {op for row, (a, b) in zip(self.orders, self.stretch, strict=True) for op in row[a:b]}
@@ -125,6 +147,9 @@ class OrderModel:
 
     def read(self, solver: cp_model.CpSolver) -> Orders:
         starts = [solver.value(start) for start in self.start]
+        if self.instance.mixed_pools:  # all have starts
+            at = dict(zip(self.free, starts, strict=True))
+            return with_waits(self.instance, [sorted(row, key=at.__getitem__) for row in self.orders], at)
         return [[*row[:a], *sorted(row[a:b], key=lambda op: starts[self.number[op]]), *row[b:]]
                 for row, (a, b) in zip(self.orders, self.stretch, strict=True)]
 
@@ -168,7 +193,22 @@ class OrderModel:
                     self.edges.append((self.number[block, m], self.number[j, m + distance], self.instance.durations[i]))
 
     def _precede_by_order(self) -> None:
-        """What else is known of what runs before what: nothing, where all free operations are to be ordered."""
+        """What else is known of what runs before what: nothing, where all that have starts are to be ordered."""
+        if self.instance.mixed_pools:
+            self.edges += self._order_around()
+
+    def _order_around(self) -> Iterator[tuple[int, int, int]]:
+        """What the orders say of all but the free stretch."""
+        for row, (a, b) in zip(self.orders, self.stretch, strict=True):
+            free = row[a:b]
+            pairs = [*pairwise(row[:a]), *pairwise(row[b:])]
+            if free:
+                pairs += [(before, op) for before in row[max(a - 1, 0):a] for op in free]
+                pairs += [(op, after) for after in row[b:b + 1] for op in free]
+            elif 0 < a < len(row):
+                pairs.append((row[a - 1], row[a]))
+            for one, other in pairs:
+                yield self.number[one], self.number[other], self.instance.durations[one[0]]
 
     def _make_starts(self) -> None:
         self.start: list[cp_model.IntVar] = []
@@ -273,3 +313,57 @@ class OrderModel:
                         literals.append(literal)
                         weights.append(amount)
                 self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= room)
+
+    def _limit_pools(self) -> None:
+        """Whatever takes memory that lanes share finds room for it at its start."""
+        engines = [set(block.devices) for block in self.instance.problem.blocks]
+        started: dict[tuple[int, int], cp_model.IntVar | bool] = {}
+        ended: dict[tuple[int, int], cp_model.IntVar | bool] = {}
+        for pool in self.instance.mixed_pools:
+            members = [n for n, op in enumerate(self.free) if op[0] in pool.take]
+            for j in (j for j in checked(members) if pool.take[self.free[j][0]] > 0):
+                room = pool.capacity - pool.take[self.free[j][0]]
+                literals: list[cp_model.IntVar] = []
+                weights: list[int] = []
+                for i in members:
+                    if i == j:
+                        continue
+                    block = self.free[i][0]
+                    if engines[block] & engines[self.free[j][0]]:
+                        terms = [(self._is_before(i, j), pool.change[block])]
+                    else:
+                        terms = [(self._has_started(i, j, started), pool.take[block])] if pool.take[block] else []
+                        if pool.given(block):
+                            terms.append((self._has_ended(i, j, ended), -pool.given(block)))
+                    for literal, amount in terms:
+                        if literal is True:
+                            room -= amount
+                        elif literal is not False:
+                            literals.append(literal)
+                            weights.append(amount)
+                self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= room)
+
+    def _has_started(self, i: int, j: int, known: dict[tuple[int, int], cp_model.IntVar | bool]
+                     ) -> cp_model.IntVar | bool:
+        """Whether i may have started by j's start; if not, it starts later."""
+        if self.after[i] >> j & 1 or self.after[j] >> i & 1:
+            return bool(self.after[i] >> j & 1)
+        if (i, j) not in known:
+            known[i, j] = literal = self.model.new_bool_var(f"started {i} {j}")
+            self.model.add(self.start[i] >= self.start[j] + 1).only_enforce_if(~literal)
+            self.model.add_hint(literal, self.fixed.start[self.free[i]] <= self.fixed.start[self.free[j]])
+            if (j, i) in known:  # one of the two is no later
+                self.model.add_bool_or(literal, known[j, i])
+        return known[i, j]
+
+    def _has_ended(self, i: int, j: int, known: dict[tuple[int, int], cp_model.IntVar | bool]
+                   ) -> cp_model.IntVar | bool:
+        """Whether i has certainly ended by j's start."""
+        if self.after[i] >> j & 1 or self.after[j] >> i & 1:
+            return bool(self.after[i] >> j & 1)
+        if (i, j) not in known:
+            duration = self.instance.durations[self.free[i][0]]
+            known[i, j] = literal = self.model.new_bool_var(f"ended {i} {j}")
+            self.model.add(self.start[j] >= self.start[i] + duration).only_enforce_if(literal)
+            self.model.add_hint(literal, self.fixed.start[self.free[i]] + duration <= self.fixed.start[self.free[j]])
+        return known[i, j]

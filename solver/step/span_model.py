@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
@@ -59,6 +58,8 @@ def reorder_for_span(
     """Order the free operations anew for a smaller span; arguments are those of
     :func:`weft.solver.step.order_model.reorder`. What the answer calls its makespan is the span, and its bound is one
     on the spans that reordering this stretch can reach."""
+    if instance.mixed_pools:  # what they hold is not modelled here
+        return Improvement(None, FixedOrder(instance, micro_batches, orders).makespan, bound)
     lengths = {id(row): b - a for row, (a, b) in zip(orders, stretch, strict=True)}
     fixed = FixedOrder(instance, micro_batches, orders)
     search = _Search(instance, micro_batches, stretch, implied, len(Machines(fixed).first), orders,
@@ -150,16 +151,7 @@ class _SpanModel(OrderModel):
         return self._busy[machine]
 
     def _precede_by_order(self) -> None:
-        for row, (a, b) in zip(self.orders, self.stretch, strict=True):
-            free = row[a:b]
-            pairs = [*pairwise(row[:a]), *pairwise(row[b:])]
-            if free:
-                pairs += [(before, op) for before in row[max(a - 1, 0):a] for op in free]
-                pairs += [(op, after) for after in row[b:b + 1] for op in free]
-            elif 0 < a < len(row):
-                pairs.append((row[a - 1], row[a]))
-            self.edges += [(self.number[one], self.number[other], self.instance.durations[one[0]])
-                           for one, other in pairs]
+        self.edges += self._order_around()
 
     def hint(self, op: Op) -> int:
         return int(self._known_starts[op])

@@ -9,12 +9,14 @@ from dataclasses import replace
 from weft.solver.bounds import least_time
 from weft.solver.judge.validate import validate, violations
 from weft.solver.period.periodic import Periodic, in_order
+from weft.solver.pools import PooledOrders
 from weft.solver.problem import Problem
+from weft.solver.relations.pool_times import paced
 from weft.solver.schedule import Operation, Repetend, Schedule
 from weft.solver.step.goals import timed_for
 from weft.solver.step.proven import Proven
 from weft.solver.ticks import TickProblem
-from weft.solver.timing import time_orders
+from weft.solver.timing import Orders, time_orders
 
 __all__ = ["at_its_times", "ends_of_repeats", "repeats", "unroll"]
 
@@ -55,11 +57,15 @@ def unroll(schedule: Schedule, micro_batches: int) -> Schedule:
     orders = [_stretched(row, end, len(on) * repetend.micro_batches, periods, repetend.micro_batches)
               for row, end, on in zip(rows, ends, problem.blocks_on, strict=True)]
     instance = TickProblem.of(problem)
+    timed = paced(instance, micro_batches, _with_waits(schedule, rows, ends, orders, periods))
+    if timed is None:
+        raise ValueError("the schedule's repeats leave no way to keep the memory that lanes share; solve it again for "
+                         "this number of micro-batches")
     result = replace(
         schedule,
         micro_batches=micro_batches,
         period=_period(schedule, instance, rows, ends),
-        operations=time_orders(problem, micro_batches, orders),
+        operations=time_orders(problem, micro_batches, timed),
         makespan_bound=least_time(instance, micro_batches),
         repetend=replace(repetend, count=repetend.count + periods),
         solver={key: value for key, value in schedule.solver.items() if key not in _OF_ONE_NUMBER},
@@ -90,9 +96,12 @@ def _judged(schedule: Schedule, first: int) -> Schedule:
 def _period(schedule: Schedule, instance: TickProblem, rows: Sequence[Sequence[tuple[int, int]]],
             ends: Sequence[int]) -> float | None:
     """Time per micro-batch of the steady state of ``schedule`` once no block waits for its time any longer; its
-    devices' stretches of repeats end at ``ends`` of ``rows``."""
+    devices' stretches of repeats end at ``ends`` of ``rows``. What is stated where lanes share a memory, for which
+    blocks may have to wait on."""
     repetend = schedule.repetend
     if schedule.period is None or repetend is None or repetend.micro_batches > 1:  # none waits in those of several
+        return schedule.period
+    if instance.mixed_pools:
         return schedule.period
     found = in_order(instance, [row[end - len(on):end] for row, end, on in
                                 zip(rows, ends, schedule.problem.blocks_on, strict=True)])
@@ -129,6 +138,25 @@ def _stretched(row: list[tuple[int, int]], end: int, length: int, periods: int, 
     return [*row[:end + min(periods, 0) * length],
             *((block, m + turn * step) for turn in range(1, periods + 1) for block, m in last),
             *((block, m + extra) for block, m in row[end:])]
+
+
+def _with_waits(schedule: Schedule, rows: Sequence[Sequence[tuple[int, int]]], ends: Sequence[int], orders: Orders,
+                periods: int) -> Orders:
+    """``orders`` with what ``schedule`` waits for in the memory of its lanes: before the repeats put in, and behind
+    them, as without them; in them as in the repeat before. As they are where lanes share none."""
+    known, repetend = schedule.orders, schedule.repetend
+    if not isinstance(known, PooledOrders) or repetend is None:
+        return orders
+    step = repetend.micro_batches
+    lengths = [len(on) * step for on in schedule.problem.blocks_on]
+    behind = {op for row, end in zip(rows, ends, strict=True) for op in row[end:]}
+    last = {op for row, end, length in zip(rows, ends, lengths, strict=True) for op in row[end - length:end]}
+    there = {op for row in orders for op in row}
+    waits = []
+    for giver, taker in known.waits:
+        turns = [periods] if taker in behind else [0, *range(1, periods + 1)] if taker in last else [0]
+        waits += [((giver[0], giver[1] + turn * step), (taker[0], taker[1] + turn * step)) for turn in turns]
+    return PooledOrders(orders, [(giver, taker) for giver, taker in waits if giver in there and taker in there])
 
 
 def repeats(problem: Problem, rows: Sequence[Sequence[tuple[int, int]]], repetend: Repetend) -> list[int] | None:

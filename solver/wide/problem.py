@@ -133,8 +133,13 @@ class WideProblem:
         graph: nx.DiGraph[str] = nx.DiGraph()
         graph.add_edges_from((wait.block, block.name) for block in self.blocks for wait in block.after
                              if wait.distance == 0)
-        certain = any(not block.when for block in self.blocks)
-        return certain and nx.is_directed_acyclic_graph(graph)
+        return self._is_never_empty() and nx.is_directed_acyclic_graph(graph)
+
+    def _is_never_empty(self) -> bool:
+        """Whether some block exists under every assignment, or one under each option of some choice."""
+        alone = {next(iter(block.when.items())) for block in self.blocks if len(block.when) == 1}
+        return any(not block.when for block in self.blocks) or any(
+            all((choice, option) in alone for option in options) for choice, options in self.choices.items())
 
 
 def _unchecked(problem: WideProblem, blocks: tuple[WideBlock, ...], choices: Mapping[str, tuple[str, ...]]

@@ -23,7 +23,8 @@ __all__ = ["Rounds"]
 
 @dataclass(frozen=True)
 class Rounds:
-    """``wide``, a problem without open choices, in the rounds of ``run``."""
+    """``wide``, a problem without open choices, in the rounds of ``run``, without jobs and classes of which the options
+    taken have left nothing."""
 
     wide: WideProblem
     run: Run
@@ -33,6 +34,7 @@ class Rounds:
             raise ProblemError(f"the choice {next(iter(self.wide.choices))!r} is open")
         for block in self.wide.blocks:
             self._check_transfers(block)
+        object.__setattr__(self, "run", self._of_what_exists())
 
     @cached_property
     def problem(self) -> Problem:
@@ -46,7 +48,7 @@ class Rounds:
     @property
     def is_plain(self) -> bool:
         """Whether :attr:`problem` is the problem of one job and one class itself, and a round is a micro-batch."""
-        return self.wide.is_plain
+        return self.wide.is_plain and all(len(row) == self.run.rounds for row in self.run.classes.values())
 
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
@@ -71,6 +73,11 @@ class Rounds:
         """The plain block and the round that the wide ``block`` runs ``micro_batch`` of its job in."""
         width = self._width(block)
         return self.index[block, micro_batch % width], micro_batch // width
+
+    def _of_what_exists(self) -> Run:
+        rows = {job: self.run.classes[job] for job in self.wide.jobs or (None,)}
+        classes = {job: row if self.wide.classes_of(job) else (None,) * len(row) for job, row in rows.items()}
+        return self.run if classes == self.run.classes else replace(self.run, classes=classes)
 
     def _check_transfers(self, block: WideBlock) -> None:
         """Several transfers from one producer to one consumer would run in another order for each copy."""

@@ -263,3 +263,18 @@ def test_cuts_with_order() -> None:
         assert [*fitting(cuts, rows)] == [True, True, False]
     found = weft.solve(spec, effort=ENOUGH)
     assert [found.makespan, found.solver["bound_over_placements"]] == pytest.approx([54e-3, 54e-3])
+
+
+def test_lanes_that_send_what_is_kept_away() -> None:
+    problem = Problem("sent", (Device("gpu", 1), Device("net", lane_of="gpu")), (
+        Block("F", BlockKind.FORWARD, (0,), 1, (1,)),
+        Block("S", BlockKind.OTHER, (1,), 3, (-1,), (), (Dependency("F"),))))
+    rows = [[(i, m) for m in range(4)] for i in (0, 1)]
+    assert max(operation.end for operation in time_orders(problem, 4, rows)) == 13
+    found = solve(problem, 4, effort=1)
+    assert (found.makespan, found.makespan_bound) == (16, 16)
+    for memory, period in ((1, 4), (2, 3)):
+        instance = TickProblem.of(replace(problem, devices=(Device("gpu", memory), problem.devices[1])))
+        bracket = find_period(instance, one_at_a_time(instance), Budget(deterministic=1.0))
+        assert bracket.proven
+        assert bracket.best.period == period

@@ -16,6 +16,9 @@ NUMBER = re.compile(r"(?<![\w.,-])\d[\d.,]*(?:e-?\d+)?(?![\w.,-]*[A-Za-z_])")
 STATED = {
     "names": ("(NeurIPS 2024)", "for 12 models and numbers"),
     "what an experiment asks": (
+        "all-reduce of 1000 behind 1000 of computation and before 100",
+        "chosen among 1, 2, 4, 8 and 16 that cost 20 each to launch",
+        "On a chain of GPT-1.3B on four V100s, 8 micro-batches",
         "On one V100", "on 2 to 8 that compute together", "On 4 to 32 modelled V100s",
         "draws random durations on 8 to 128 devices", "On two nodes with 10 or 25 Gbit/s"),
     "specs and what weft takes": (

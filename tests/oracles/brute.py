@@ -165,14 +165,16 @@ def _fits(problem: Problem, starts: list[int], period: int) -> bool:
 
 
 def _holds(problem: Problem, d: int, starts: list[int], period: int) -> bool:
-    """The same for one device, all of whose blocks are among the first ``len(starts)``."""
+    """The same for one device and its lanes, all of whose blocks are among the first ``len(starts)``."""
     memory = problem.devices[d].memory
     if memory is None:
         return True
-    here = [(block, start) for block, start in zip(problem.blocks, starts, strict=False) if d in block.devices]
-    for block, time in here:
-        level = sum((_held(other, d, time, at, period) for other, at in here), Fraction(0))
-        if max(block.memory_on(d), 0) + block.workspace_on(d) > 0 and level > _exact(memory):
+    pool = [d, *(lane for lane, device in enumerate(problem.devices) if device.lane_of == problem.devices[d].name)]
+    here = [(block, start, e) for block, start in zip(problem.blocks, starts, strict=False)
+            for e in pool if e in block.devices]
+    for block, time, e in here:
+        level = sum((_held(other, engine, time, at, period) for other, at, engine in here), Fraction(0))
+        if max(block.memory_on(e), 0) + block.workspace_on(e) > 0 and level > _exact(memory):
             return False
     return True
 

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.wide_mutations import MUTATIONS, Mutation
-from tests.support.wide_problems import wide_runs
+from tests.support.wide_problems import drawn_run, wide_runs
 from tests.support.wide_schedules import Drawn, drawn_schedule, held
 from weft.app.lib.judged import verdict
 from weft.solver.baselines.greedy import orders
 from weft.solver.baselines.lib.base import NotApplicable
+from weft.solver.choices.solve import solve_wide
+from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.entries import FormatError
 from weft.solver.io.schedule_files import load_schedule, save_schedule, schedule_from_json, schedule_to_json
 from weft.solver.judge.choice_rules import violations_of_choice
@@ -93,6 +95,23 @@ def test_searched_schedules_of_rounds_are_valid_and_their_files_true(drawn: tupl
     assert judge_claims(schedule_to_json(schedule), schedule).false == []
 
 
+@settings(max_examples=25, deadline=None)
+@given(SEEDS, st.sampled_from(["makespan", "span"]))
+def test_what_the_search_gives_is_valid_and_its_file_true(seed: int, objective: str) -> None:
+    whole = drawn_schedule(seed).whole
+    try:
+        found = solve_wide(whole, drawn_run(whole, seed), objective=objective, effort=0.02)
+    except Infeasible:  # other micro-batches than those that it has just the memory for; or none found by this effort
+        return
+    assert faults(Drawn(found, whole)) == []
+    value = json.loads(json.dumps(schedule_to_json(found), allow_nan=False))
+    assert schedule_from_json(value) == found
+    stated = judge_claims(value, found)
+    assert stated.false == []
+    assert ("choices" in stated.open) == bool(whole.choices)
+    assert stated.open["solver.options"] == "the other options are not in the file"
+
+
 @pytest.fixture(scope="module")
 def two_jobs() -> Schedule:
     """Three rounds of two micro-batches of one job and one of another, every round 8 after the one before."""
@@ -127,6 +146,23 @@ def test_rounds_that_could_be_shorter_stand_in_the_file(two_jobs: Schedule) -> N
     assert schedule_from_json(value) == schedule
     with pytest.raises(FormatError, match="rounds is 4, but what runs makes 6 equal rounds at most: give a divisor"):
         schedule_from_json({**value, "rounds": 4})
+
+
+def test_what_the_options_leave_nothing_of_is_no_part_of_the_run(tmp_path: Path) -> None:
+    gone = WideBlock("a", BlockKind.OTHER, (0,), {"s": 1, "l": 2}, (0,), when={"how": "x"}, job="one")
+    left = WideBlock("b", BlockKind.OTHER, (0,), 4, (0,), job="two")
+    same = WideBlock("c", BlockKind.OTHER, (0,), 1, (0,), when={"how": "y"}, job="one")
+    of_job = WideProblem("w", (Device("gpu"),), (gone, left, replace(same, job="two")), choices={"how": ("x", "y")})
+    of_class = replace(of_job, blocks=(gone, left, same))
+    for whole in (of_job, of_class):
+        rounds = Rounds(whole.under({"how": "y"}), Run.of(whole, {"one": ["s", "l", "s"], "two": 2}))
+        assert not rounds.is_plain and rounds.run.rounds == 1
+        row = [(block, 0) for block in rounds.problem.topological_order]
+        schedule = Schedule(rounds.problem, 1, time_orders(rounds.problem, 1, [row]), 0.0, choices={"how": "y"},
+                            rounds=rounds)
+        assert violations(schedule) == violations_of_choice(schedule, whole) == []
+        save_schedule(schedule, tmp_path / "s.json")
+        assert load_schedule(tmp_path / "s.json") == schedule
 
 
 def test_sentences_speak_of_jobs_and_their_micro_batches(two_jobs: Schedule) -> None:

@@ -20,15 +20,21 @@ from hypothesis import strategies as st
 import weft
 from tests.support.builders import chain, pipeline, v
 from tests.support.paths import DATA
+from tests.support.wide_problems import keep_or_recompute
+from tests.support.wide_schedules import drawn_schedule
 from weft.app.lib.judged import verdict
 from weft.cli.lib.summary import summary
 from weft.solver.baselines import baseline
+from weft.solver.baselines.greedy import orders
 from weft.solver.io.entries import FormatError
 from weft.solver.io.problem_files import load_problem, problem_from_json, problem_to_json
 from weft.solver.io.schedule_files import load_schedule, schedule_from_json, schedule_to_json
+from weft.solver.io.wide_files import any_problem_from_json, any_problem_to_json, load_any_problem
 from weft.solver.problem import ProblemError
+from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
+from weft.solver.timing import time_orders
 
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 
@@ -60,8 +66,29 @@ def originals() -> list[dict[str, Any]]:
             schedule_to_json(baseline("1f1b", pipeline(chain(2), memory=2), 3))]
 
 
+def wide_originals() -> list[dict[str, Any]]:
+    """Small files with choices, lanes, jobs and classes."""
+    options = [{"choice": choice, "option": option, "taken": option == "keep", "bound": None, "makespan": None}
+               for choice in ("memory0", "memory1") for option in ("keep", "recompute")]
+    values = []
+    for seed in (4, 5, 9, 16):
+        schedule = drawn_schedule(seed).schedule
+        values.append(schedule_to_json(schedule.with_solver(name="weft", seconds=0.1)))
+    kept = keep_or_recompute(3, tight=False)
+    problem = kept.under(dict.fromkeys(kept.choices, "keep")).plain()
+    schedule = Schedule(problem, 2, time_orders(problem, 2, orders(problem, 2)), 0.0,
+                        choices=dict.fromkeys(kept.choices, "keep"))
+    values.append(schedule_to_json(schedule.with_solver(
+        options=[entry for entry in options if entry["choice"] in kept.choices])))
+    return values
+
+
 ORIGINALS = originals()
 PROBLEMS = [value["problem"] for value in ORIGINALS] + [problem_to_json(pipeline(chain(3), split=(1, 1)))]
+WIDE_ORIGINALS = wide_originals()
+WIDE_PROBLEMS = [*(value["problem"] for value in WIDE_ORIGINALS),
+                 *(any_problem_to_json(drawn_schedule(seed).whole) for seed in (1, 2, 3)),
+                 any_problem_to_json(keep_or_recompute(3, classes=True))]
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from([
     None, True, False, "", "gpu0", "f0", [], {}, [None], [[]], [0], [0, 0], {"block": "f0"}, [[["x"]]] * 2,
@@ -169,9 +196,45 @@ def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, d
         weft.explain(schedule).text.encode("utf-8")
 
 
+@suite(250)
+@given(st.one_of(damaged_values(WIDE_PROBLEMS), damaged_bytes(WIDE_PROBLEMS)))
+def test_damaged_problems_with_choices_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "p.json"
+    path.write_bytes(data)
+    try:
+        problem = load_any_problem(path)
+    except FormatError as error:
+        assert str(error).startswith(str(path))
+        assert len(str(error)) < 4000  # names of options, classes and jobs are listed
+        str(error).encode("utf-8")
+        return
+    written = any_problem_to_json(problem)
+    assert json.dumps(written, allow_nan=False)
+    assert any_problem_to_json(any_problem_from_json(written)) == written
+
+
+@suite(250)
+@given(st.one_of(damaged_values(WIDE_ORIGINALS), damaged_bytes(WIDE_ORIGINALS)))
+def test_damaged_schedules_with_choices_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "s.json"
+    path.write_bytes(data)
+    try:
+        load_schedule(path)
+    except FormatError as error:
+        assert str(error).startswith(str(path))
+        assert len(str(error)) < 4000
+        str(error).encode("utf-8")
+        return
+    found = verdict(path)
+    json.dumps(found.to_json(), allow_nan=False).encode("utf-8")
+    for fault in found.faults:
+        fault.encode("utf-8")
+
+
 def test_the_files_that_are_damaged_are_good() -> None:
     """But for the one with a false period: else the properties above would test refusals alone."""
     assert [bool(verdict(schedule_from_json(value)).faults) for value in ORIGINALS] == [False, True, False]
+    assert not any(verdict(schedule_from_json(value)).faults for value in WIDE_ORIGINALS)
 
 
 @pytest.mark.parametrize("text", ["\0", "\x1b[31m", "\ufffe", "\ud800", "\x9b", "\U0010ffff", "a\nb"])

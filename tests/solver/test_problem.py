@@ -119,7 +119,7 @@ def test_topological_order_does_not_need_file_order() -> None:
     assert backwards.blocks_on == ((0, 2), (1,), (), ())
 
 
-@pytest.mark.parametrize(("kind", "letter"), list(zip(BlockKind, "FBIWRO", strict=True)))
+@pytest.mark.parametrize(("kind", "letter"), list(zip(BlockKind, "FBIWRCO", strict=True)))
 def test_letters(kind: BlockKind, letter: str) -> None:
     assert kind.letter == letter
 

@@ -21,14 +21,22 @@ from pathlib import Path
 from tests.models.graph.test_formats import PIPER, PROFILED
 from tests.support.builders import TINY_SPEC, chain, pipeline, together_spec
 from tests.support.damage import damaged
+from tests.support.paths import ROOT
+from tests.support.wide_problems import keep_or_recompute
 from tests.weft.app.test_fit import run_of
 from weft.cli.main import main
 from weft.models.zoo.tessel_shapes import shape
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.plan.timeline import save_timeline
 from weft.solver.baselines import baseline
+from weft.solver.baselines.greedy import orders
 from weft.solver.io.problem_files import save_problem
 from weft.solver.io.schedule_files import save_schedule
+from weft.solver.io.wide_files import any_problem_to_json
+from weft.solver.schedule import Schedule
+from weft.solver.timing import time_orders
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
 
 __all__ = ["Input", "Outcome", "COMMANDS", "draw_input", "good_files", "run_input"]
 
@@ -67,7 +75,8 @@ _SEARCH_FLAGS = ("--effort", "--time-limit", "--seed", "--workers", "--quiet", "
 
 #: Every command. An odd value may stand behind each of the flags, and behind the good one.
 COMMANDS: dict[str, _Command] = {
-    "solve": _Command((("problem.json", "-n", "3"), ("tiny.yaml",), ("gpt.yaml", "-n", "2")), _SEARCH,
+    "solve": _Command((("problem.json", "-n", "3"), ("tiny.yaml",), ("gpt.yaml", "-n", "2"),
+                       ("choices.json", "-n", "2"), ("jobs.json", "-n", "one=2,two=1")), _SEARCH,
                       ("-n", *_SEARCH_FLAGS)),
     "compare": _Command((("problem.json", "-n", "3"), ("tiny.yaml",)), _SEARCH, ("-n", *_SEARCH_FLAGS[:-1])),
     "sweep": _Command((("problem.json", "-n", "2,3"), ("tiny.yaml", "--memory", "1x")),
@@ -78,18 +87,21 @@ COMMANDS: dict[str, _Command] = {
                          ("problem.json", "--period", "20")), (*_SEARCH, "--points", "2"),
                         ("-n", "--throughput", "--period", "--points", *_SEARCH_FLAGS)),
     "estimate": _Command((("tiny.yaml",), ("gpt.yaml",)), (), ("--shape", "--json")),
-    "check": _Command((("schedule.json",), ("solved.json",)), (), ("--json",)),
-    "explain": _Command((("schedule.json",), ("solved.json", "--what-if"), ("problem.json", "-n", "2"), ("tiny.yaml",)),
+    "check": _Command((("schedule.json",), ("solved.json",), ("rounds.json",)), (), ("--json",)),
+    "explain": _Command((("schedule.json",), ("solved.json", "--what-if"), ("problem.json", "-n", "2"), ("tiny.yaml",),
+                         ("rounds.json",)),
                         _SEARCH, ("-n", "--what-if", "--in-flight", *_SEARCH_FLAGS[:-1])),
     "draw": _Command((("schedule.json", "-o", "out.svg"), ("solved.json", "-o", "out.html", "--history"),
                       ("schedule.json", "--measured", "timeline.json", "-o", "out.json"),
+                      ("rounds.json", "-o", "out.svg"),
                       ("schedule.json", "-o", "out.svg", "--baseline", "solved.json", "--critical")), (),
                      ("-o", "--baseline", "--measured", "--critical", "--history", "--title")),
     "place": _Command((("graph.json",), ("piper.json",), ("tiny.yaml",), ("operators.json", "--devices", "v100=2"),
                        ("graph.json", "--stage-graph", "--problem", "out.json")), _SEARCH,
                       ("--devices", "--recompute", "--latency", "--stage-graph", "--slack", "--replicate", "--problem",
                        "--operators", "--memory", *_SEARCH_FLAGS)),
-    "plan": _Command((("schedule.json",), ("solved.json", "-o", "out.json")), (), ("-o", "--stages")),
+    "plan": _Command((("schedule.json",), ("solved.json", "-o", "out.json"), ("rounds.json", "-o", "out.json")), (),
+                     ("-o", "--stages")),
     "export": _Command((("schedule.json", "-o", "out.csv"), ("solved.json", "-o", "out.toml"),
                         ("schedule.json", "-o", "out.json", "--format", "tessel")), (), ("-o", "--format", "--torch")),
     "import": _Command((("order.csv", "-o", "out.json"), ("tessel.json", "--problem", "problem.json", "-o", "out.json"),
@@ -147,6 +159,9 @@ def good_files(folder: Path) -> None:
     save_schedule(schedule, folder / "schedule.json")
     save_plan(plan_of(schedule), folder / "plan.json")
     save_timeline(run_of(schedule, planned), folder / "timeline.json")
+    (folder / "choices.json").write_text(json.dumps(any_problem_to_json(keep_or_recompute(2, classes=False))))
+    (folder / "jobs.json").write_text((ROOT / "experiments" / "problems" / "two-jobs.json").read_text())
+    save_schedule(_in_rounds(), folder / "rounds.json")
     (folder / "graph.json").write_text(json.dumps(PROFILED))
     (folder / "piper.json").write_text(json.dumps(PIPER))
     _quietly(["solve", str(folder / "tiny.yaml"), "-o", str(folder / "solved.json"), "--effort", "0.05"])
@@ -154,6 +169,14 @@ def good_files(folder: Path) -> None:
     _quietly(["solve", str(folder / "problem.json"), "-n", "3", "-o", str(folder / "t.json"), "--effort", "0.05"])
     _quietly(["export", str(folder / "t.json"), "-o", str(folder / "tessel.json"), "--format", "tessel"])
     _quietly(["capture", str(_model(folder)), "-o", str(folder / "operators.json")])
+
+
+def _in_rounds() -> Schedule:
+    """Of micro-batches of two classes."""
+    wide = keep_or_recompute(2, classes=True, choices=False, tight=False)
+    rounds = Rounds(wide, Run.of(wide, ["short", "long"] * 2))
+    made = time_orders(rounds.problem, 2, orders(rounds.problem, 2))
+    return Schedule(rounds.problem, 2, made, 0.0, solver={"name": "weft"}, choices={"how": "kept"}, rounds=rounds)
 
 
 def draw_input(number: int, folder: Path) -> Input:

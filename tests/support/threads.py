@@ -52,7 +52,9 @@ class _World:
         self.size = len(plan.program.ranks)
         self.over = threading.Event()
         self.all = threading.Barrier(self.size)
-        self.groups = {block.devices: threading.Barrier(len(block.devices)) for block in plan.problem.blocks}
+        of_block = map(plan.vocabulary.ranks.of_block, range(len(plan.problem.blocks)))
+        self.groups = {ranks: threading.Barrier(len(ranks)) for ranks in of_block}
+        self.meetings = {devices: threading.Barrier(len(ranks)) for devices, ranks in plan.meetings.items()}
         self.sums = {stages: threading.Barrier(len(ranks)) for stages, ranks in plan.parameter_groups.items()}
         self.values: list[Any] = [None] * self.size
         self.lanes = {(owner, source): Lane() for owner in range(self.size) for source in range(self.size)}
@@ -97,6 +99,12 @@ class _Session(Session):
     def meet(self, ranks: tuple[int, ...]) -> None:
         self.ranks.groups[ranks].wait()
 
+    def add_meetings(self, meetings: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+        pass
+
+    def meet_on(self, devices: tuple[int, ...]) -> None:
+        self.ranks.meetings[devices].wait()
+
 
 def run_in_threads(plan: Plan, worker: Callable[[int], Worker], steps: int = 1,
                    between: Callable[[int, Executor], None] | None = None) -> None:
@@ -109,7 +117,7 @@ def run_in_threads(plan: Plan, worker: Callable[[int], Worker], steps: int = 1,
 
     def stop() -> None:
         world.over.set()
-        for barrier in (world.all, *world.groups.values(), *world.sums.values()):
+        for barrier in (world.all, *world.groups.values(), *world.meetings.values(), *world.sums.values()):
             barrier.abort()
 
     def run(rank: int) -> None:
@@ -222,10 +230,11 @@ def expected(plan: Plan, step: int) -> dict[Work, int]:
 
 
 def _needs(plan: Plan, work: Work) -> tuple[Work, ...]:
-    block, problem = plan.vocabulary.block(work), plan.problem
-    assert block is not None
-    return tuple(dict.fromkeys(plan.vocabulary.work(problem.index[d.block], work.micro_batch - d.distance)
-                               for d in problem.blocks[block].after if work.micro_batch >= d.distance))
+    key, problem = plan.vocabulary.key(work), plan.problem
+    assert key is not None
+    block, micro_batch = key
+    return tuple(dict.fromkeys(plan.vocabulary.work(problem.index[d.block], micro_batch - d.distance)
+                               for d in problem.blocks[block].after if micro_batch >= d.distance))
 
 
 def _value(plan: Plan, work: Work, step: int, read: Sequence[int]) -> int:

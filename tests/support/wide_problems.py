@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from weft.solver.baselines import baseline
 from weft.solver.problem import BlockKind, Device, Number
+from weft.solver.schedule import Schedule
 from weft.solver.wide.block import WideBlock, WideDependency
 from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
 
-__all__ = ["drawn_run", "drawn_wide", "keep_or_recompute", "wide_problems", "wide_runs"]
+__all__ = ["drawn_run", "drawn_wide", "keep_or_recompute", "schedule_of_jobs", "schedule_of_rounds", "two_jobs",
+           "wide_problems", "wide_runs"]
 
 _CLASSES = ("short", "long")
 
@@ -125,3 +130,25 @@ def wide_runs(draw: st.DrawFn, *, choices: bool = True, classes: bool = False, j
     """A problem and a run of it."""
     problem = draw(wide_problems(choices=choices, classes=classes, jobs=jobs))
     return problem, drawn_run(problem, draw(st.integers(0, 10**6)))
+
+
+def two_jobs() -> WideProblem:
+    """Two jobs on two GPUs; the micro-batches of the first are short or long. Times in ms."""
+    def block(name: str, device: int, duration: Number | Mapping[str, Number], job: str, *after: str) -> WideBlock:
+        return WideBlock(name, BlockKind.FORWARD, (device,), duration, after=tuple(map(WideDependency, after)), job=job)
+
+    return WideProblem("two jobs", (Device("gpu 0"), Device("gpu 1")), (
+        block("A0", 0, {"short": 10, "long": 20}, "chat"), block("A1", 1, {"short": 10, "long": 20}, "chat", "A0"),
+        block("B1", 1, 15, "search"), block("B0", 0, 15, "search", "B1")), time_unit="ms")
+
+
+def schedule_of_rounds(problem: WideProblem, run: Run) -> Schedule:
+    """Any schedule of ``run``."""
+    rounds = Rounds(problem, run)
+    return replace(baseline("greedy", rounds.problem, run.rounds), rounds=rounds)
+
+
+def schedule_of_jobs() -> Schedule:
+    """Four micro-batches of one job of :func:`two_jobs`, two of the other, in two rounds."""
+    problem = two_jobs()
+    return schedule_of_rounds(problem, Run.of(problem, {"chat": ["short", "long"] * 2, "search": 2}))

@@ -45,9 +45,9 @@ def draw_schedule(
 def _require_run_of(schedule: Schedule, timeline: Timeline, name: str) -> None:
     """Raise ``ValueError`` unless ``timeline`` holds every block of every micro-batch on every rank that runs it, and
     nothing else. Its plan's digest says less: a plan that is signed for a model has another one."""
-    blocks = schedule.problem.blocks
-    planned = {(blocks[o.block].name, o.micro_batch, rank) for o in schedule.operations
-               for rank in blocks[o.block].devices}
+    from weft.runtime.plan.timeline import places
+
+    planned = set(places(schedule))
     found = {(o.block, o.micro_batch, o.rank) for o in timeline.operations}
     for ran, block, micro_batch, rank in [("holds", *least) for least in sorted(found - planned)[:1]] + [
             ("lacks", *least) for least in sorted(planned - found)[:1]]:

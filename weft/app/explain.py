@@ -23,10 +23,13 @@ from weft.solver.feasibility.memory_conflict import InFlight, in_flight
 from weft.solver.io.entries import read_json
 from weft.solver.io.schedule_files import SCHEDULE_FORMAT
 from weft.solver.judge.validate import InvalidSchedule, violations
+from weft.solver.names import Names
 from weft.solver.problem import Problem
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Progress
 from weft.text import sentences
+from weft.text.counts import micro_batches_text
+from weft.text.options import option_lines
 
 if TYPE_CHECKING:
     from weft.app.lib.sources import MicroBatches, Source
@@ -85,6 +88,7 @@ class Explanation:
             lines += sentences.idle(self.schedule, self.idle)
             lines += sentences.period(self.schedule, self.cycle, self.in_flight)
             lines += choice_lines(self.schedule)
+            lines += option_lines(self.schedule)
             lines += technique_lines(self.schedule)
         problem = self.problem if self.schedule is None else self.schedule.problem
         if problem is not None and self.wanted_in_flight is not None:
@@ -125,18 +129,23 @@ class Explanation:
                 for entry in (refusal.shortages if problem is not None else ()) if problem is not None]}
 
     def _schedule_json(self, schedule: Schedule) -> dict[str, Any]:
-        problem, names = schedule.problem, [block.name for block in schedule.problem.blocks]
+        problem, named = schedule.problem, Names(schedule)
+        names = [named.block(block) for block in range(len(problem.blocks))]
         path, cycle = self.path, self.cycle
         devices = [device.name for device in problem.devices]
         result: dict[str, Any] = {
             "makespan": schedule.makespan, "makespan_bound": schedule.makespan_bound, "period": schedule.period,
             "critical_path": [] if path is None else [
-                {"kind": step.kind, "block": names[step.operation.block], "micro_batch": step.operation.micro_batch,
+                {"kind": step.kind, "block": names[step.operation.block],
+                 "micro_batch": named.micro_batch(step.operation),
+                 **({} if (job := named.job(step.operation.block)) is None else {"job": job}),
                  "start": step.start, "end": step.end, "reason": step.reason,
                  "device": None if step.device is None else devices[step.device], "link": step.link}
                 for step in path.steps],
             "critical_cycle": None,
             "techniques": schedule.solver.get("techniques", {}),
+            **({"choices": dict(schedule.choices), "options": schedule.solver.get("options", [])}
+               if schedule.choices else {}),
             "idle": [{"device": devices[entry.device], "busy": entry.busy, "idle": entry.total,
                       **{_KEYS.get(cause, cause): seconds for cause, seconds in entry.by_cause.items()}}
                      for entry in self.idle],
@@ -199,8 +208,9 @@ def explain_source(
         except Infeasible as refusal:
             return Explanation(None, refusal, wanted_in_flight=in_flight_wanted, problem=problem)
     else:
-        if micro_batches not in (None, schedule.micro_batches):
-            raise ValueError(f"the schedule runs {schedule.micro_batches} micro-batches, not {micro_batches}; "
+        run = schedule.micro_batches if schedule.rounds is None else schedule.rounds.run.to_json()
+        if micro_batches not in (None, run):
+            raise ValueError(f"the schedule runs {micro_batches_text(schedule)}, not {micro_batches}; "
                              "leave the number out, or explain the problem")
         if what_if_figures and (faults := violations(schedule)):
             raise InvalidSchedule([f"what-if figures are of schedules that run micro-batches in turn, ask without: "

@@ -86,6 +86,9 @@ class Fitted:
 def fit_timelines(source: Schedule | PathLike, timelines: Sequence[PathLike | Timeline]) -> Fitted:
     """See :func:`weft.fit`."""
     plan, where = _plan(source)
+    if plan.rounds is not None:
+        raise ValueError(f"{where}: has jobs, or micro-batches that differ, whose costs cannot be fitted yet; fit "
+                         "those of one job with micro-batches that are alike")
     read = []
     for item in timelines:
         timeline = load_timeline(item) if isinstance(item, str | os.PathLike) else item

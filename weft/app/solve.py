@@ -13,6 +13,7 @@ from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
 from weft.app.lib.wide import WideCase, assignment_title
+from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
 from weft.solver.control.stopping import breakable
@@ -70,7 +71,15 @@ def solve_case(
     """
     if case.wide is not None:
         return _solve_wide(case.wide, options, on_progress)
+    if case.reorder:
+        from weft.app.reorder import best_order
+
+        return best_order(case, options, on_progress)
     case = for_objective(case, options.objective)
+    if case.open:
+        from weft.app.stage_choices import solve_open
+
+        return solve_open(case, options, on_progress, solve_case)
     budget = options.budget()
     tournament = _Tournament(case, budget, on_progress, options.objective)
     try:
@@ -203,6 +212,8 @@ class _Tournament:
             return
         start = None if entry.proposal is None else entry.proposal.start
         try:
+            if entry.placement.rounds is not None:
+                start = best_on_rounds(entry.placement.rounds)
             entry.search = Search(entry.placement.problem, self._count(entry.placement), self.budget, self._report,
                                   start, objective=self.objective)
         except Exception as fault:

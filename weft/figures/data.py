@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from weft.figures.axis import TimeAxis
 from weft.figures.style import INK, chunk_of_block, kind_label, text_width
 from weft.solver.baselines import BASELINES
+from weft.solver.names import Names
 from weft.solver.problem import Number
 from weft.solver.schedule import Operation, Schedule
 from weft.text.units import Unit, name_text
@@ -52,14 +53,30 @@ class Subject:
     caps: tuple[Number | None, ...]
 
     @cached_property
+    def names(self) -> Names:
+        """What its operations are called."""
+        return Names(self.schedule)
+
+    @cached_property
     def chunks(self) -> tuple[int, ...]:
-        """Per block, which chunk of the model it belongs to on its devices."""
-        return chunk_of_block(self.schedule.problem)
+        """Per block, which chunk of the model it belongs to on its devices; where there are several jobs, what tells
+        apart is which of them it belongs to, and all are chunk 0."""
+        problem = self.schedule.problem
+        return (0,) * len(problem.blocks) if len(self.names.jobs) > 1 else chunk_of_block(problem, self.names.wide)
+
+    @cached_property
+    def own(self) -> tuple[int, ...]:
+        """The devices that are no lanes."""
+        return tuple(d for d, device in enumerate(self.schedule.problem.devices) if device.lane_of is None)
 
     @cached_property
     def peaks(self) -> tuple[Number, ...]:
         """Per device, the highest level including what is always there."""
         return tuple(base + peak for base, peak in zip(self.static, self.schedule.peak_memory, strict=True))
+
+    def kind(self, block: int) -> str:
+        """The class of its colour."""
+        return kind_label(self.schedule.problem.blocks[block].kind, self.chunks[block], self.names.job(block))
 
     @property
     def name(self) -> str:
@@ -70,7 +87,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Where a device's boxes go: ``top`` and ``bottom`` in pixels."""
+    """Where the boxes of a device, which may be a lane of another, go: ``top`` and ``bottom`` in pixels."""
 
     top: float
     bottom: float
@@ -105,17 +122,21 @@ def read_measured(run: Any, schedule: Schedule) -> Measured:
     """The measured run of ``schedule``; see :func:`weft.figures.drawing.chart`.
 
     Raises ``ValueError`` naming the entry."""
-    problem = schedule.problem
+    problem, rounds = schedule.problem, schedule.rounds
+    known = problem.index if rounds is None else rounds.number
+    pools = [d for d, device in enumerate(problem.devices) if device.lane_of is None]
     rows: list[list[Operation]] = [[] for _ in problem.devices]
     scale = 1 / getattr(run, "seconds_per_unit", 1.0)
     for i, entry in enumerate(getattr(run, "operations", run)):
         try:
             block, micro_batch, rank, start, end = _fields(entry)
-            index = problem.index[block] if isinstance(block, str) else int(block)
-            problem.blocks[index]
-            if rank not in range(len(rows)):
-                raise ValueError(f"rank {rank} of {len(rows)}")
-            rows[rank].append(Operation(index, int(micro_batch), float(start) * scale, float(end) * scale))
+            named = known[block] if isinstance(block, str) else int(block)
+            index, number = (named, int(micro_batch)) if rounds is None else rounds.joined(named, int(micro_batch))
+            if rank not in range(len(pools)):
+                raise ValueError(f"rank {rank} of {len(pools)}")
+            held = [d for d in problem.blocks[index].devices if problem.pool_of[d] == pools[rank]]
+            for device in held or [pools[rank]]:
+                rows[device].append(Operation(index, number, float(start) * scale, float(end) * scale))
         except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
             raise ValueError(f"measured[{i}]: is {entry!r}, it must hold a block and a rank of the schedule, a "
                              f"micro-batch, a start and an end ({error})") from None
@@ -146,7 +167,7 @@ def boxes(
     ``pale`` is for a plan beside what was measured, ``units`` are for time and memory, ``hover`` adds what a tooltip
     shows.
     """
-    problem = shown.schedule.problem
+    problem, names = shown.schedule.problem, shown.names
     result = []
     for device, lane in enumerate(lanes):
         for operation in rows[device]:
@@ -154,15 +175,18 @@ def boxes(
             for start, end in axis.clip(operation.start, operation.end):
                 pixels = (end - start) / axis.per_pixel
                 row: Record = {
-                    "micro-batch": operation.micro_batch,
+                    "micro-batch": names.micro_batch(operation),
                     "x": start, "x2": end, "y": lane.top, "y2": lane.bottom,
-                    "kind": kind_label(block.kind, shown.chunks[operation.block]),
+                    "kind": shown.kind(operation.block),
                     "fade": 0.45 if pale else 1.0,
                     "edge": None if pixels < OUTLINED else INK if len(block.devices) > 1 else "white",
                 }
                 if hover:
                     row |= {
-                        "block": block.name,
+                        "block": names.block(operation.block),
+                        **{label: told for label, told in (("job", names.job(operation.block)),
+                                                           ("class", names.class_of(operation.block)))
+                           if told is not None},
                         "device": ", ".join(problem.devices[d].name for d in block.devices),
                         "does": block.kind.value.replace("_", " ") + (", planned" if pale else ""),
                         "start": units[0].show(operation.start, 5), "end": units[0].show(operation.end, 5),

@@ -26,8 +26,8 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-sr
 TITLE = 400
 
 #: What the pointer shows over a box and over the memory strip: field of the row -> title.
-BOX_DETAILS = {"block": "block", "micro-batch": "micro-batch", "device": "device", "does": "kind", "start": "start",
-               "end": "end", "duration": "duration", "memory": "memory change"}
+BOX_DETAILS = {"block": "block", "micro-batch": "micro-batch", "job": "job", "class": "class", "device": "device",
+               "does": "kind", "start": "start", "end": "end", "duration": "duration", "memory": "memory change"}
 LEVEL_DETAILS = {"device": "device", "memory": "memory", "cap": "cap", "from": "from"}
 
 
@@ -87,7 +87,8 @@ def layers(scales: Scales, sheet: Sheet, heading: Heading) -> alt.LayerChart:
         stack.append(_arrows(scales, tables.add("arrows", sheet.arrows)))
     stack += _texts(scales, tables, sheet.texts)
     if sheet.hover and sheet.boxes:  # above everything else, so that a number does not hide its box from the pointer
-        stack.append(_details(scales, tables.add("boxes", sheet.boxes), BOX_DETAILS))
+        told = {name: title for name, title in BOX_DETAILS.items() if any(name in row for row in sheet.boxes)}
+        stack.append(_details(scales, tables.add("boxes", sheet.boxes), told))
     if sheet.hover and sheet.levels:
         stack.append(_details(scales, tables.add("levels", sheet.levels), LEVEL_DETAILS))
     chart: alt.LayerChart = alt.layer(*stack, width=scales.width, height=scales.height,

@@ -21,7 +21,7 @@ def top_level(panels: Sequence[Subject]) -> float:
     peak = float(max(max(panel.peaks) for panel in panels))
     caps = [float(cap) for panel in panels for cap in panel.caps if cap]
     highest = max(caps, default=0.0)
-    if len(caps) == sum(len(panel.caps) for panel in panels):
+    if len(caps) == sum(len(panel.own) for panel in panels):
         peak = min(peak, FAR_LEVEL * highest)
     return max([peak, *(cap for cap in caps if cap <= FAR_CAP * peak)])
 

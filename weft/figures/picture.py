@@ -18,16 +18,35 @@ from weft.figures.data import Lane, Measured, Subject, boxes, numbers, read_meas
 from weft.figures.memory_strip import draw_memory, top_level
 from weft.figures.path_marks import draw_path
 from weft.figures.sheet import WIDTH, Sheet, heights_for
-from weft.figures.style import INK, KINDS, MEMORY, MUTED, OVER, STATIC, TINTS, joined, kind_label, text_width, tint
+from weft.figures.style import (
+    INK,
+    KINDS,
+    MEMORY,
+    MUTED,
+    OVER,
+    STATIC,
+    TINTS,
+    job_colour,
+    joined,
+    kind_label,
+    text_width,
+    tint,
+)
 from weft.solver.schedule import Schedule
+from weft.text.counts import devices_text, micro_batches_text
+from weft.text.options import taken_text
 from weft.text.units import TEXT, Unit, figure, memory_unit, name_text, time_unit
 
 __all__ = ["build", "render"]
 
 HEADER = 21.0
 BAND = 17.0
-#: Characters of a device's name beside its lane.
+#: Characters of a device's name beside its row.
 LABEL = 24
+#: Pixels between a device's row and those of its lanes.
+ENGINE_GAP = 1.0
+#: Of longer lists of micro-batches only the first are named.
+MOST_NAMED = 12
 
 
 def build(
@@ -53,7 +72,7 @@ def build(
     longest = max([panel.schedule.makespan for panel in panels] + ([run.end] if run else []))
     axis = time_axis([panel.schedule for panel in panels], longest, window, WIDTH)
     memory_top = top_level(panels)
-    devices = max(len(panel.schedule.problem.devices) for panel in panels)
+    devices = max((len(panel.own) + len(panel.schedule.problem.devices)) // 2 for panel in panels)
     problem = schedule.problem
     sheet = Sheet(axis, (time_unit(problem, longest), memory_unit(problem, memory_top)),
                   heights_for(devices, memory_top > 0), memory_top, hover)
@@ -100,32 +119,40 @@ def _panel(sheet: Sheet, shown: Subject, top: float, run: Measured | None, band:
     if band:
         _phases(sheet, schedule, y)
         y += BAND
-    plan, lanes = [], []
-    for device, description in enumerate(schedule.problem.devices):
-        if run is not None:
-            plan.append(Lane(y, y + heights.plan))
-            if heights.label >= 10:
-                sheet.text("planned", y + heights.plan / 2, 8, x=WIDTH + 5, colour=MUTED)
-                sheet.text("measured", y + heights.plan + 2 + heights.lane / 2, 8, x=WIDTH + 5, colour=MUTED)
-            y += heights.plan + 2
-        lanes.append(Lane(y, y + heights.lane))
-        end = run.end if run is not None else schedule.makespan
-        sheet.idle += [{"x": x, "x2": x2, "y": y, "y2": y + heights.lane} for x, x2 in sheet.axis.clip(0.0, end)]
-        sheet.text(name_text(description.name, LABEL), y + heights.lane / 2, heights.label, x=-8, align="right")
-        y += heights.lane
+    problem = schedule.problem
+    plan, lanes = [Lane(0, 0)] * len(problem.devices), [Lane(0, 0)] * len(problem.devices)
+    end = run.end if run is not None else schedule.makespan
+    for device in shown.own:
+        for row in (device, *problem.lanes_of[device]):
+            height = heights.lane if row == device else heights.engine
+            y += 0 if row == device else ENGINE_GAP
+            if run is not None:
+                plan[row] = Lane(y, y + height / 2)
+                if heights.label >= 10 and row == device:
+                    sheet.text("planned", y + height / 4, 8, x=WIDTH + 5, colour=MUTED)
+                    sheet.text("measured", y + height + 2, 8, x=WIDTH + 5, colour=MUTED)
+                y += height / 2 + 2
+            lanes[row] = Lane(y, y + height)
+            sheet.idle += [{"x": x, "x2": x2, "y": y, "y2": y + height} for x, x2 in sheet.axis.clip(0.0, end)]
+            label = heights.label if row == device else max(5.0, heights.label - 2)
+            sheet.text(name_text(problem.devices[row].name, LABEL), y + height / 2, label, x=-8, align="right",
+                       colour=INK if row == device else MUTED)
+            y += height
         if heights.memory:
             draw_memory(sheet, shown, device, y + 2, y + heights.memory)
             y += heights.memory
         y += heights.space
-    rows = schedule.device_orders
+    planned = schedule.device_orders
     if run is not None:
-        sheet.boxes += boxes(shown, rows, plan, sheet.axis, sheet.units, pale=True, hover=sheet.hover)
-        rows = run.rows
-    drawn = boxes(shown, rows, lanes, sheet.axis, sheet.units, hover=sheet.hover)
-    sheet.boxes += drawn
-    sheet.numbers += numbers(drawn, sheet.axis, heights.lane)
+        sheet.boxes += boxes(shown, planned, plan, sheet.axis, sheet.units, pale=True, hover=sheet.hover)
+    engines = {device for device, pool in enumerate(problem.pool_of) if device != pool}
+    for some, height in ((set(shown.own), heights.lane), (engines, heights.engine)):
+        rows = [row if device in some else () for device, row in enumerate(planned if run is None else run.rows)]
+        drawn = boxes(shown, rows, lanes, sheet.axis, sheet.units, hover=sheet.hover)
+        sheet.boxes += drawn
+        sheet.numbers += numbers(drawn, sheet.axis, height)
     if critical:
-        draw_path(sheet, shown, plan or lanes)
+        draw_path(sheet, shown, lanes if run is None else plan)
     return y - heights.space
 
 
@@ -221,9 +248,8 @@ def _cuts(sheet: Sheet, bottom: float) -> None:
 
 
 def _title(schedule: Schedule) -> str:
-    devices, batches = len(schedule.problem.devices), schedule.micro_batches
-    return (f"{name_text(schedule.problem.name)}, {batches} micro-batch{'es' if batches != 1 else ''} "
-            f"on {devices} device{'s' if devices != 1 else ''}")
+    return (f"{name_text(schedule.problem.name)}, {micro_batches_text(schedule)} on "
+            f"{devices_text(schedule.problem)}")
 
 
 def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measured | None) -> list[str]:
@@ -240,13 +266,35 @@ def _notes(sheet: Sheet, panels: Sequence[Subject], longest: float, run: Measure
         notes.append("Memory as planned.")
     kinds = {row["kind"] for row in sheet.boxes}
     if any(", chunk " in kind for kind in kinds):
-        notes.append("Lighter: later chunk of the model on the same device.")
+        lanes = any(panel.schedule.problem.has_lanes for panel in panels)
+        notes.append(f"Lighter: later {'block of its kind' if lanes else 'chunk of the model'} on the same device.")
     if any(len(block.devices) > 1 for panel in panels for block in panel.schedule.problem.blocks):
         notes.append(f"{'Thin dark' if sheet.outlines else 'Dark'} outline: block that holds several devices.")
     if sheet.outlines:
         notes.append("Black frames, joined by lines: the critical path; nothing ends sooner unless something on it "
                      "gets shorter.")
-    return [" ".join(notes)] if notes else []
+    chosen = [f"{panel.name}: {told}" if len(panels) > 1 else told for panel in panels
+              if (told := taken_text(panel.schedule.choices))]
+    return [*([" ".join(notes)] if notes else []),
+            *([f"Options taken: {' | '.join(chosen)}."] if chosen else []), *_classes(panels[-1])]
+
+
+def _classes(shown: Subject) -> list[str]:
+    """Which micro-batches are of which class, where they differ."""
+    lines = []
+    for job, row in shown.names.classes.items():
+        of_class: dict[str | None, list[int]] = {}
+        for m, name in enumerate(row):
+            of_class.setdefault(name, []).append(m)
+        told = [f"{name} {_some(members)}" for name, members in list(of_class.items())[:MOST_NAMED]]
+        more = "" if len(of_class) <= MOST_NAMED else f"; {len(of_class) - MOST_NAMED} more classes"
+        lines.append(f"Micro-batches{'' if job is None else f' of {job}'}: {'; '.join(told)}{more}.")
+    return lines
+
+
+def _some(members: Sequence[int]) -> str:
+    shown = ", ".join(map(str, members[:MOST_NAMED]))
+    return shown if len(members) <= MOST_NAMED else f"{shown}, ..."
 
 
 def _assemble(sheet: Sheet, panels: Sequence[Subject], height: float, title: str, notes: list[str]) -> alt.LayerChart:
@@ -262,6 +310,11 @@ def _colours(sheet: Sheet, panels: Sequence[Subject]) -> tuple[dict[str, str], l
     chunks = min(TINTS, 1 + max(max(panel.chunks) for panel in panels))
     colours: dict[str, str] = {}
     legend = []
+    jobs = dict.fromkeys(job for panel in panels if len(panel.names.jobs) > 1 for job in panel.names.jobs)
+    for number, job in enumerate(jobs):
+        of_job = {kind_label(kind, 0, job): job_colour(kind, number) for kind in KINDS}
+        colours |= of_job
+        legend += [label for label in of_job if label in used]
     for kind, (label, colour) in KINDS.items():
         members = {kind_label(kind, chunk): tint(colour, chunk, chunks) for chunk in range(chunks)}
         if used & members.keys():

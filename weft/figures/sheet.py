@@ -18,12 +18,17 @@ WIDTH = 960
 
 @dataclass(frozen=True, slots=True)
 class Heights:
-    """Pixels: a lane of boxes, the memory under it, the space to the next device, and the font of labels."""
+    """Pixels: a row of boxes, the memory under it, the space to the next device, and the font of labels."""
 
     lane: float
     memory: float
     space: float
     label: float
+
+    @property
+    def engine(self) -> float:
+        """The thin row of a lane, under its device."""
+        return max(5.0, 0.55 * self.lane)
 
     @property
     def plan(self) -> float:

@@ -6,12 +6,12 @@ forms of colour blindness. Later chunks of a model on the same GPU are lighter t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from weft.solver.problem import BlockKind, Problem
 
 __all__ = ["CAP", "FONT", "IDLE", "INK", "KINDS", "MEMORY", "MUTED", "OVER", "STATIC", "TINTS", "chunk_of_block",
-           "joined", "kind_label", "text_width", "tint"]
+           "job_colour", "joined", "kind_label", "text_width", "tint"]
 
 FONT = "Helvetica, Arial, Liberation Sans, sans-serif"
 INK = "#222222"
@@ -29,6 +29,7 @@ KINDS: dict[BlockKind, tuple[str, str]] = {
     BlockKind.INPUT_GRAD: ("I input gradient", "#D55E00"),
     BlockKind.WEIGHT_GRAD: ("W weight gradient", "#009E73"),
     BlockKind.RECOMPUTE: ("R recompute", "#CC79A7"),
+    BlockKind.COLLECTIVE: ("C collective", "#F0E442"),
     BlockKind.OTHER: ("O other", "#999999"),
 }
 
@@ -36,23 +37,42 @@ KINDS: dict[BlockKind, tuple[str, str]] = {
 TINTS = 4
 
 
-def kind_label(kind: BlockKind, chunk: int) -> str:
-    """The legend entry (chunk 0) or colour class (later chunks) of a block."""
-    label = KINDS[kind][0]
+#: Colours of jobs, which stay apart as those of kinds do; further ones begin again.
+JOBS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+#: How much lighter than its job's colour a kind is.
+LIGHTER: dict[BlockKind, float] = {
+    BlockKind.FORWARD: 0.55, BlockKind.BACKWARD: 0.1, BlockKind.INPUT_GRAD: 0.1, BlockKind.WEIGHT_GRAD: 0.32,
+    BlockKind.RECOMPUTE: 0.68, BlockKind.COLLECTIVE: 0.76, BlockKind.OTHER: 0.84,
+}
+
+
+def kind_label(kind: BlockKind, chunk: int, job: str | None = None) -> str:
+    """The legend entry (chunk 0) or colour class (later chunks) of a block, of a job where there are several."""
+    label = KINDS[kind][0] if job is None else f"{job}: {KINDS[kind][0]}"
     return label if chunk == 0 else f"{label}, chunk {chunk + 1}"
+
+
+def job_colour(kind: BlockKind, number: int) -> str:
+    """The colour of a job's blocks of a kind; ``number`` is the job's."""
+    return lighter(JOBS[number % len(JOBS)], LIGHTER[kind])
 
 
 def tint(colour: str, chunk: int, chunks: int) -> str:
     """``colour`` (``#rrggbb``), lighter for later chunks of ``chunks``."""
-    share = 0.0 if chunks < 2 else 0.55 * chunk / (min(chunks, TINTS) - 1)
+    return lighter(colour, 0.0 if chunks < 2 else 0.55 * chunk / (min(chunks, TINTS) - 1))
+
+
+def lighter(colour: str, share: float) -> str:
+    """``colour`` (``#rrggbb``), that share of the way to white."""
     parts = (int(colour[i:i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * share):02x}" for part in parts)
 
 
-def chunk_of_block(problem: Problem) -> tuple[int, ...]:
+def chunk_of_block(problem: Problem, same: Callable[[int], int] = lambda block: block) -> tuple[int, ...]:
     """Per block, the how-manieth of its kind it is on its devices: in model order, so backward ones count from the end.
 
     Blocks on other sets of devices are counted apart, so that one that spans all GPUs is no chunk of any of them.
+    Blocks for which ``same`` gives one number are copies of one, for other micro-batches.
     """
     chunks = [0] * len(problem.blocks)
     seen: dict[tuple[tuple[int, ...], BlockKind], list[int]] = {}
@@ -62,8 +82,9 @@ def chunk_of_block(problem: Problem) -> tuple[int, ...]:
     for (_, kind), members in seen.items():
         if kind in (BlockKind.BACKWARD, BlockKind.INPUT_GRAD, BlockKind.WEIGHT_GRAD):
             members.reverse()
-        for chunk, i in enumerate(members):
-            chunks[i] = min(chunk, TINTS - 1)
+        numbers = {copied: chunk for chunk, copied in enumerate(dict.fromkeys(map(same, members)))}
+        for i in members:
+            chunks[i] = min(numbers[same(i)], TINTS - 1)
     return tuple(chunks)
 
 

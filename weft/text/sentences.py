@@ -9,8 +9,10 @@ from weft.solver.diagnose.critical_cycle import CriticalCycle
 from weft.solver.diagnose.critical_path import CriticalPath
 from weft.solver.diagnose.sensitivity import WhatIf
 from weft.solver.feasibility.memory_conflict import InFlight
+from weft.solver.names import Names
 from weft.solver.problem import Number, Problem
 from weft.solver.schedule import Operation, Schedule
+from weft.text.counts import devices_text, micro_batches_text
 from weft.text.units import time_unit
 
 __all__ = ["capital", "flight", "gains", "idle", "length", "period", "period_of"]
@@ -45,7 +47,7 @@ def length(schedule: Schedule, path: CriticalPath) -> list[str]:
     proof = (f"{one} is shorter (proven)" if schedule.gap == 0 else "no lower bound is known"
              if schedule.gap == float("inf") else
              f"{one} is shorter than {_time(problem, schedule.makespan_bound)} (gap {schedule.gap:.2%})")
-    lines = [f"{problem.name}: {schedule.micro_batches} micro-batches on {len(problem.devices)} devices take "
+    lines = [f"{problem.name}: {micro_batches_text(schedule)} on {devices_text(problem)} take "
              f"{_time(problem, schedule.makespan)}; {proof}."]
     work: dict[str, float] = {}
     for step in path.steps:
@@ -90,7 +92,8 @@ def idle(schedule: Schedule, devices: Sequence[DeviceIdle]) -> list[str]:
         "warm_up": "the pipeline to fill", "dependency": "other blocks' results", "transfer": "transfers",
         "device": "the other devices of a block", "memory": "memory to be given back",
         "order": "nothing but the order", "cool_down": "the rest to end after their last block"}
-    lines = [f"Devices are idle {total / whole:.1%} of the time, waiting for "
+    which = "Devices" if not problem.has_lanes else "Devices (without lanes)"
+    lines = [f"{which} are idle {total / whole:.1%} of the time, waiting for "
              + _listed([f"{words[cause]} ({causes[cause] / whole:.1%})" for cause in told]) + "."]
     rows = [["", "busy", *(_COLUMNS[cause] for cause in told)]]
     shown = sorted(devices, key=lambda entry: (-entry.busy, entry.device))
@@ -114,45 +117,49 @@ def idle(schedule: Schedule, devices: Sequence[DeviceIdle]) -> list[str]:
 
 
 def _memory_wait(schedule: Schedule, entry: DeviceIdle, gap: Gap) -> str:
-    problem = schedule.problem
+    problem, names = schedule.problem, Names(schedule)
     devices = () if gap.ready is None else problem.blocks[gap.ready.block].devices
+    if problem.has_lanes:
+        pools = {problem.pool_of[device] for device in devices}
+        devices = tuple(d for d, pool in enumerate(problem.pool_of) if pool in pools)
     giver = next((operation for operation in schedule.operations if operation.start >= gap.start
                   and operation != gap.ready
                   and any(problem.blocks[operation.block].memory_on(device) < 0 for device in devices)), None)
-    until = "" if giver is None else f" before {_operation(problem, giver)} has given some back"
+    until = "" if giver is None else f" before {_operation(names, giver)} has given some back"
     return (f"{problem.devices[entry.device].name} waits {_time(problem, entry.by_cause['memory'])} for memory: at "
-            f"{_time(problem, gap.start)}, for one, {_operation(problem, gap.ready)} is ready but does not fit{until}.")
+            f"{_time(problem, gap.start)}, for one, {_operation(names, gap.ready)} is ready but does not fit{until}.")
 
 
 def _order_wait(schedule: Schedule, entry: DeviceIdle, gap: Gap) -> str:
-    problem = schedule.problem
+    problem, names = schedule.problem, Names(schedule)
     end = " (and no order is shorter)" if schedule.gap == 0 else ""
     return (f"{problem.devices[entry.device].name} waits {_time(problem, entry.by_cause['order'])} while other work is "
-            f"ready and fits: at {_time(problem, gap.start)}, for one, {_operation(problem, gap.ready)} could run, but "
-            f"this order keeps the device free for {_operation(problem, gap.next)}{end}.")
+            f"ready and fits: at {_time(problem, gap.start)}, for one, {_operation(names, gap.ready)} could run, but "
+            f"this order keeps the device free for {_operation(names, gap.next)}{end}.")
 
 
 def period(schedule: Schedule, cycle: CriticalCycle | None, held: Sequence[InFlight]) -> list[str]:
     """What sets the period."""
-    problem = schedule.problem
+    problem, named = schedule.problem, Names(schedule)
     if cycle is None:
         best = period_of(schedule)
         return ["Too little of this schedule repeats to have a steady state"
-                + ("." if best is None else f"; the best one found takes {_time(problem, best)} per micro-batch.")]
-    start = f"Period: {_time(problem, cycle.period)} per micro-batch. "
+                + ("." if best is None else f"; the best one found takes {_time(problem, best)} per {named.period}.")]
+    start = f"Period: {_time(problem, cycle.period)} per {named.period}. "
     if cycle.device is not None:
         return [f"{start}{problem.devices[cycle.device].name} is busy 100 % of each period: nothing but less work "
                 "there shortens it."]
     if all(turn.reason == "link" for turn in cycle.waits):
         return [start + "A link is busy 100 % of each period: nothing but faster or fewer transfers on it shorten it."]
-    names = [problem.blocks[turn.source].name for turn in cycle.waits]
+    names = [named.block(turn.source) for turn in cycle.waits]
     names = [name for i, name in enumerate(names) if name != names[i - 1]]  # a transfer goes by its producer
     if len(names) > _MOST_NAMES:
         names = [*names[:_MOST_NAMES // 2], f"... ({len(names) - _MOST_NAMES} more)", *names[-_MOST_NAMES // 2:]]
     chain = " -> ".join([*names, names[0]])
     apart = f" over {cycle.height} periods" if cycle.height != 1 else " in one period"
     lines = [f"{start}It is set by the cycle {chain}: {_time(problem, cycle.weight)}{apart}"
-             + (f" of {cycle.micro_batches} micro-batches each" if cycle.micro_batches > 1 else "") + "."]
+             + (f" of {cycle.micro_batches} {'micro-batches' if named.period == 'micro-batch' else 'rounds'} each"
+                if cycle.micro_batches > 1 else "") + "."]
     by_memory = list(dict.fromkeys(turn.device for turn in cycle.waits if turn.reason == "memory"))
     by_order = list(dict.fromkeys(turn.device for turn in cycle.waits if turn.reason == "device"))
     limits = [f"{problem.devices[d].name}'s memory"
@@ -242,10 +249,8 @@ def _memory(problem: Problem, value: Number) -> str:
     return f"{value:g} {problem.memory_unit}"
 
 
-def _operation(problem: Problem, operation: Operation | None) -> str:
-    if operation is None:
-        return "nothing"
-    return f"{problem.blocks[operation.block].name} of micro-batch {operation.micro_batch}"
+def _operation(names: Names, operation: Operation | None) -> str:
+    return "nothing" if operation is None else names.operation(operation)
 
 
 def _place(problem: Problem, devices: Sequence[int]) -> str:

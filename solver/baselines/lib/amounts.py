@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+from weft.solver.pools import MixedPool, amounts_by_device, mixed_pools
 from weft.solver.problem import Number, Problem
 
 __all__ = ["Amounts"]
@@ -19,12 +20,15 @@ class Amounts:
     All in units of 1/``scale`` of the problem's memory unit, so that decimal fractions add up exactly. ``room`` is the
     device's capacity, ``None`` where it is unlimited. A device runs one block at a time, so the order of its blocks
     says all about its memory: a block fits if ``level + take <= room`` before it, and ``level + change`` is left after.
+    Of the memory that a device shares with its lanes that is so where one of them runs all that takes or gives, which
+    then has it here; the others are ``mixed_pools``.
     """
 
     room: tuple[int | None, ...]
     take: tuple[dict[int, int], ...]
     change: tuple[dict[int, int], ...]
     scale: int
+    mixed_pools: tuple[MixedPool, ...] = ()
 
     @classmethod
     def of(cls, problem: Problem) -> Amounts:
@@ -34,8 +38,14 @@ class Amounts:
         workspace = [[_decimal(amount) for amount in block.workspace] for block in problem.blocks]
         every = [amount for amounts in (*memory, *workspace) for amount in amounts]
         scale = math.lcm(*(amount.denominator for amount in (*every, *capacities) if amount is not None))
-        take: tuple[dict[int, int], ...] = tuple({} for _ in problem.devices)
-        change: tuple[dict[int, int], ...] = tuple({} for _ in problem.devices)
+        if problem.has_lanes:
+            def whole(amount: Number) -> int:
+                return int(_decimal(amount) * scale)
+
+            take, change, room = amounts_by_device(problem, whole, whole)
+            return cls(room, take, change, scale, mixed_pools(problem, whole, whole))
+        take = tuple({} for _ in problem.devices)
+        change = tuple({} for _ in problem.devices)
         for i, block in enumerate(problem.blocks):
             for place, device in enumerate(block.devices):
                 amount = memory[i][place]

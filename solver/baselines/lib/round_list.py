@@ -63,12 +63,11 @@ class RoundList:
     @cached_property
     def urgencies(self) -> list[list[int]]:
         """The blocks by urgency within their micro-batch, in several ways; the earlier micro-batch first of equals."""
-        first = {i: block for block, (i, c) in enumerate(self.rounds.places) if c == 0}
         alone = Rounds(self.rounds.wide, type(self.rounds.run)(
             {job: row[:1] for job, row in self.rounds.run.classes.items()}, 1)).problem
         found = []
         for urgency in urgencies(alone, Amounts.of(alone)):
-            rank = {i: urgency.index(first[i]) for i in first}
+            rank = {i: place for place, i in enumerate(urgency)}  # numbered alone as in the wide problem
             found.append(sorted(range(len(self.rounds.places)),
                                 key=lambda block: (rank[self.rounds.places[block][0]], self.rounds.places[block][1])))
         return found
@@ -87,9 +86,7 @@ class RoundList:
     def _keys(self, stretch: float) -> tuple[list[float], float]:
         """The offset of every block, and the interval of rounds."""
         offsets = [0.0] * len(self.problem.blocks)
-        interval = 0.0
-        for begins in self._begins.values():
-            interval = max(interval, begins[-1] * stretch)
+        interval = stretch * max(begins[-1] for begins in self._begins.values())
         for block in self._topological:
             i, c = self.rounds.places[block]
             begins = self._begins[self.rounds.wide.blocks[i].job]

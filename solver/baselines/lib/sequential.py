@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft.solver.baselines.lib.amounts import Amounts
-from weft.solver.baselines.lib.base import NotApplicable, Row
+from weft.solver.baselines.lib.base import NotApplicable
 from weft.solver.control.clock import checkpoint
-from weft.solver.problem import Problem
+from weft.solver.pools import one_after_another
+from weft.solver.problem import Number, Problem
+from weft.solver.timing import Orders
 
 __all__ = ["block_order", "in_sequence", "orders"]
 
@@ -16,23 +19,48 @@ __all__ = ["block_order", "in_sequence", "orders"]
 SEARCH_LIMIT = 10_000
 
 
-def orders(problem: Problem, micro_batches: int) -> list[Row]:
+def orders(problem: Problem, micro_batches: int) -> Orders:
     """Per-device orders of one micro-batch at a time, for any problem.
 
     The blocks run in the same topological order each time, one that fits if there is one (:func:`block_order`).
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable`, naming device and amounts, if not even this fits.
     """
-    return _repeated(problem, block_order(problem, micro_batches), micro_batches)
+    return _repeated(problem, block_order(_without_lanes(problem), micro_batches), micro_batches)
 
 
-def in_sequence(problem: Problem, micro_batches: int) -> list[Row] | None:
+def in_sequence(problem: Problem, micro_batches: int) -> Orders | None:
     """The same found without search, in about n log n steps for n operations, or None where that meets a dead end."""
-    amounts = Amounts.of(problem)
-    order = _straight_order(problem, amounts, _room_per_micro_batch(problem, amounts, micro_batches))
+    plain = _without_lanes(problem)
+    amounts = Amounts.of(plain)
+    order = _straight_order(plain, amounts, _room_per_micro_batch(plain, amounts, micro_batches))
     return None if order is None else _repeated(problem, order, micro_batches)
 
 
-def _repeated(problem: Problem, order: Sequence[int], micro_batches: int) -> list[Row]:
+def _without_lanes(problem: Problem) -> Problem:
+    """What there is to keep where nothing runs beside anything else: blocks on the owners of their lanes."""
+    if not problem.has_lanes:
+        return problem
+    blocks = []
+    for block in problem.blocks:
+        amounts = zip(block.devices, block.memory, block.workspace, strict=True)
+        change: dict[int, Number] = {}
+        extra: dict[int, Number] = {}  # what is taken beyond the change, and more where that is below 0
+        for d, memory, workspace in amounts:
+            owner = problem.pool_of[d]
+            change[owner] = change.get(owner, 0) + memory
+            extra[owner] = extra.get(owner, 0) + max(memory, 0) + workspace
+        blocks.append(replace(block, devices=tuple(change), memory=tuple(change.values()), workspace=tuple(
+            extra[d] - max(amount, 0) for d, amount in change.items()), after=tuple(
+            replace(wait, link=None) for wait in block.after)))
+    return replace(problem, devices=tuple(replace(device, lane_of=None) for device in problem.devices), links=(),
+                   blocks=tuple(blocks))
+
+
+def _repeated(problem: Problem, order: Sequence[int], micro_batches: int) -> Orders:
+    pools = Amounts.of(problem).mixed_pools if problem.has_lanes else ()
+    if pools:
+        every = [(block, m) for m in range(micro_batches) for block in order]
+        return one_after_another(problem, pools, every)
     rows: list[list[int]] = [[] for _ in problem.devices]
     for block in order:
         for device in problem.blocks[block].devices:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.solver.baselines.lib.base import Row
 from weft.solver.problem import Problem
+from weft.solver.timing import Orders
 
 __all__ = ["on_every_twin", "without_twins"]
 
@@ -13,9 +13,10 @@ __all__ = ["on_every_twin", "without_twins"]
 def without_twins(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     """``problem`` on the first of each set of twins, and which device of it stands for each of the problem's own.
 
-    Devices with a link have no twins: the link tells them apart.
+    Devices with a link have no twins: the link tells them apart. Nor have lanes and those that have lanes.
     """
     linked = {device for link in problem.links for device in (link.source, link.target)}
+    linked |= {d for d, owner in enumerate(problem.pool_of) if owner != d or problem.lanes_of[d]}
     known: dict[object, int] = {}
     stands_for: list[int] = []
     for d, (device, places) in enumerate(zip(problem.devices, problem.places_on, strict=True)):
@@ -38,6 +39,6 @@ def without_twins(problem: Problem) -> tuple[Problem, tuple[int, ...]]:
     return replace(problem, devices=devices, blocks=tuple(blocks), links=links), tuple(stands_for)
 
 
-def on_every_twin(rows: list[Row], stands_for: tuple[int, ...]) -> list[Row]:
+def on_every_twin(rows: Orders, stands_for: tuple[int, ...]) -> Orders:
     """Per-device orders of the whole problem from those ``without_twins``; twins share theirs."""
     return [rows[new] for new in stands_for]

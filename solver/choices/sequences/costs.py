@@ -1,36 +1,36 @@
 """Lower bounds on the makespan of all sequences that a partial one leaves open, at the price of longest paths.
 
-*Heads.* An operation in an open place lasts at least as long as the least of the classes left. The copies of a block run
-in turn; k open places in a row of them take at least the k shortest of those left, together. Head and tail of an
-operation are longest paths with these lengths, over its own micro-batch's waits and the copies in turn.
+*Heads.* An operation in an open place lasts at least as long as the least of the classes left; several copies of one
+block in k open places take at least the k shortest of those left, together. The head of an operation is the largest of
+the head, length and lag of each that it waits for; and, for each of its devices, of when that can have run all that
+must precede it there: earlier copies of its own, and of the blocks that lead to it. From the least head e of some of
+them on they take up their work. Tails are the heads of the schedule run backwards.
 
 *Devices.* How much work a device has is known exactly where as many of each class are left as there are open places,
 whatever their order (where more are left, at least the shortest). Let S be its operations with heads of h or more and
 tails of t or more. They run between h and the makespan less t, one at a time, so the makespan is no less than h + t +
 the work of S; and that is what the device has in all, less the most that the others can take.
 
-*Memory.* A micro-batch of class c takes up at least so much memory x time on a device
-(:mod:`weft.solver.bounds.memory`); together no more than its capacity x the makespan. The order does not count.
+*Memory.* What all need of it together: :mod:`weft.solver.choices.sequences.memory`.
 
 Times are whole numbers of a unit; where sums of them have more digits than floats hold, a little less is claimed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
 
-from weft.solver.bounds.memory import area_of_one, chains_of_one
+from weft.solver.choices.sequences.memory import MemoryNeeds
 from weft.solver.choices.sequences.partial import JobPart, Partial
 from weft.solver.control.clock import checkpoint
-from weft.solver.problem import Problem
-from weft.solver.ticks import TickProblem, in_whole_numbers
+from weft.solver.ticks import in_whole_numbers
 from weft.solver.wide.problem import WideProblem
 
 __all__ = ["Costs"]
@@ -44,12 +44,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _JobCosts:
-    """One job's blocks in topological order: ``durations[b, c]``, and what each waits for and is waited for by, as
-    (block, lags by class, distance)."""
+    """One job's blocks in topological order: ``durations[b, c]``; what each waits for, as (block, lags by class,
+    distance); what must precede it, and must follow it, on each of its devices, as (block, distance)."""
 
     blocks: tuple[int, ...]
     durations: Floats
     into: Sequence[Sequence[tuple[int, Floats, int]]]
+    before: Sequence[Sequence[Sequence[tuple[int, int]]]]
+    after: Sequence[Sequence[Sequence[tuple[int, int]]]]
 
 
 class Costs:
@@ -63,7 +65,7 @@ class Costs:
         self._whole = dict(zip(map(str, values), map(float, whole), strict=True))
         self._sum = float(sum(map(abs, whole)))
         self._job = {job: self._of_job(job) for job in wide.jobs or (None,)}
-        self._area: dict[tuple[str | None, str | None], list[Fraction | None]] = {}
+        self._memory = MemoryNeeds(wide)
 
     def _names(self, job: str | None) -> tuple[str | None, ...]:
         return self.wide.classes_of(job) or (None,)
@@ -82,7 +84,16 @@ class Costs:
         durations = np.array([[self._whole[str(block.duration)] for block in plain[i]] for i in order])
         into = [[(place[index[wait.block]], np.array([self._whole[str(block.after[k].lag)] for block in plain[i]]),
                   wait.distance) for k, wait in enumerate(self.wide.blocks[i].after)] for i in order]
-        return _JobCosts(order, durations, into)
+        precede = {i: nx.ancestors(graph, i) for i in order}
+        follow = {i: nx.descendants(graph, i) for i in order}
+
+        def known(i: int, others: set[int]) -> list[list[tuple[int, int]]]:
+            """Itself one micro-batch earlier, and ``others`` of its own."""
+            return [[(place[i], 1), *((place[j], 0) for j in others if device in self.wide.blocks[j].devices)]
+                    for device in self.wide.blocks[i].devices]
+
+        return _JobCosts(order, durations, into, [known(i, precede[i]) for i in order],
+                         [known(i, follow[i]) for i in order])
 
     def work(self, job: str | None, name: str | None) -> float:
         """The work of a micro-batch of class ``name`` of ``job`` on all devices, in the problem's time unit."""
@@ -90,113 +101,83 @@ class Costs:
                          for block in self.wide.blocks if block.job == job))
 
     def bound(self, partial: Partial) -> float:
-        """A lower bound on the makespan of every sequence that ``partial`` leaves open, in the problem's time unit."""
+        """A lower bound on the makespan of every sequence that ``partial`` leaves open, in the problem's time unit;
+        infinite where none of them has a schedule."""
         checkpoint()
+        if self._memory.excludes(partial):
+            return math.inf
         jobs = [_Laid(self._job[job], part, [self._names(job).index(name) for name in part.names])
                 for job, part in partial.jobs.items()]
         best = max(laid.longest for laid in jobs)
         for device in range(len(self.wide.devices)):
-            best = max(best, _device_bound([entry for laid in jobs for entry in laid.on(self.wide, device)]))
+            rows = [entry for laid in jobs for entry in laid.on(self.wide, device)]
+            best = max(best, _device_bound(rows))
+            held = self._memory.on(device, partial)
+            if held:
+                least = min(float(row.head.min()) for row in rows) + min(float(row.tail.min()) for row in rows)
+                best = max(best, least + float(held / self.unit) * (1 - 1e-12))
         exact = self._sum * max(len(part.fixed) for part in partial.jobs.values()) < _EXACT
-        time = Fraction(best) * self.unit * (1 if exact else Fraction(1 - _ROUNDING))
-        return max(float(time), self.memory_bound(partial))
-
-    def memory_bound(self, partial: Partial) -> float:
-        """The part of it that memory says, in the problem's time unit."""
-        best = Fraction(0)
-        for device, of_device in enumerate(self.wide.devices):
-            if not of_device.memory:
-                continue
-            area = Fraction(0)
-            for job, part in partial.jobs.items():
-                each = [self._areas(job, name)[device] for name in part.names]
-                held = [amount or Fraction(0) for amount in each]
-                area += sum((held[c] for c in part.fixed if c >= 0), Fraction(0))
-                area += sum(sorted(held[c] for c, count in enumerate(part.left) for _ in range(count))[:part.open],
-                            Fraction(0))
-            best = max(best, area / Fraction(str(of_device.memory)))
-        return float(best) * (1 - 1e-12)
-
-    def _areas(self, job: str | None, name: str | None) -> list[Fraction | None]:
-        """Memory x time that a micro-batch takes up on each device at least, in the problem's units."""
-        if (job, name) not in self._area:
-            blocks = tuple(block.of_class(name) for block in self.wide.blocks if block.job == job)
-            instance = TickProblem.of(Problem(self.wide.name, self.wide.devices, blocks, self.wide.links))
-            lags = chains_of_one(instance)
-            found: list[Fraction | None] = []
-            for device in range(len(self.wide.devices)):
-                area = area_of_one(instance, device, lags)
-                found.append(None if area is None else max(Fraction(0), area) * instance.tick * instance.memory_unit
-                             / instance.inflation)
-            self._area[job, name] = found
-        return self._area[job, name]
+        return float(Fraction(best) * self.unit * (1 if exact else Fraction(1 - _ROUNDING)))
 
 
 class _Laid:
-    """One job's operations in their places: the least and the most that each lasts, its head and its tail."""
+    """One job's operations in their places: the least that each lasts, its head and its tail."""
 
     def __init__(self, costs: _JobCosts, part: JobPart, classes: Sequence[int]) -> None:
-        self.costs, self.part = costs, part
+        self.costs = costs
         own = costs.durations[:, classes]  # by the part's own classes
         fixed = np.array(part.fixed)
         self.is_open = fixed < 0
         possible = list(part.possible) or [0]
         self.least = np.where(self.is_open, own[:, possible].min(axis=1)[:, None], own[:, fixed])
         self.fixed = np.where(self.is_open, 0.0, own[:, fixed])
-        rest = np.repeat(own, part.left, axis=1) if part.open else own[:, :0]
-        ranked = np.sort(rest, axis=1)
+        ranked = np.sort(np.repeat(own, part.left, axis=1) if part.open else own[:, :0], axis=1)
         zero = np.zeros((len(own), 1))
-        #: The k shortest, and the k longest, of what is left, together.
+        # The k shortest, and the k longest, of what is left, together.
         self.shortest = np.hstack([zero, ranked.cumsum(axis=1)])[:, :part.open + 1]
         self.longest_of = np.hstack([zero, ranked[:, ::-1].cumsum(axis=1)])[:, :part.open + 1]
-        lags = [[(block, lag[classes], distance) for block, lag, distance in waits] for waits in costs.into]
-        self._lag = [[(block, np.where(self.is_open, lag[possible].min(), lag[fixed]), distance)
-                      for block, lag, distance in waits] for waits in lags]
-        self.head = self._heads()
-        self.tail = self._tails()
+        lags = [[(block, np.where(self.is_open, lag[classes][possible].min(), lag[classes][fixed]), distance)
+                 for block, lag, distance in waits] for waits in costs.into]
+        forwards: list[list[tuple[int, Floats, int]]] = [[] for _ in lags]
+        backwards: list[list[tuple[int, Floats, int]]] = [[] for _ in lags]
+        for b, waits in enumerate(lags):
+            for a, lag, distance in waits:
+                forwards[b].append((a, np.roll(lag, distance), distance))
+                backwards[a].append((b, lag[::-1], distance))
+        blocks = range(len(own))
+        self.head = self._heads(blocks, self.least, self.fixed, self.is_open, forwards, costs.before)
+        self.tail = self._heads(blocks[::-1], self.least[:, ::-1], self.fixed[:, ::-1], self.is_open[::-1], backwards,
+                                costs.after)[:, ::-1]
 
-    @cached_property
-    def _before(self) -> tuple[Floats, npt.NDArray[np.int64]]:
-        """Of each place: what is fixed before it, by block, and how many open places are."""
-        fixed = np.hstack([np.zeros((len(self.fixed), 1)), self.fixed.cumsum(axis=1)])
-        return fixed, np.concatenate([[0], self.is_open.cumsum()])
+    def _heads(self, order: Sequence[int], least: Floats, fixed: Floats, is_open: npt.NDArray[np.bool_],
+               waits: Sequence[Sequence[tuple[int, Floats, int]]],
+               before: Sequence[Sequence[Sequence[tuple[int, int]]]]) -> Floats:
+        """Heads, blocks in topological ``order``; ``waits`` are (block, lag by own place, distance), ``before`` what
+        must precede a block on each of its devices, as (block, distance). With all mirrored: tails."""
+        head = np.zeros(least.shape)
+        sums = np.hstack([np.zeros((len(fixed), 1)), fixed.cumsum(axis=1)])
+        count = np.concatenate([[0], is_open.cumsum()])
 
-    def _heads(self) -> Floats:
-        blocks, places = self.least.shape
-        head = np.zeros((blocks, places))
-        fixed, count = self._before
-        for p in range(places):
-            for b in range(blocks):
+        def work(b: int, first: npt.NDArray[np.int64], last: int) -> Floats:
+            """The least that the copies of ``b`` from places ``first`` to ``last`` take, the latter not included."""
+            taken: Floats = sums[b, last] - sums[b, first] + self.shortest[b][count[last] - count[first]]
+            return taken
+
+        for p in range(least.shape[1]):
+            for b in order:
                 start = 0.0
-                for a, lag, distance in self._lag[b]:
+                for a, lag, distance in waits[b]:
                     if p >= distance:
-                        start = max(start, head[a, p - distance] + self.least[a, p - distance] + lag[p - distance])
-                if p:  # of the copies from q to p - 1
-                    between = fixed[b, p] - fixed[b, :p] + self.shortest[b][count[p] - count[:p]]
-                    start = max(start, float((head[b, :p] + between).max()))
+                        start = max(start, float(head[a, p - distance] + least[a, p - distance] + lag[p]))
+                for known in before[b]:
+                    rows = [(a, p - distance + 1) for a, distance in known if p >= distance]
+                    if rows:
+                        begins = np.concatenate([head[a, :last] for a, last in rows])
+                        total = begins + sum(work(a, np.searchsorted(head[a, :last], begins), last)
+                                             for a, last in rows)
+                        start = max(start, float(total.max()))
                 head[b, p] = start
         return head
-
-    def _tails(self) -> Floats:
-        blocks, places = self.least.shape
-        tail = np.zeros((blocks, places))
-        fixed, count = self._before
-        consumers: list[list[tuple[int, Floats, int]]] = [[] for _ in range(blocks)]
-        for b, waits in enumerate(self._lag):
-            for a, lag, distance in waits:
-                consumers[a].append((b, lag, distance))
-        for p in reversed(range(places)):
-            for a in reversed(range(blocks)):
-                rest = 0.0
-                for b, lag, distance in consumers[a]:
-                    if p + distance < places:
-                        rest = max(rest, lag[p] + self.least[b, p + distance] + tail[b, p + distance])
-                if p + 1 < places:  # the copies from p + 1 to q
-                    between = (fixed[a, p + 2:] - fixed[a, p + 1]
-                               + self.shortest[a][count[p + 2:] - count[p + 1]])
-                    rest = max(rest, float((between + tail[a, p + 1:]).max()))
-                tail[a, p] = rest
-        return tail
 
     @property
     def longest(self) -> float:

@@ -11,8 +11,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from weft.solver.baselines import NotApplicable
 from weft.solver.baselines.lib.round_list import RoundList
-from weft.solver.choices.sequences.node import rounds_of, swapped
+from weft.solver.baselines.on_rounds import baseline_on_rounds
+from weft.solver.choices.sequences.node import SequenceNode, rounds_of, swapped
 from weft.solver.choices.sequences.partial import Partial
 from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.control.clock import checkpoint
@@ -22,7 +24,7 @@ from weft.solver.timing import DeadlockError, Orders, time_orders
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 
-__all__ = ["Found", "improved", "listed", "retimed"]
+__all__ = ["Found", "cycles", "improved", "listed", "retimed"]
 
 #: List schedules that are made of each sequence that is tried.
 _LISTS = 4
@@ -48,6 +50,15 @@ def listed(rounds: Rounds, most: int | None = None) -> Schedule | None:
     return None if made is None else _judged(rounds, made[1])
 
 
+def cycles(rounds: Rounds) -> Schedule | None:
+    """DynaPipe's cycles of ``rounds``, if they are for such blocks and fit."""
+    try:
+        made = baseline_on_rounds("dynapipe", rounds)
+    except NotApplicable:
+        return None
+    return None if violations(made, limit=1) else made
+
+
 def retimed(rounds: Rounds, rows: Orders) -> Schedule | None:
     """The order ``rows`` with the times of ``rounds``; ``None`` where it does not fit."""
     return _judged(rounds, [[rounds.joined(block, m) for block, m in row] for row in rows])
@@ -62,9 +73,10 @@ def _judged(rounds: Rounds, orders: Orders) -> Schedule | None:
     return None if violations(made, limit=1) else made
 
 
-def improved(wide: WideProblem, best: Found, roots: list[Partial], tries: int, seed: int) -> Iterator[Found | None]:
-    """One entry for each change tried: what is shorter than all before, or ``None``. Ends after ``tries`` in a row that
-    were none, or when all changes of a sequence were tried."""
+def improved(root: SequenceNode, best: Found, roots: list[Partial], tries: int, seed: int) -> Iterator[Found | None]:
+    """One entry for each change tried: what is shorter than all before, or ``None``. A sequence whose bound says that
+    it is no shorter is left out. Ends after ``tries`` in a row that were none, or when all changes of a sequence were
+    tried."""
     chance = random.Random(seed)
     seen = {tuple(best.sequence.values())}
     idle = 0
@@ -75,7 +87,8 @@ def improved(wide: WideProblem, best: Found, roots: list[Partial], tries: int, s
         for sequence in changes:
             checkpoint()
             seen.add(tuple(sequence.values()))
-            found = _tried(wide, sequence, best)
+            hopeful = root.at(sequence).bound < best.schedule.makespan * (1 - RELATIVE_TOLERANCE)
+            found = _tried(root.of.wide, sequence, best) if hopeful else None
             idle += 1
             if found is not None:
                 best, idle, better = found, 0, True

@@ -72,6 +72,9 @@ class SequenceNode:
     def rounds(self) -> Rounds:
         return rounds_of(self.of.wide, self.partial.only)
 
+    def looks(self) -> Sequence[SequenceNode]:
+        return []
+
     def beside(self, leaf: Node) -> Sequence[SequenceNode]:
         """Those in which two micro-batches have changed places, where they are few."""
         if not isinstance(leaf, SequenceNode) or leaf.of is not self.of:
@@ -107,6 +110,9 @@ class Roots:
 
     def rounds(self) -> Rounds:
         raise TypeError("several roots are no leaf")
+
+    def looks(self) -> Sequence[SequenceNode]:
+        return []
 
     def beside(self, leaf: Node) -> Sequence[SequenceNode]:
         return next((found for root in self.roots if (found := root.beside(leaf))), [])

@@ -147,7 +147,11 @@ def _counts(problem: WideProblem, micro_batches: int | Mapping[str, int]) -> Map
         jobs = {job: micro_batches[job] for job in micro_batches}
     else:
         jobs = dict.fromkeys(problem.jobs or (None,), micro_batches)
-    # What is wrong with numbers and jobs is said by the run of any one class.
+    for job, count in jobs.items():
+        if count < 1:
+            raise ProblemError(f"micro_batches{'' if job is None else f' of job {job!r}'} is {count}, it must be at "
+                               "least 1")
+    # What else is wrong is said by the run of any one class.
     first = {job: [problem.classes_of(job)[0]] * count if problem.classes_of(job) else count
              for job, count in jobs.items()}
     Run.of(problem, first[None] if set(first) == {None} else {str(job): value for job, value in first.items()})

@@ -1,8 +1,8 @@
 """Orders of classes that are known or likely to be good: what the search starts from.
 
-As given; the shortest first; the longest first; a valley and a hill (the longest, or the shortest, at both ends);
-classes spread evenly; Johnson's rule for two machines in a row ("Optimal two- and three-stage production schedules",
-1954), the first and the last device of a micro-batch; and the injections that DynaPipe tries
+A hill (the shortest at both ends, where devices wait for the first and for the last) and a valley; classes spread
+evenly; the shortest first; the longest first; Johnson's rule for two machines in a row ("Optimal two- and three-stage
+production schedules", 1954), the first and the last device of a micro-batch; and the injections that DynaPipe tries
 (:func:`weft.solver.baselines.dynapipe.injections`).
 """
 
@@ -52,11 +52,11 @@ def _rules(row: Sequence[str | None], work: Sequence[float], first: Sequence[flo
     def of(order: Sequence[int]) -> _Row:
         return tuple(row[m] for m in order)
 
+    yield "hill", of([*places[::2], *places[1::2][::-1]])
+    yield "spread", _spread(row)
     yield "shortest first", of(places)
     yield "longest first", of(places[::-1])
-    yield "hill", of([*places[::2], *places[1::2][::-1]])
     yield "valley", of([*places[::-1][::2], *places[::-1][1::2][::-1]])
-    yield "spread", _spread(row)
     early = sorted((m for m in places if first[m] < last[m]), key=lambda m: first[m])
     late = sorted((m for m in places if first[m] >= last[m]), key=lambda m: -last[m])
     yield "Johnson", of([*early, *late])

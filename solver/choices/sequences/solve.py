@@ -8,34 +8,40 @@ on every sequence; small problems end with a proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import islice
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Unpack
 
 from weft.solver.choices.report import result_of
-from weft.solver.choices.sequences.improve import Found, improved, listed, retimed
+from weft.solver.choices.sequences.improve import Found, cycles, improved, listed, retimed
 from weft.solver.choices.sequences.node import Roots, SequenceNode, SequenceProblem, rounds_of
+from weft.solver.choices.sequences.partial import Sequence as ClassSequence
 from weft.solver.choices.sequences.partial import any_sequences, given_sequences
 from weft.solver.choices.sequences.rules import sequences_by_rule
 from weft.solver.choices.tree import Tree
+from weft.solver.control.clock import checkpoint, unwatched
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import ProblemError
-from weft.solver.schedule import Schedule
+from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Limits, Progress
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Counted, Run
 
-__all__ = ["solve_sequence"]
+__all__ = ["first_orders", "solve_sequence"]
 
 #: Assignments of a problem's choices, each with an order of its own to be found.
 _MOST_ASSIGNMENTS = 64
 #: Of the time left: for rules and for changes of a sequence, and then for the search of the best one.
-_RULES, _CHANGES, _SEARCH = 0.15, 0.25, 0.35
+_RULES, _CHANGES, _SEARCH = 0.25, 0.25, 0.35
 #: Changes tried in a row without a better one; divisions among classes, those of the least bound first, whose rules are
 #: tried.
 _TRIES, _DIVISIONS = 400, 24
+#: List schedules of a first look at a sequence.
+_QUICK = 2
 #: Deterministic seconds that one change costs, for each operation.
 _EFFORT = 2e-5
 
@@ -45,6 +51,7 @@ def solve_sequence(
     micro_batches: Run | Counted | Mapping[str, Counted],
     *,
     any_class: bool = False,
+    start: Found | None = None,
     objective: str = "makespan",
     on_progress: Callable[[Progress], None] = lambda _: None,
     **limits: Unpack[Limits],
@@ -52,7 +59,8 @@ def solve_sequence(
     """The best schedule found over all orders of the ``micro_batches`` given, with a lower bound proven over all.
 
     ``micro_batches``: a run, or what makes one. With ``any_class`` it is how many there are (of each job), and the
-    search decides of which class each is. ``limits`` are those of :func:`weft.solver.step.search.solve`. Where the
+    search decides of which class each is. ``start`` is a known sequence with its schedule.
+    ``limits`` are those of :func:`weft.solver.step.search.solve`. Where the
     problem has open choices, they are decided too. The schedule's ``rounds`` say the class of each micro-batch;
     ``solver["sequence"]`` holds them, how many sequences there are (``None`` where that was not counted), and whether
     their classes were open.
@@ -75,14 +83,20 @@ def solve_sequence(
     tree: _SequenceTree | None = None
     try:
         with budget.limited(), breakable():
-            tree = _SequenceTree(roots, budget, objective, on_progress)
+            given = None if any_class else _run_of(problem, micro_batches).classes
+            with unwatched():
+                tree = _SequenceTree(roots, budget, objective, on_progress, given)
+            if start is not None:
+                tree.found = roots[0], start
             tree.run()
     except KeyboardInterrupt:
         budget.interrupted = True
-        if tree is None or tree.leader is None:
+        if tree is None or (tree.leader is None and tree.found is None):
             raise
-    assert tree is not None  # what it starts with has no checkpoints
-    return _labelled(result_of(tree, problem), roots, any_class=any_class)
+    assert tree is not None  # it is made in any case
+    unfinished = tree.unfinished
+    best = result_of(tree, problem) if unfinished is None else _as_found(tree, *unfinished)
+    return _labelled(best, roots, any_class=any_class)
 
 
 def _roots(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Counted], *, any_class: bool
@@ -95,10 +109,13 @@ def _roots(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Cou
         if any_class:
             partials = any_sequences(wide, _numbers(micro_batches))
         else:
-            run = micro_batches if isinstance(micro_batches, Run) else Run.of(wide, micro_batches)
-            partials = [given_sequences(run)]
+            partials = [given_sequences(_run_of(wide, micro_batches))]
         roots += [SequenceNode(of, partial) for partial in partials]
     return roots
+
+
+def _run_of(problem: WideProblem, micro_batches: Run | Counted | Mapping[str, Counted]) -> Run:
+    return micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches)
 
 
 def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> int | Mapping[str, int]:
@@ -113,18 +130,53 @@ def _numbers(micro_batches: Run | Counted | Mapping[str, Counted]) -> int | Mapp
     return micro_batches  # type: ignore[return-value]
 
 
+def _as_found(tree: _SequenceTree, root: SequenceNode, found: Found) -> Schedule:
+    """A schedule that there was no time to search on, with the bound over all sequences."""
+    with unwatched():
+        rounds = rounds_of(root.of.wide, found.sequence)
+        bound = max(tree.bound, min(node.bound for node in tree.roots))
+    budget = tree.budget
+    return replace(found.schedule, makespan_bound=min(bound, found.schedule.makespan),
+                   choices=dict(root.of.options), rounds=None if rounds.is_plain else rounds).with_solver(
+        name="weft", seconds=round(budget.elapsed, 3), seed=budget.seed, workers=budget.workers,
+        deterministic_seconds=round(budget.deterministic_used, 3),
+        **({"interrupted": True} if budget.interrupted else {}))
+
+
 def _labelled(best: Schedule, roots: list[SequenceNode], *, any_class: bool) -> Schedule:
     taken = None if best.rounds is None else best.rounds.run.to_json()
     count = None if any_class else sum(root.partial.count for root in roots)
     return best.with_solver(sequence={"taken": taken, "sequences": count, "any_class": any_class})
 
 
+def first_orders(root: SequenceNode, best: Found | None = None, given: ClassSequence | None = None) -> Iterator[Found]:
+    """Schedules that fit of the sequence ``given`` and of those by rule below ``root``, DynaPipe's cycles and list
+    schedules: each shorter than ``best`` and all before. Ends where none can be."""
+    named = [] if given is None else [given]
+    for sequence in chain(named, (sequence for _, sequence in sequences_by_rule(root.of.costs, root.partial))):
+        checkpoint()
+        leaf = root.at(sequence)
+        least = math.inf if best is None else best.schedule.makespan * (1 - RELATIVE_TOLERANCE)
+        if root.bound >= least:
+            return
+        if leaf.bound >= least:
+            continue
+        rounds = leaf.rounds()
+        made = [schedule for schedule in (cycles(rounds), listed(rounds)) if schedule is not None]
+        shortest = min(made, key=lambda schedule: schedule.makespan, default=None)
+        if shortest is not None and shortest.makespan < least:
+            best = Found.of(sequence, shortest, rounds)
+            yield best
+
+
 class _SequenceTree(Tree):
-    """The tree, with incumbents before it."""
+    """The tree, with incumbents before it: from the sequence ``given``, if one is, and from rules."""
 
     def __init__(self, roots: list[SequenceNode], budget: Budget, objective: str,
-                 on_progress: Callable[[Progress], None]) -> None:
+                 on_progress: Callable[[Progress], None], given: ClassSequence | None = None) -> None:
         self.roots = roots
+        self.given = given
+        self.found: tuple[SequenceNode, Found] | None = None
         self.known: dict[object, Schedule] = {}
         super().__init__(roots[0] if len(roots) == 1 else Roots(roots), budget, objective, on_progress)
 
@@ -138,6 +190,9 @@ class _SequenceTree(Tree):
             root, best = found
             best = self._changed(root, best)
             leaf_node = root.at(best.sequence)
+            if best.schedule.makespan < self.best:
+                shown = replace(best.schedule, rounds=rounds_of(root.of.wide, best.sequence))
+                self._tell(Progress(shown, self.budget.elapsed, "sequences"))
             self.known[leaf_node.key] = best.schedule
             if leaf_node.key in self.leaves or self.budget.spent:
                 return
@@ -149,35 +204,52 @@ class _SequenceTree(Tree):
             found = root, Found.of(best.sequence, leaf.search.best, leaf.rounds)
 
     def _by_rule(self) -> tuple[SequenceNode, Found] | None:
-        """The sequence by rule with the shortest list schedule, below which root."""
-        best: tuple[SequenceNode, Found] | None = None
+        """The sequence with the shortest known schedule, and the root above it: a quick one of each division first."""
+        with unwatched():  # one there is in any case
+            for root in self.roots[:1]:
+                sequence = self.given or next(sequence for _, sequence in sequences_by_rule(root.of.costs,
+                                                                                            root.partial))
+                self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
         with self.budget.limited(_RULES):
-            for root in islice(sorted(self.roots, key=lambda node: node.bound), _DIVISIONS):
-                for _, sequence in sequences_by_rule(root.of.costs, root.partial):
-                    rounds = rounds_of(root.of.wide, sequence)
-                    made = listed(rounds)
-                    if made is not None and (best is None or made.makespan < best[1].schedule.makespan):
-                        best = root, Found.of(sequence, made, rounds)
-        return best
+            ranked = sorted(self.roots, key=lambda node: node.bound)[:_DIVISIONS]
+            for root in ranked if len(ranked) > 1 else ():
+                for _, sequence in islice(sequences_by_rule(root.of.costs, root.partial), 2):
+                    self._keep(root, sequence, listed(rounds_of(root.of.wide, sequence), _QUICK))
+            for root in ranked:
+                for found in first_orders(root, None if self.found is None else self.found[1], self.given):
+                    self.found = root, found
+        return self.found
+
+    def _keep(self, root: SequenceNode, sequence: ClassSequence, made: Schedule | None) -> None:
+        """Remember a schedule that is shorter than the best known one."""
+        if made is not None and (self.found is None or made.makespan < self.found[1].schedule.makespan):
+            self.found = root, Found.of(sequence, made, rounds_of(root.of.wide, sequence))
+
+    @property
+    def unfinished(self) -> tuple[SequenceNode, Found] | None:
+        """What was found and is better than all that was searched on: time was over before."""
+        if self.found is None or self.found[1].schedule.makespan >= self.best * (1 - RELATIVE_TOLERANCE):
+            return None
+        return self.found
 
     def _changed(self, root: SequenceNode, best: Found) -> Found:
         alike = [other.partial for other in self.roots if other.of is root.of]
         operations = sum(len(root.partial.jobs[block.job].fixed) for block in root.of.wide.blocks)
         with self.budget.limited(_CHANGES):
-            for found in improved(root.of.wide, best, alike, _TRIES, self.budget.seed):
+            for found in improved(root, best, alike, _TRIES, self.budget.seed):
                 best = found or best
+                self.found = root, best
                 self.budget.deterministic_used += _EFFORT * operations
                 if self.budget.spent:
                     break
         return best
 
     def _start(self, rounds: Rounds) -> Schedule | None:
-        """What is known of these very rounds, or the best order so far, or a list schedule of them."""
+        """What is known of these very rounds, or the best order so far with their times."""
         made = [schedule for schedule in self.known.values() if schedule.problem == rounds.problem]
         if self.leader is not None and self.leader.search is not None and self.leader.search.best is not None:
             before = self.leader.rounds
             rows = [[before.apart(block, m) for block, m in row] for row in self.leader.search.best.orders]
             if [block.name for block in before.wide.blocks] == [block.name for block in rounds.wide.blocks]:
                 made += [schedule for schedule in [retimed(rounds, rows)] if schedule is not None]
-        made += [schedule for schedule in [listed(rounds)] if schedule is not None]
         return min(made, key=lambda schedule: schedule.makespan, default=None)

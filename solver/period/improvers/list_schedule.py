@@ -13,13 +13,14 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import ceil
 from typing import ClassVar, Self
 
 from weft.solver.cpsat.budget import Slice
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.periodic import Periodic, retime, ring_of
+from weft.solver.period.periodic import Periodic, fits_pools, retime, ring_of
 from weft.solver.period.technique import Improver, Task
 from weft.solver.ticks import TickProblem
 
@@ -155,7 +156,7 @@ class _Plan:
                 self._put(i, self.starts[i] if start is None else min(start, self.starts[i]))
 
     def _fits(self) -> bool:
-        """Whether every device holds the steady state's peak."""
+        """Whether every device holds the steady state's peak, and every mixed pool."""
         for device, capacity in enumerate(self.instance.capacity):
             if capacity is None or not self.instance.limited(device):
                 continue
@@ -166,7 +167,7 @@ class _Plan:
                 if level + take[i] > capacity:
                     return False
                 level += change[i]
-        return True
+        return fits_pools(Periodic(self.instance, Fraction(self.period), tuple(map(Fraction, self.starts))))
 
     # -- the table ------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from weft.solver.cpsat.solve import Attempt, race
 from weft.solver.period.bracket import Bracket
 from weft.solver.period.modulo_model import ModuloModel
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.periodic import Periodic, Rings, critical_blocks, in_order, lags_between
+from weft.solver.period.periodic import Periodic, Rings, critical_blocks, fits_pools, in_order, lags_between
 from weft.solver.period.technique import Improver, Task
 from weft.solver.relations.min_dist import Distances, close_paths, least_distances
 
@@ -121,7 +121,7 @@ def _reorder(found: Periodic, period: int, closed: Distances, neighbourhoods: Se
             rings = [model.ring(device, outcome.solver) if device in model.devices else ring
                      for device, ring in enumerate(found.rings)]
             reordered = in_order(found.instance, rings)
-            if reordered is not None and reordered.period < found.period:
+            if reordered is not None and reordered.period < found.period and fits_pools(reordered):
                 return replace(reordered, micro_batches_per_period=found.micro_batches_per_period), False
     return None, all(outcome.infeasible for outcome in outcomes)
 

@@ -11,9 +11,10 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.memory_order import device_rows, find_room
 from weft.solver.judge.validate import violations
 from weft.solver.period.params import PARAMETERS
-from weft.solver.period.periodic import Periodic, in_order, repeat, retime
+from weft.solver.period.periodic import Periodic, fits_pools, in_order, repeat, retime
 from weft.solver.problem import Problem
 from weft.solver.relations.fixed_order import FixedOrder
+from weft.solver.relations.pool_times import paced
 from weft.solver.schedule import Schedule
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import Orders, time_orders
@@ -52,7 +53,8 @@ def one_at_a_time(instance: TickProblem) -> Periodic:
 
     Raises :class:`~weft.solver.baselines.NotApplicable` where no order is found in which one micro-batch fits.
     """
-    fixed = FixedOrder(instance, 1, _alone(instance))
+    orders = _alone(instance)
+    fixed = FixedOrder(instance, 1, orders)
     across = [-(-(fixed.start[arc.source, 0] + instance.durations[arc.source] + arc.lag - fixed.start[arc.target, 0])
                 // arc.distance) for arc in instance.arcs if arc.distance]
     return retime(instance, max([fixed.makespan, *across]), [fixed.start[i, 0] for i in instance.blocks])
@@ -61,7 +63,10 @@ def one_at_a_time(instance: TickProblem) -> Periodic:
 def _alone(instance: TickProblem) -> Orders:
     """Orders of one micro-batch: short ones, or else any that fits."""
     try:
-        return BASELINES["greedy"].orders(instance.problem, 1)
+        short = paced(instance, 1, BASELINES["greedy"].orders(instance.problem, 1))
+        if short is None:
+            raise NotApplicable("the order leaves no way to keep what lanes share")
+        return short
     except NotApplicable:
         order = find_room(instance, 1, Budget(deterministic=PARAMETERS.alone)).order
         if order is None:
@@ -86,7 +91,7 @@ def steady_state(instance: TickProblem, orders: Orders) -> Periodic | None:
     problem = instance.problem
     count = found.depth + 3
     repeated = Schedule(problem, count, time_orders(problem, count, repeat(found, count)), 0.0)
-    return None if violations(repeated, limit=1) else found
+    return found if fits_pools(found) and not violations(repeated, limit=1) else None
 
 
 def _ring(size: int, row: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:

@@ -54,7 +54,10 @@ class Contraction:
 
     @classmethod
     def of(cls, instance: TickProblem) -> Contraction | None:
-        """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do."""
+        """The contraction of ``instance``; ``None`` where no block holds every device, or all blocks do, and where
+        lanes share a memory, which hangs on the times that would be cut out."""
+        if instance.mixed_pools:
+            return None
         common = barriers(instance)
         timeless = tuple(i for i in instance.problem.topological_order if i in common)
         if not timeless or len(timeless) == len(instance.durations):

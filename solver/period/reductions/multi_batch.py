@@ -8,6 +8,7 @@ A block's copies run in turn, as its micro-batches do.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
@@ -22,7 +23,7 @@ def in_copies(instance: TickProblem, copies: int) -> TickProblem:
     """``instance`` with ``copies`` micro-batches per period; block i's copy c has the number c * blocks + i."""
     n = len(instance.durations)
 
-    def row(amounts: dict[int, int]) -> dict[int, int]:
+    def row(amounts: Mapping[int, int]) -> dict[int, int]:
         return {c * n + i: amount for c in range(copies) for i, amount in amounts.items()}
 
     # Arc by arc: transfers of one block's output run in the order of their arcs, in every copy the same.
@@ -32,7 +33,9 @@ def in_copies(instance: TickProblem, copies: int) -> TickProblem:
                for c in range(copies) for i in range(n)]
     return replace(instance, problem=_copied(instance.problem, copies), durations=instance.durations * copies,
                    arcs=(*waits, *in_turn), take=tuple(row(amounts) for amounts in instance.take),
-                   change=tuple(row(amounts) for amounts in instance.change))
+                   change=tuple(row(amounts) for amounts in instance.change),
+                   mixed_pools=tuple(replace(pool, take=row(pool.take), change=row(pool.change))
+                                     for pool in instance.mixed_pools))
 
 
 def repeat_copies(found: Periodic, instance: TickProblem, copies: int) -> Periodic:

@@ -16,6 +16,9 @@ from weft.solver.placement.memory.plan import MemoryProblem
 
 __all__ = ["StageModel"]
 
+#: What CP-SAT's numbers hold: no sum of times or sizes is above it, a limit may be.
+_MOST = 2**62
+
 
 class StageModel:
     """The integer programme of one stage: within ``spare`` nanoseconds for second forwards and ``copy_bytes`` for the
@@ -42,8 +45,8 @@ class StageModel:
         self.recomputing = _sum((int(c.forward[k]), self.recompute[k]) for k in self.present)
         copied = [*((int(c.kept[k]), self.offload[k]) for k in self.present), (received, self.input)]
         self.copying = _sum(copied)
-        model.add(self.recomputing <= spare)
-        model.add(self.copying <= copy_bytes)
+        model.add(self.recomputing <= min(spare, _MOST))
+        model.add(self.copying <= min(copy_bytes, _MOST))
         held = [(int(c.kept[k]), chosen[k]) for chosen in (self.recompute, self.offload) for k in self.present]
         held += [(received, self.input), *((-size, starts) for size, starts in self._staying(c, first, last))]
         held = [(problem.in_flight(stage) * size, number) for size, number in held]

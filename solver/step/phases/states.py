@@ -103,7 +103,8 @@ class Devices:
 
 def _suits(state: State) -> bool:
     few = state.operations <= _MOST_OPERATIONS and len(state.problem.blocks) <= _MOST_BLOCKS
-    return few and state.objective == "makespan"  # what is proven is of makespans
+    # What is proven is of makespans; and states say what has run, not when, which is too little for mixed pools.
+    return few and state.objective == "makespan" and not state.instance.mixed_pools
 
 
 def _analysis(state: State) -> Analysis:

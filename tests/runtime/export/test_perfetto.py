@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support.builders import chain, pipeline, v
+from tests.support.lane_problems import laned_schedule
+from tests.support.wide_problems import schedule_of_jobs
 from weft.runtime.export.perfetto import save_trace, trace
+from weft.runtime.plan.plan import plan_of
 from weft.runtime.plan.timeline import Measured, Timeline
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Problem
@@ -130,3 +133,30 @@ def test_no_torch_and_no_chart_library_is_loaded() -> None:
             "print([m for m in ('torch', 'altair', 'ortools') if m in sys.modules])")
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_lanes_are_threads_of_their_devices_process() -> None:
+    schedule = laned_schedule(2, 2, 2, copy=5)
+    value = trace(schedule)
+    processes = {e["pid"]: e["args"]["name"] for e in value["traceEvents"] if e["name"] == "process_name"}
+    assert processes == {1: "weft plan: gpu 0", 7: "weft plan: gpu 1"}
+    threads = {e["args"]["name"]: e["pid"] for e in value["traceEvents"] if e["name"] == "thread_name"}
+    assert threads == {"gpu 0": 1, "gpu 0 network": 1, "gpu 0 copies": 1, "gpu 1": 7, "gpu 1 network": 7,
+                       "gpu 1 copies": 7}
+    named = {(e["pid"], e["tid"]) for e in value["traceEvents"] if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in value["traceEvents"] if e["ph"] in "Xsf"} <= named
+    assert {e["name"] for e in value["traceEvents"] if e["ph"] == "C"} == {"memory of gpu 0", "memory of gpu 1"}
+    run = Timeline.of(plan_of(schedule), 1e-3, [Measured("send F1", 0, 1, 0.0, 0.008),
+                                                Measured("O1", 0, 1, 0.0, 0.005)])
+    ran = [e for e in trace(schedule, run)["traceEvents"] if e["ph"] == "X" and e["pid"] in (2, 8)]
+    assert sorted((e["pid"], e["tid"], e["name"]) for e in ran) == [(8, 5, "O0"), (8, 6, "O0")]
+
+
+def test_slices_of_jobs_say_whose_they_are() -> None:
+    schedule = schedule_of_jobs()
+    slices = events(trace(schedule), "X")
+    names = {(e["name"], e["args"]["block"], e["args"]["micro_batch"], e["args"].get("class")) for e in slices}
+    assert {("F3 chat", "A0", 3, "long"), ("F1 search", "B1", 1, None)} <= names
+    run = Timeline.of(plan_of(schedule), 1e-3, [Measured("A1", 3, 1, 0.0, 0.02)])
+    ran, = events(trace(schedule, run), "X", 2)
+    assert (ran["name"], ran["tid"]) == ("F3 chat", 2)

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.support.lane_problems import laned_schedule
 from tests.support.plans import plan_of_two
-from weft.runtime.plan.plan import load_plan, plan_from_json, plan_to_json, save_plan
+from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
+from weft.runtime.plan.plan import load_plan, plan_from_json, plan_of, plan_to_json, save_plan
+from weft.runtime.plan.program import BlockWork
 from weft.solver.io.entries import FormatError
+from weft.solver.problem import BlockKind, Device
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
 
 
 def test_a_plan_file_gives_the_same_plan_back(tmp_path: Path) -> None:
@@ -66,3 +73,40 @@ def test_a_plan_written_before_there_were_reductions_is_read_with_them() -> None
         plan_from_json(value)
     with pytest.raises(FormatError, match="unknown field 'shared'"):
         plan_from_json({**value, "format": "weft.plan/1", "shared": []})
+
+
+def test_a_plan_of_jobs_names_blocks_and_micro_batches_as_they_do() -> None:
+    schedule = schedule_of_jobs()
+    plan = plan_of(schedule)
+    assert plan.program.to_text()[0] == (
+        "A0[0]", "SEND A0[0]>1", "RECV B1[0]<1", "A0[1]", "SEND A0[1]>1", "A0[2]", "SEND A0[2]>1", "RECV B1[1]<1",
+        "A0[3]", "SEND A0[3]>1", "B0[0]", "B0[1]")
+    assert plan.vocabulary.micro_batch(BlockWork("A0", 3)) == "micro-batch 3 of job 'chat'"
+    value = plan_to_json(plan)
+    assert value["micro_batches"] == {"chat": ["short", "long"] * 2, "search": 2}
+    again = plan_from_json(value)
+    assert (again.program, again.times, again.digest) == (plan.program, plan.times, plan.digest)
+    value["ranks"][0]["instructions"][0]["do"] = "A0[4]"
+    with pytest.raises(FormatError, match=r"A0\[4\] names micro-batch 4, but there are 4 \(0 to 3\)"):
+        plan_from_json(value)
+
+
+def test_rounds_of_micro_batches_that_are_all_alike_are_micro_batches() -> None:
+    block = WideBlock("F", BlockKind.FORWARD, (0,), 2, job="one")
+    wide = WideProblem("one job", (Device("gpu"),), (block,))
+    plan = plan_of(schedule_of_rounds(wide, Run.of(wide, {"one": 4}, {"one": 2})))
+    assert plan.rounds is None and plan.micro_batches == 4
+    assert plan.program.to_text() == (("0F0", "0F1", "0F2", "0F3"),)
+
+
+def test_what_can_be_emulated_only_says_why() -> None:
+    assert plan_of_two().why_not_trained is None
+    assert plan_of(laned_schedule()).why_not_trained == (
+        "the problem 'laned pipeline' can be emulated, but not run: device 'gpu 0 network' is a lane of 'gpu 0', and "
+        "the executor has no lanes for the passes of stages")
+    assert "it has the jobs 'chat' and 'search', and one model is trained at a time" in str(
+        plan_of(schedule_of_jobs()).why_not_trained)
+    block = WideBlock("F", BlockKind.FORWARD, (0,), {"short": 1, "long": 2})
+    wide = WideProblem("lengths", (Device("gpu"),), (block,))
+    assert "its micro-batches differ from each other" in str(
+        plan_of(schedule_of_rounds(wide, Run.of(wide, ["short", "long"]))).why_not_trained)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,3 +102,25 @@ def test_a_store_that_is_lost_while_the_guilty_is_looked_for_ends_the_rank(
         watch._look()
     assert codes == [1]
     assert "lost the rendezvous store, so rank 0 is gone, while waiting for RECV 0F0<0" in capsys.readouterr().err
+
+
+def test_of_several_threads_the_one_that_has_been_at_its_thing_for_longest_counts() -> None:
+    watch = Watch(object(), 1, 2, 10.0)  # type: ignore[arg-type]
+    watch.doing("running F[0]")
+    told, over = threading.Event(), threading.Event()
+
+    def lane() -> None:
+        watch.doing("running send[0]")
+        told.set()
+        over.wait()
+        watch.rest()
+
+    thread = threading.Thread(target=lane)
+    thread.start()
+    told.wait()
+    assert watch.text == watch._now[0].text == "running F[0]"
+    watch.rest()
+    assert watch.text == "running send[0]"
+    over.set()
+    thread.join()
+    assert watch.text == "waiting for its own lanes"

@@ -8,9 +8,11 @@ import pytest
 
 from tests.support.builders import chain, pipeline
 from tests.support.checkpoints import a_plan
+from tests.support.lane_problems import laned_schedule
+from tests.support.wide_problems import schedule_of_jobs
 from weft.runtime.plan.plan import plan_of, save_plan
 from weft.runtime.replay.options import ReplayError, ReplayOptions
-from weft.runtime.replay.replay import replay
+from weft.runtime.replay.replay import replay, replay_single_rank
 from weft.solver.baselines import baseline
 from weft.solver.io.entries import FormatError
 
@@ -87,3 +89,17 @@ def test_options_of_a_checkpoint_that_mean_nothing_are_refused(tmp_path: Path, m
     save_plan(a_plan(), tmp_path / "plan.json")
     with pytest.raises(ValueError, match=message):
         replay(tmp_path / "plan.json", ReplayOptions(**{"stages": "a:b", **options}))  # type: ignore[arg-type]
+
+
+def test_a_plan_that_no_stages_can_run_is_refused_before_the_others_are_waited_for(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for schedule, why in ((laned_schedule(), "device 'gpu 0 network' is a lane of 'gpu 0'"),
+                          (schedule_of_jobs(), "it has the jobs 'chat' and 'search'")):
+        save_plan(plan_of(schedule), tmp_path / "plan.json")
+        with pytest.raises(ReplayError, match=rf"plan\.json: the problem .* can be emulated, but not run: {why}.*"
+                                              "; use --emulate"):
+            replay(tmp_path / "plan.json", ReplayOptions(stages="a:b"))
+        with pytest.raises(ReplayError, match=f"can be emulated, but not run: {why}"):
+            replay_single_rank(tmp_path / "plan.json", stages="a:b")

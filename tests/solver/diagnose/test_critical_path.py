@@ -228,3 +228,23 @@ def test_no_steady_state_no_cycle() -> None:
     schedule = timed(pipeline(chain(2)), 1, [[(0, 0), (3, 0)], [(1, 0), (2, 0)]])
     assert critical_cycle(schedule) is None
     assert critical_cycle(replace(schedule, repetend=Repetend(0, 1))) is None
+
+
+def test_memory_that_another_lane_gives_back_closes_a_cycle() -> None:
+    """One activation fits, and a lane copies it away: neither engine is busy, and no order says what they wait for."""
+    problem = Problem("copies", (Device("gpu", 1), Device("copies", lane_of="gpu")), (
+        Block("F", BlockKind.FORWARD, (0,), 1, (1,)),
+        Block("O", BlockKind.OTHER, (1,), 2, (-1,), after=(Dependency("F"),))))
+    operations = [Operation(b, m, 3 * m + b, 3 * m + 1 + 2 * b) for m in range(6) for b in (0, 1)]
+    schedule = Schedule(problem, 6, tuple(operations), 18.0, period=3.0, period_bound=3.0,
+                        repetend=Repetend(first=0, count=6))
+    validate(schedule)
+    cycle = critical_cycle(schedule)
+    assert cycle is not None and cycle.period == 3 and cycle.device is None
+    assert sorted((wait.source, wait.target, wait.reason, wait.height, wait.device) for wait in cycle.waits) == [
+        (0, 1, "dependency", 0, None), (1, 0, "memory", 1, 0)]
+    path = critical_path(schedule)
+    assert path.length == 18 and {step.reason for step in path.steps} == {"start", "dependency", "memory"}
+    idle, = idle_times(schedule)  # of the lane there is none to tell of
+    assert idle.device == 0 and idle.by_cause["memory"] == 10 and idle.by_cause["cool_down"] == 2
+    assert idle.total / schedule.makespan == pytest.approx(schedule.bubble.step)

@@ -93,7 +93,7 @@ def test_lanes_are_read_as_written() -> None:
     (lambda p: p["blocks"][0].update(memory=[]), "blocks[0]: memory has 0 entries for 1 devices"),
     (lambda p: p["blocks"][0].update(kind="foward"),
      "blocks[0]: kind is 'foward', it must be one of forward, backward, input_grad, weight_grad, "
-     "recompute, other; did you mean 'forward'?"),
+     "recompute, collective, other; did you mean 'forward'?"),
     (lambda p: p["blocks"][0].update(kind=["forward"]), "blocks[0]: kind is [\"forward\"], it must be text"),
     (lambda p: p["blocks"][0].update(after=["b"]), "the blocks wait for each other in a cycle: f -> g -> b -> f"),
     (lambda p: p["blocks"][2].update(after=["h"]), "block 'b': after 'h': there is no block of that name"),
@@ -111,6 +111,7 @@ def test_lanes_are_read_as_written() -> None:
     (lambda p: p["devices"].append({"name": "nic", "lane_of": "gpu1", "memory": 3}),
      "devices[2]: device 'nic': memory is 3, but a lane has none of its own: leave it out"),
     (lambda p: p["devices"].append({"name": "nic", "lane_of": 1}), "devices[2]: lane_of is 1, it must be text"),
+    (lambda p: p["links"][0].update(name="\0"), "links[0]: link '\\x00': the name holds the character"),
     (lambda p: p["links"][0].update(source="gpu2"), "links[0]: source: there is no device named 'gpu2'; did you mean"),
 ])
 def test_bad_problem(damage: Damage, message: str) -> None:
@@ -256,6 +257,12 @@ def test_long_names_are_cut_short_in_messages() -> None:
      "solver: alternatives[0]: the verdict 'worse' needs a bound"),
     ({"alternatives": [{"placement": "a", "bound": 1, "makespan": 1, "verdict": "best"}]},
      "solver: alternatives[0]: verdict is \"best\", it must be one of chosen, bound"),
+    ({"options": {}}, "solver: options is {}, it must be a list"),
+    ({"options": [{"choice": "c", "option": "o", "taken": 1, "bound": None, "makespan": None}]},
+     "solver: options[0]: taken is 1, it must be true or false"),
+    ({"options": [{"choice": "c", "option": "o", "taken": True, "bound": -1, "makespan": None}]},
+     "solver: options[0]: bound is -1, it must be 0 or more"),
+    ({"options": [{"choice": "c", "taken": True}]}, "solver: options[0]: the field 'option' is missing"),
     ({"alternatives": [{"bound": 1}]}, "solver: alternatives[0]: the field 'placement' is missing"),
     ({"gpus_of_stage": [[0]]}, "solver: the field 'tensor_parallel' is missing beside gpus_of_stage"),
     ({"layers_of_stage": [["a"]], "gpus_of_stage": [[0], [1]], "tensor_parallel": [{"collectives": {}}]},

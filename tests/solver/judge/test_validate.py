@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from weft.solver.judge.validate import InvalidSchedule, validate, violations
+from weft.solver.judge.validate import InvalidSchedule, statements, validate, violations
 from weft.solver.problem import Block, BlockKind, Dependency, Device, Link, Number, Problem
 from weft.solver.schedule import Operation, Repetend, Schedule
 
@@ -389,3 +389,31 @@ def test_many_micro_batches() -> None:
     rows = [(f"{i}", m, float(i + 12 * m)) for m in range(n) for i in range(12)]
     good = schedule(problem(*blocks, memory=(1, 1, 1, 1)), *rows, period=12.0, repetend=Repetend(0, n))
     assert violations(good) == []
+
+
+# -- periods where lanes share a memory ------------------------------------------------------------------------------
+
+
+def sender(memory: Number) -> Problem:
+    return pool(block("f", (0,), 1, [1]), block("s", (1,), 3, [-1], [Dependency("f")]), memory=memory)
+
+
+@pytest.mark.parametrize(("period", "becomes"), [(4.0, "verified"), (3.5, "open"), (2.5, "false")])
+def test_a_period_is_verified_by_times_where_lanes_share_a_memory(period: float, becomes: str) -> None:
+    """The order alone would allow 3, for which the memory has no room."""
+    rows = [row for m in range(5) for row in (("f", m, 4.0 * m), ("s", m, 4.0 * m + 1))]
+    made = schedule(sender(1), *rows, period=period, period_bound=0.0, repetend=Repetend(0, 5))
+    found = statements(made)
+    assert {"verified": "period" in found.verified, "open": "period" in found.open,
+            "false": any(sentence.startswith("period is") for sentence in found.false)}[becomes]
+
+
+def test_a_lane_shifted_into_what_others_hold_is_caught() -> None:
+    rows = [row for m in range(3) for row in (("f", m, 4.0 * m), ("s", m, 4.0 * m + 1))]
+    assert violations(schedule(sender(1), *rows)) == []
+    late = [(name, m, at + 0.5 if name == "s" and m == 1 else at) for name, m, at in rows]
+    [found] = violations(schedule(sender(1), *late))
+    assert found.startswith("device 'gpu': when block 'f' of micro-batch 2 starts at 8 ms it holds 2 GiB")
+    early = [(name, m, at - 0.5 if name == "f" and m == 1 else at) for name, m, at in rows]
+    [found] = violations(schedule(sender(1), *early))
+    assert found.startswith("device 'gpu': when block 'f' of micro-batch 1 starts at 3.5 ms it holds 2 GiB")

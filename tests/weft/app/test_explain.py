@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from hypothesis import given, settings
 
 import weft
 from tests.support.builders import chain, pipeline, v
+from tests.support.lane_problems import laned_schedule
 from tests.support.paths import DATA
 from tests.support.strategies import problems, schedules
+from tests.support.wide_problems import schedule_of_jobs
 from weft.cli.main import main
 from weft.models.zoo.tessel_shapes import shape
 from weft.solver.cpsat.budget import Budget
@@ -314,3 +317,42 @@ def test_the_command_says_no_where_nothing_fits(tmp_path: Path, capsys: pytest.C
     assert "the least that works is 2 B" in capsys.readouterr().out
     assert main(["explain", str(tmp_path / "problem.json")]) == 2
     assert "give it (--micro-batches N)" in capsys.readouterr().err
+
+
+# -- lanes, jobs and options -------------------------------------------------------------------------------------
+
+
+def test_idle_time_is_that_of_devices_that_are_no_lanes() -> None:
+    schedule = laned_schedule(3, 4, 2, copy=15)
+    found = weft.explain(schedule)
+    assert [entry.device for entry in found.idle] == [0, 3, 6]
+    total = sum(entry.total for entry in found.idle) / (3 * schedule.makespan)
+    assert total == pytest.approx(schedule.bubble.step)
+    assert "laned pipeline: 4 micro-batches on 3 devices and 6 lanes take 462 ms" in found.text
+    assert f"Devices (without lanes) are idle {total:.1%} of the time" in found.text
+    assert found.path is not None and found.path.length == pytest.approx(schedule.makespan)
+    assert "gpu 2 copies" in found.text  # it is on the critical path
+    assert re.search(r"gpu 0 waits .* for memory: at .*, for one, F0 of micro-batch 2 is ready but does not fit before "
+                     r"O0 of micro-batch 1 has given some back", found.text)
+
+
+def test_jobs_are_told_of_by_their_own_blocks_and_micro_batches() -> None:
+    schedule = schedule_of_jobs()
+    found = weft.explain(schedule)
+    assert ("two jobs: 4 micro-batches of chat (2 short, 2 long) and 2 micro-batches of search in 2 rounds on "
+            "2 devices take 90 ms") in found.text
+    assert "*" not in found.text
+    steps = found.to_json()["critical_path"]
+    assert {step["block"] for step in steps} <= {"A0", "A1", "B0", "B1"}
+    assert all(step["job"] == ("chat" if step["block"][0] == "A" else "search") for step in steps)
+    assert max(step["micro_batch"] for step in steps if step["job"] == "chat") == 3
+
+
+def test_options_are_told_with_what_they_would_cost() -> None:
+    schedule = laned_schedule()
+    options = [{"choice": "gpu 0", "option": "keep", "taken": False, "bound": schedule.makespan * 1.05,
+                "makespan": schedule.makespan * 1.2}]
+    found = weft.explain(replace(schedule, choices={"gpu 0": "recompute"}).with_solver(options=options))
+    assert "Options taken: recompute: gpu 0." in found.text
+    assert re.search(r"gpu 0: keep  at least .* \(\+5.0%\), .* \(\+20.0%\) found", found.text)
+    assert found.to_json()["options"] == options

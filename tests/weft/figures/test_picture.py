@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,12 +11,18 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.support.builders import chain, pipeline, v
+from tests.support.lane_problems import laned_schedule
 from tests.support.pictures import GIB, rows
+from tests.support.wide_problems import schedule_of_jobs, schedule_of_rounds
 from weft.figures import chart, draw
+from weft.figures.data import read_measured
 from weft.figures.style import chunk_of_block, tint
 from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
 
 
 def svg_texts(path: Path) -> list[str]:
@@ -218,3 +225,57 @@ def test_memory_of_the_wrong_length_is_refused(schedule: Schedule) -> None:
 def test_an_empty_schedule_is_refused(schedule: Schedule) -> None:
     with pytest.raises(ValueError, match="nothing to draw"):
         chart(schedule.with_operations(()))
+
+
+# -- lanes, jobs, classes and choices ----------------------------------------------------------------------------
+
+
+def test_lanes_are_thin_rows_under_their_device_and_memory_is_the_devices(tmp_path: Path) -> None:
+    schedule = laned_schedule(2, 3, 2, copy=5)
+    draw(schedule, tmp_path / "a.svg")
+    texts = svg_texts(tmp_path / "a.svg")
+    assert "laned pipeline, 3 micro-batches on 2 devices and 4 lanes" in texts
+    assert texts.count("peak 2 activations") == texts.count("cap 2 activations") == 2
+    for device in schedule.problem.devices:
+        assert texts.count(device.name) == 1
+    drawn = rows(schedule, "boxes")
+    heights = {row["device"]: row["y2"] - row["y"] for row in drawn if ", " not in row["device"]}
+    assert heights["gpu 0 copies"] < 0.7 * heights["gpu 0"]
+    tops = {row["device"]: row["y"] for row in drawn}
+    assert tops["gpu 0"] < tops["gpu 0 copies"] < tops["gpu 1"] < tops["gpu 1 copies"]
+
+
+def test_a_measured_run_of_lanes_lies_on_them() -> None:
+    schedule = laned_schedule(2, 2)
+    problem = schedule.problem
+    ran = [(problem.blocks[o.block].name, o.micro_batch, rank, o.start, o.end) for o in schedule.operations
+           for rank in sorted({problem.pool_of[d] // 3 for d in problem.blocks[o.block].devices})]
+    assert read_measured(ran, schedule).rows == schedule.device_orders
+    with pytest.raises(ValueError, match="rank 2 of 2"):
+        read_measured([("F0", 0, 2, 0.0, 1.0)], schedule)
+
+
+def test_jobs_have_colours_and_boxes_the_numbers_of_their_micro_batches(tmp_path: Path) -> None:
+    schedule = schedule_of_jobs()
+    draw(schedule, tmp_path / "a.svg")
+    texts = svg_texts(tmp_path / "a.svg")
+    title = "two jobs, 4 micro-batches of chat (2 short, 2 long) and 2 micro-batches of search in 2 rounds on 2 devices"
+    assert {title, "chat: F forward", "search: F forward", "Micro-batches of chat: short 0, 2; long 1, 3."} <= {*texts}
+    assert texts.count("3") >= 2
+    boxes = rows(schedule, "boxes")
+    told = {(row["block"], row["micro-batch"], row["job"], row.get("class")) for row in boxes}
+    assert {("A0", 3, "chat", "long"), ("A1", 2, "chat", "short"), ("B0", 1, "search", None)} <= told
+    ran = [(row["block"], row["micro-batch"], int(row["device"][-1]), 0.0, 1.0) for row in boxes]
+    assert sorted(map(len, read_measured(ran, schedule).rows)) == [6, 6]
+
+
+def test_copies_of_a_block_are_no_chunks() -> None:
+    block = WideBlock("F", BlockKind.FORWARD, (0,), {"short": 1, "long": 2})
+    problem = WideProblem("lengths", (Device("gpu"),), (block,))
+    schedule = schedule_of_rounds(problem, Run.of(problem, ["short", "long"] * 2))
+    assert {row["kind"] for row in rows(schedule, "boxes")} == {"F forward"}
+
+
+def test_options_taken_are_under_the_title(schedule: Schedule, tmp_path: Path) -> None:
+    draw(replace(schedule, choices={"gpu1": "recompute", "gpu3": "recompute"}), tmp_path / "a.svg")
+    assert "Options taken: recompute: gpu1, gpu3." in svg_texts(tmp_path / "a.svg")

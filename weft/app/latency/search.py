@@ -14,7 +14,7 @@ from weft.app.latency.placed import PlacedRates
 from weft.app.latency.serving import Serving, ServingPoint, parse_period, parse_throughput
 from weft.app.lib.case import Case, Placement, case_of, read_source
 from weft.app.lib.options import SearchOptions, require_count
-from weft.app.lib.wide import MOST_LISTED
+from weft.solver.choices.looks import MOST_LOOKS
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
@@ -50,9 +50,9 @@ def _require_one_kind(case: Case) -> None:
     if not case.wide.problem.under(case.placements[0].choices).is_plain:
         raise ValueError(f"{case.name}: a latency is of one micro-batch, and here they are of several jobs or classes: "
                          "ask for one of them")
-    if case.wide.problem.assignment_count > MOST_LISTED:
+    if case.wide.problem.assignment_count > MOST_LOOKS:
         raise ValueError(f"{case.name}: has {case.wide.problem.assignment_count} assignments, the latency of at most "
-                         f"{MOST_LISTED} is searched: fix some choices")
+                         f"{MOST_LOOKS} is searched: fix some choices")
 
 
 def serve_source(
@@ -267,8 +267,9 @@ class _FrontSearch:
         front = self.front()
         if self.floor is not None:
             front = front[-1:]
+        gpus = sum(device.lane_of is None for device in first.devices)
         return Serving(
-            self.case.name, len(first.devices), first.time_unit, first.memory_unit, self.size,
+            self.case.name, gpus, first.time_unit, first.memory_unit, self.size,
             tuple(self._point(period, latency) for period, latency in front),
             floor=self.floor, placements=self.examined,
             least_period=float(min(p.fastest.period * p.instance.tick for p in self.placed)),

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from weft.app.lib.coverage import NOTHING, Coverage
 from weft.app.lib.decided_memory import plan_details, plan_title
 from weft.app.lib.domination import undominated
+from weft.app.lib.open_placements import OpenPlacement, open_title
 from weft.app.lib.options import require_count
 from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
-from weft.app.lib.wide import MOST_LISTED, WideCase, assignment_title, wide_case
+from weft.app.lib.wide import WideCase, assignment_title, wide_case
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.wide_files import load_any_problem
 from weft.solver.problem import Problem
@@ -22,6 +23,7 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
 
 if TYPE_CHECKING:
     from weft.app.lib.options import SearchOptions
@@ -90,6 +92,10 @@ class Case:
     spaces: tuple[CutSpace, ...] = ()
     #: A block problem with choices, jobs or classes: ``placements`` are its assignments, of many the first.
     wide: WideCase | None = None
+    #: Of a spec that leaves decisions to its stages: beside ``placements``, whose stages are all alike.
+    open: tuple[OpenPlacement, ...] = ()
+    #: Whether micro-batches of different length may run in another order than the one given.
+    reorder: bool = False
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -99,7 +105,9 @@ class Case:
             return NOTHING
         spaces = [(layout_title(layout.shape, layout.chunks), backward_title(space.backward), space.ground.layers)
                   for space in self.spaces for layout in [space.ground.layout]]
-        return Coverage.of(((placement.title, placement.details) for placement in self.placements), spaces)
+        told = [(placement.title, placement.details) for placement in self.placements]
+        told += [(placement.title, placement.details) for placement in self.open]
+        return Coverage.of(told, spaces, alike=bool(self.open))
 
 
 def case_of(source: Source, micro_batches: MicroBatches | None = None, options: SearchOptions | None = None) -> Case:
@@ -111,6 +119,8 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
     source = read_source(source)
     if isinstance(source, WideProblem):
         return _case_of_wide(wide_case(source, micro_batches, options))
+    if not isinstance(source, Problem) and source.training is not None and source.training.lengths is not None:
+        return _case_of_lengths(source, micro_batches, options)
     _require_plain(micro_batches, options)
     assert micro_batches is None or isinstance(micro_batches, int)
     if isinstance(source, Problem):
@@ -142,9 +152,8 @@ def _case_of_wide(case: WideCase) -> Case:
                                                             **_static_of(rounds.problem)},
                                     choices=options, rounds=None if rounds.is_plain else rounds))
     if not placements:
-        of = f" (the first {MOST_LISTED} of them)" if case.problem.assignment_count > MOST_LISTED else ""
-        raise Infeasible(f"{case.problem.name}: under each of its assignments{of} the blocks wait for each other in a "
-                         "cycle")
+        raise Infeasible(f"{case.problem.name}: under each of its assignments that were tried the blocks wait for each "
+                         "other in a cycle")
     return Case(case.problem.name, tuple(placements), case.run.rounds, wide=case)
 
 
@@ -179,7 +188,7 @@ def read_source(source: Source) -> Problem | WideProblem | Spec:
 
 def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     from weft.models.candidates.build import CutDoesNotFit, TooLate
-    from weft.models.candidates.memory_candidates import decided_least_period, spec_candidates
+    from weft.models.candidates.memory_candidates import decided_least_period
     from weft.models.candidates.stage_split import NoSplit
     from weft.models.candidates.stages import SHAPES
     from weft.models.tensor_parallel.shapes import together
@@ -199,8 +208,9 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
                                     f"{spec.cluster.gpus} GPUs"))
     if chains:
         try:
-            listed = undominated(spec_candidates(spec))
-            placements = [*map(candidate_placement, listed), *_in_sequence_chunks(spec, listed), *placements]
+            listed, recomputing = _listed(spec)
+            placements = [*map(candidate_placement, listed), *(candidate_placement(entry, "recomputed")
+                          for entry in recomputing), *_in_sequence_chunks(spec, listed), *placements]
         except (NoSplit, CutDoesNotFit) as error:
             if not placements:
                 raise Infeasible(str(error)) from None
@@ -215,7 +225,67 @@ def _case_of_spec(spec: Spec, micro_batches: int | None) -> Case:
     if least is not None and chains and spec.placement.memory == "decide":
         # Stages cut at any operator may be faster than any whose layers are whole.
         least = min(least, decided_least_period(spec))
-    return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else ())
+    return Case(spec.name, tuple(placements), count, tuple(refused), least, _spaces(spec, count) if chains else (),
+                open=_open_placements(spec, count) if chains else ())
+
+
+def _listed(spec: Spec) -> tuple[list[Candidate], list[Candidate]]:
+    """The placements of one GPU a stage; and, where stages choose what they keep, those whose stages all recompute."""
+    from weft.models.candidates.alternatives import recomputing_spec
+    from weft.models.candidates.build import CutDoesNotFit, candidates
+    from weft.models.candidates.memory_candidates import spec_candidates
+    from weft.models.candidates.stage_split import NoSplit
+
+    if "activations" not in spec.placement.choices:
+        return undominated(spec_candidates(spec)), []
+    recomputing = undominated(candidates(recomputing_spec(spec)))
+    try:
+        return undominated(spec_candidates(spec)), recomputing
+    except (NoSplit, CutDoesNotFit):  # it needs more memory than to recompute
+        return [], recomputing
+
+
+def _open_placements(spec: Spec, micro_batches: int) -> tuple[OpenPlacement, ...]:
+    """The placements of ``spec`` whose stages have alternatives; none where it leaves nothing to its stages."""
+    if not spec.placement.choices:
+        return ()
+    from weft.models.candidates.alternatives import open_candidates
+
+    found = []
+    for entry in open_candidates(spec):
+        plain = candidate_placement(entry.plain)
+        layout = layout_title(entry.plain.shape, len(entry.plain.stages) // len(entry.plain.problem.devices))
+        title = open_title(layout, " or ".join(map(backward_title, entry.backward)),
+                           activations="activations" in spec.placement.choices)
+        found.append(OpenPlacement(title, entry.problem, Run.of(entry.problem, micro_batches),
+                                   {**plain.details, "placement": title}))
+    return tuple(found)
+
+
+def _case_of_lengths(spec: Spec, micro_batches: MicroBatches | None, options: SearchOptions | None) -> Case:
+    """The placements of a spec whose micro-batches have sequences of different length, at all these lengths."""
+    from weft.models.candidates.build import CutDoesNotFit, TooLate
+    from weft.models.candidates.lengths import length_problems
+    from weft.models.candidates.stage_split import NoSplit
+
+    count = spec.run.micro_batches
+    if micro_batches not in (None, count):
+        raise ValueError(f"micro_batches is {micro_batches!r}, but {spec.where} lists the lengths of {count} "
+                         "(training.lengths): leave it out, or list others")
+    reorder = options is not None and options.reorder
+    _require_plain(None, None if options is None else replace(options, reorder=False))
+    try:
+        found = {id(entry.candidate): entry for entry in length_problems(spec)}
+    except (NoSplit, CutDoesNotFit, TooLate) as error:
+        raise Infeasible(str(error)) from None
+    placements = []
+    for candidate in undominated([entry.candidate for entry in found.values()]):
+        entry = found[id(candidate)]
+        rounds = Rounds(entry.problem, entry.run)
+        placements.append(replace(candidate_placement(candidate), problem=rounds.problem,
+                                  rounds=None if rounds.is_plain else rounds))
+    return Case(spec.name, tuple(placements), placements[0].rounds.run.rounds if placements[0].rounds else count,
+                reorder=reorder and placements[0].rounds is not None)
 
 
 def _in_sequence_chunks(spec: Spec, listed: list[Candidate]) -> list[Placement]:
@@ -241,14 +311,14 @@ def _spaces(spec: Spec, micro_batches: int) -> tuple[CutSpace, ...]:
     return tuple(cut_spaces(spec, micro_batches))
 
 
-def candidate_placement(candidate: Candidate) -> Placement:
-    """The placement that ``candidate`` is."""
+def candidate_placement(candidate: Candidate, kept: str = "") -> Placement:
+    """The placement that ``candidate`` is. ``kept``: what its title says of what its stages keep."""
     backward = backward_title(candidate.backward)
     shape = layout_title(candidate.shape, len(candidate.stage_device) // len(candidate.problem.devices))
     memory = [None if device.memory is None else device.memory + static
               for device, static in zip(candidate.problem.devices, candidate.static_memory, strict=True)]
     plan = candidate.decided
-    name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}")
+    name = f"{shape}, {backward}" + ("" if plan is None else f", {plan_title(plan)}") + (f", {kept}" if kept else "")
     return Placement(name, candidate.problem, {
         "placement": name,
         "static_memory": list(candidate.static_memory),

@@ -28,16 +28,17 @@ def cut_of_details(details: Mapping[str, Any]) -> tuple[int, ...]:
 class Coverage:
     """``considered``: of each placement its title and its cut, the number of layers on each stage (empty where the
     model is no list of layers). ``spaces``: of all cuts of some layers how they lie on GPUs, how their backward runs,
-    and how many layers there are."""
+    and how many layers there are; ``alike``: in them all stages are alike, in others they are not."""
 
     considered: tuple[tuple[str, tuple[int, ...]], ...]
     spaces: tuple[tuple[str, str, int], ...] = ()
+    alike: bool = False
 
     @classmethod
     def of(cls, placements: Iterable[tuple[str, Mapping[str, Any]]],
-           spaces: Iterable[tuple[str, str, int]] = ()) -> Coverage:
+           spaces: Iterable[tuple[str, str, int]] = (), *, alike: bool = False) -> Coverage:
         """``placements`` are titles with what schedules say of them (``layers_of_stage``)."""
-        return cls(tuple((title, cut_of_details(details)) for title, details in placements), tuple(spaces))
+        return cls(tuple((title, cut_of_details(details)) for title, details in placements), tuple(spaces), alike)
 
     def text(self) -> str:
         """Such as "the 3 placements considered (1 stage a GPU, I+W; V, 2 chunks, I+W: 2 cuts)", or "every cut of the 26
@@ -53,7 +54,8 @@ class Coverage:
             return ""
         layouts = list(dict.fromkeys(layout for layout, _, _ in self.spaces))
         backwards = list(dict.fromkeys(backward for _, backward, _ in self.spaces))
-        return f"{_EVERY}the {self.spaces[0][2]} layers ({'; '.join(layouts)}; {' or '.join(backwards)})"
+        return f"{_EVERY}the {self.spaces[0][2]} layers ({'; '.join(layouts)}; {' or '.join(backwards)}" + (
+            "; all stages alike)" if self.alike else ")")
 
     def to_json(self) -> list[dict[str, Any]]:
         """Every placement with its cut."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import product
 from typing import TYPE_CHECKING
 
+from weft.solver.choices.looks import first_looks
 from weft.solver.problem import ProblemError
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
@@ -16,10 +17,7 @@ if TYPE_CHECKING:
     from weft.app.lib.options import SearchOptions
     from weft.app.lib.sources import MicroBatches
 
-__all__ = ["MOST_LISTED", "WideCase", "assignment_title", "wide_case"]
-
-#: Of more assignments so many are listed; the search itself is over all.
-MOST_LISTED = 64
+__all__ = ["WideCase", "assignment_title", "wide_case"]
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,11 @@ class WideCase:
 
     @property
     def listed(self) -> list[tuple[Mapping[str, str], Rounds]]:
-        """The assignments, of many the first ones, each with its plain problem in rounds; without those that mean
+        """The assignments, of many some, each with its plain problem in rounds; without those that mean
         nothing, as their waits make a circle. Where micro-batches may be of any class, each with all of one class."""
         found: list[tuple[Mapping[str, str], Rounds]] = []
         runs = _of_one_class(self.problem, self.run) if self.any_class else [self.run]
-        for options, run in islice(product(self.problem.assignments, runs), MOST_LISTED):
+        for options, run in product(first_looks(self.problem), runs):
             rounds = Rounds(self.problem.under(options), run)
             try:
                 rounds.problem  # noqa: B018 (a circle of waits is found here)
@@ -55,6 +53,9 @@ def wide_case(problem: WideProblem, micro_batches: MicroBatches | None, options:
     if micro_batches is None:
         raise ValueError("a block problem does not say how many micro-batches run: give it (--micro-batches N"
                          + "".join(f", or {example}" for example in _examples(problem)) + ")")
+    if reorder and not problem.classes:
+        raise ValueError(f"{problem.name}: reorder is for micro-batches that differ, and here all are alike: leave it "
+                         "out")
     if not any_class:
         return WideCase(problem, Run.of(problem, micro_batches, ratio), reorder)
     if len(problem.classes) < 2:

@@ -25,6 +25,7 @@ from weft.solver.baselines import BASELINES
 from weft.solver.io.entries import Entry, FormatError, read_json, require_format
 from weft.solver.io.problem_files import problem_to_json
 from weft.solver.io.schedule_files import schedule_from_json, schedule_to_json
+from weft.solver.io.wide_files import wide_problem_to_json
 from weft.solver.io.writing import write_atomically
 from weft.solver.judge.claims import judge_claims
 from weft.solver.judge.validate import violations
@@ -54,6 +55,8 @@ def key_of(case: Case, options: SearchOptions) -> str:
         "least_period": repr(case.least_period),
         "placements": [{"title": placement.title, "details": placement.details,
                         "problem": problem_to_json(placement.problem)} for placement in case.placements],
+        "open": [{"title": placement.title, "details": placement.details,
+                  "problem": wide_problem_to_json(placement.problem)} for placement in case.open],
     })
 
 
@@ -98,12 +101,19 @@ def _trusted(value: Any, case: Case) -> Schedule:
     schedule = schedule_from_json(value)
     if schedule.micro_batches != case.micro_batches:
         raise FormatError("cache: the schedule is for another number of micro-batches")
-    if all(schedule.problem != placement.whole for placement in case.placements):
+    if not _is_of(schedule, case):
         raise FormatError("cache: the schedule is for another problem")
     faults = [*violations(schedule, limit=1), *judge_claims(value, schedule).false]
     if faults:
         raise FormatError(f"cache: {faults[0]}")
     return schedule
+
+
+def _is_of(schedule: Schedule, case: Case) -> bool:
+    """Whether it is of one of the case's placements, or of an assignment of one with alternatives."""
+    return any(schedule.problem == placement.whole for placement in case.placements) or any(
+        set(schedule.choices) == set(placement.problem.choices)
+        and schedule.problem == placement.problem.under(schedule.choices).plain() for placement in case.open)
 
 
 def _digest(value: Any) -> str:
@@ -117,7 +127,7 @@ def _makers() -> Mapping[str, str]:
     weft = Path(__file__).parents[2]
     app = weft / "app"
     sources = [*sorted((weft / "solver").rglob("*.py")), *sorted((app / "lib").glob("*.py")),
-               app / "solve.py", app / "compare.py", app / "sweep" / "task.py"]
+               app / "solve.py", app / "stage_choices.py", app / "compare.py", app / "sweep" / "task.py"]
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")

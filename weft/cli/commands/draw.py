@@ -44,8 +44,9 @@ COMMAND = Command(
     name="draw",
     summary="draw a schedule",
     paragraphs=(
-        "One lane a GPU, coloured by forward, backward, input- and weight-gradient; under it its memory over "
-        "time with the cap; warm-up, repetend and cool-down marked. The ending of the output chooses: .html "
+        "One row a GPU, coloured by forward, backward, input- and weight-gradient; under it thin rows for its "
+        "lanes, and its memory over time with the cap; warm-up, repetend and cool-down marked. Jobs have a colour "
+        "each; options taken stand under the title. The ending of the output chooses: .html "
         "(self-contained, details on hover), .svg, .png, or .json for a trace that Perfetto (ui.perfetto.dev) "
         "opens. --critical marks the critical path (see `weft explain`); --history draws, instead, how the search "
         "for the schedule went.",

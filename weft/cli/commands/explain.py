@@ -37,7 +37,7 @@ COMMAND = Command(
         "SOURCE is a schedule file, or a model spec or block problem, which is solved first. Told are the critical "
         "path of the makespan, the critical cycle of the period, and each GPU's idle time by what it waits for: the "
         "pipeline to fill, other blocks' results, transfers, memory to be given back, nothing but the order, the "
-        "rest to end.",
+        "rest to end. Where there were choices: what each option that was not taken would cost.",
         "Where no schedule fits: which blocks collide in which GPU's memory, how much is missing, and what would "
         "work (exit status 1). --what-if tries one more GiB, transfers twice as fast and each stage 10 % shorter.",
     ),

@@ -1,0 +1,356 @@
+"""Placements whose stages have alternatives: what each keeps of its activations, and whether its backward is split.
+
+A cut of the layers into stages becomes a problem with choices (:class:`~weft.solver.wide.problem.WideProblem`). Stage s
+has the choice ``activations: stage s`` of
+
+* ``keep``: what its layers save for the backward stays on the GPU;
+* ``recompute``: its layers keep their inputs, and the backward runs their forwards again, layer by layer, as
+  ``training.recompute`` does for all stages. It needs room for one layer at a time;
+* ``recompute-half``: the first half of its layers recompute so, the others keep;
+* ``recompute-ahead``: as ``recompute``, but the second forwards are a block of their own, R, which makes everything
+  anew that a kept forward keeps. It needs more room and may run while the GPU waits for the gradient;
+* ``offload``: what it keeps, but what it receives, is copied to the host after the forward and back before the
+  backward, on two lanes of the GPU, one each way. It is given back when it has left, and taken again when it begins to
+  come;
+
+and ``backward: stage s`` of ``full`` and ``split``. Options that change nothing, or that only cost time, are left out,
+and so is a choice of which one option remains.
+
+A block that exists under several options bears one name: the relaxed problem has it once, with the least that it takes
+under any. So where a stage's backward may be whole, its input gradient is named ``B`` too. Under every assignment the
+problem is what :mod:`weft.models.candidates.build` makes of these stages, names apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+from weft.models.candidates.build import Candidate, CutDoesNotFit, bytes_per_parameter, candidate_of, candidates
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.stage_blocks import forward_block, gradient_blocks, seconds_of, transfer_seconds
+from weft.models.candidates.stage_split import NoSplit, StageSplit, split_at
+from weft.models.candidates.stages import Backward, MemoryRule, Shape, StageCost
+from weft.models.layers.cluster import ClusterModel, Network, model_cluster
+from weft.models.layers.costs import LayerCost
+from weft.models.spec.sections import ACTIVATIONS, Activations, Spec
+from weft.solver.problem import Block, BlockKind, Device, ProblemError
+from weft.solver.wide.block import Options, WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["Kept", "OpenCandidate", "activations_choice", "backward_choice", "by_micro_batch", "copy_lanes",
+           "kept_ways", "open_candidates", "open_problem", "recomputing_spec"]
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One way for a stage to have its activations when its backward needs them.
+
+    ``forward`` and ``backward``: what the stage costs where its forward and where its backward runs. ``again``:
+    nanoseconds of a recomputation of its own; ``away``: bytes that are on the host in between; 0 where there is none.
+    """
+
+    way: Activations
+    forward: StageCost
+    backward: StageCost
+    again: int = 0
+    away: int = 0
+
+
+@dataclass(frozen=True)
+class OpenCandidate:
+    """``plain``: a placement, as it is where every stage keeps its activations and none is split (or all are).
+    ``problem``: the same stages on the same GPUs with their choices. ``backward``: the modes that stages may have."""
+
+    plain: Candidate
+    problem: WideProblem
+    backward: tuple[Backward, ...]
+
+
+Value = TypeVar("Value")
+_ACTIVATIONS = "activations: stage "
+
+
+def activations_choice(stage: int) -> str:
+    """The name of the choice of what ``stage`` does with its activations."""
+    return f"{_ACTIVATIONS}{stage}"
+
+
+def backward_choice(stage: int) -> str:
+    """The name of the choice of how ``stage`` runs its backward."""
+    return f"backward: stage {stage}"
+
+
+def copy_lanes(device: str) -> tuple[str, str]:
+    """The names of a device's lanes that copy to the host and back."""
+    return f"{device} to host", f"{device} from host"
+
+
+def open_candidates(spec: Spec) -> list[OpenCandidate]:
+    """The placements of one GPU a stage with what ``placement.choices`` leaves open; none where it leaves nothing.
+
+    The cuts are those that :func:`~weft.models.candidates.build.candidates` finds where all stages keep their
+    activations, and where all recompute them; each cut is there once. Raises what that function raises where neither
+    finds one.
+    """
+    listed = spec.placement.choices
+    if not listed:
+        return []
+    again = recomputing_spec(spec)
+    found = _cuts(spec, again)
+    layers = gpu_costs(spec).layers
+    layers_again = gpu_costs(again).layers if "activations" in listed else layers
+    cluster = model_cluster(spec.cluster)
+    made: dict[object, OpenCandidate] = {}
+    for plain in found:
+        modes: tuple[Backward, ...] = ("full", "split") if "backward" in listed else (plain.backward,)
+        key = (plain.shape, plain.layers_of_stage, plain.stage_device, modes)
+        if key not in made:
+            candidate = _open(spec, plain, modes, layers, layers_again, cluster)
+            if candidate.problem.choices:
+                made[key] = candidate
+    return list(made.values())
+
+
+def recomputing_spec(spec: Spec) -> Spec:
+    """``spec`` where every stage recomputes."""
+    run = spec.training
+    assert run is not None  # the spec was checked
+    return spec.model_copy(update={"training": run.model_copy(update={"recompute": True})})
+
+
+def _cuts(spec: Spec, again: Spec) -> list[Candidate]:
+    """The placements of either; the least refusal where there is none."""
+    if "activations" not in spec.placement.choices:
+        return candidates(spec)
+    found: list[Candidate] = []
+    refusal: Exception | None = None
+    for one in (spec, again):
+        try:
+            found += candidates(one)
+        except (NoSplit, CutDoesNotFit) as error:
+            refusal = error
+    if not found and refusal is not None:
+        raise refusal
+    return found
+
+
+def _open(spec: Spec, plain: Candidate, modes: tuple[Backward, ...], layers: Sequence[list[LayerCost]],
+          layers_again: Sequence[list[LayerCost]], cluster: ClusterModel) -> OpenCandidate:
+    cuts = list(accumulate(map(len, plain.layers_of_stage), initial=0))
+    rule = MemoryRule(plain.backward, bytes_per_parameter(spec), cluster.reserve)
+    split, again = (split_at(plain.shape, own, cuts, cluster.memory, rule=rule) for own in (layers, layers_again))
+    kept = replace(candidate_of(spec, split, plain.backward, plain.in_flight, layers[0], cluster), notes=plain.notes)
+    halves = _halves(plain.shape, layers, layers_again, cuts, cluster, rule)
+    received = [layers[0][first].input_bytes if s else 0 for s, (first, _) in enumerate(pairwise(cuts))]
+    allowed = spec.placement.activations if "activations" in spec.placement.choices else ("keep",)
+    ways = [kept_ways(stage, other, half, size, allowed, offloads=spec.cluster.host_bandwidth is not None)
+            for stage, other, half, size in zip(split.stages, again.stages, halves, received, strict=True)]
+    named = f"{plain.shape}, " + ("" if len(modes) > 1 else f"{modes[0]} backward, ") + "by stage"
+    return OpenCandidate(kept, open_problem(f"{spec.name} ({named})", kept, split, ways, modes, cluster.network,
+                                            spec.cluster.host_bandwidth), modes)
+
+
+def _halves(shape: Shape, layers: Sequence[list[LayerCost]], layers_again: Sequence[list[LayerCost]],
+            cuts: Sequence[int], cluster: ClusterModel, rule: MemoryRule) -> tuple[StageCost, ...]:
+    """Each stage where the first half of its layers, one more of an odd number, recompute."""
+    first = [at < begin + -(-(end - begin) // 2) for begin, end in pairwise(cuts) for at in range(begin, end)]
+    mixed = {id(own): [other if is_first else layer for layer, other, is_first in zip(own, again, first, strict=True)]
+             for own, again in zip(layers, layers_again, strict=True)}
+    return split_at(shape, [mixed[id(own)] for own in layers], cuts, cluster.memory, rule=rule).stages
+
+
+def kept_ways(stage: StageCost, recomputing: StageCost, half: StageCost, received: int,
+              allowed: Sequence[Activations] = ACTIVATIONS, *, offloads: bool = True) -> tuple[Kept, ...]:
+    """The ways among ``allowed`` that differ for ``stage``, which is ``recomputing`` where its layers recompute,
+    ``half`` where half of them do, and of which ``received`` bytes are what the stage before it sends; to keep all
+    where none of them does.
+
+    ``offloads``: whether there is anywhere to copy to.
+    """
+    spared = stage.activation - recomputing.activation
+    more = recomputing.backward - stage.backward
+    found = {"keep": Kept("keep", stage, stage)}
+    if stage.backward and spared > 0 and more > 0:
+        found["recompute"] = Kept("recompute", recomputing, recomputing)
+        if recomputing.activation < half.activation < stage.activation and half.backward < recomputing.backward:
+            found["recompute-half"] = Kept("recompute-half", half, half)
+        found["recompute-ahead"] = Kept("recompute-ahead", recomputing, stage, again=more)
+    if offloads and stage.backward and stage.activation > received:
+        found["offload"] = Kept("offload", stage, stage, away=stage.activation - received)
+    ways = tuple(found[way] for way in allowed if way in found)
+    return ways or (found["keep"],)
+
+
+def open_problem(name: str, plain: Candidate, split: StageSplit, ways: Sequence[Sequence[Kept]],
+                 modes: Sequence[Backward], network: Network, host_bandwidth: float | None = None) -> WideProblem:
+    """The problem of the stages of ``split`` with the ``ways`` and backward ``modes`` that each may have.
+
+    ``plain``: the placement that gives it its devices. ``host_bandwidth``: bytes a second of copies to the host,
+    needed where a way has any.
+    """
+    stages = [_Stage(s, split.devices[s], tuple(own),
+                     tuple(modes) if len(modes) == 1 or _has_parts(split.stages[s]) else ("full",))
+              for s, own in enumerate(ways)]
+    lags = transfer_seconds(split.stages, split.devices, network)
+    devices, lane = _with_lanes(plain.problem.devices, stages)
+    blocks: list[WideBlock] = []
+    for stage in stages:
+        s = stage.number
+        blocks += stage.forwards((WideDependency(f"F{s - 1}", lags[s - 1]),) if s else ())
+        blocks += stage.copies(lane, host_bandwidth)
+    before, lag = f"F{len(stages) - 1}", 0.0
+    for stage in reversed(stages):
+        gradients = list(stage.gradients(WideDependency(before, lag)))
+        blocks += [*stage.recomputations(), *gradients]
+        before = next((block.name for block in gradients if block.kind != BlockKind.WEIGHT_GRAD), before)
+        lag = lags[stage.number - 1] if stage.number else 0.0
+    choices = {choice: options for stage in stages for choice, options in stage.choices}
+    return WideProblem(name, devices, tuple(blocks), choices=choices, time_unit="s", memory_unit="B",
+                       model=plain.problem.model)
+
+
+def by_micro_batch(problem: WideProblem, ways: Sequence[Activations] = ("keep", "recompute")) -> WideProblem:
+    """``problem``, a placement with choices of activations, where each micro-batch instead of each stage goes one of
+    ``ways`` on all stages that can, the first one on those that cannot: the ways are the classes of micro-batches.
+
+    Raises :class:`~weft.solver.problem.ProblemError` for ways under which other blocks run.
+    """
+    taken = {way: {choice: way if way in options else ways[0] if ways[0] in options else options[0]
+                   for choice, options in problem.choices.items() if choice.startswith(_ACTIVATIONS)} for way in ways}
+    under = {way: {(block.name, *sorted(block.when.items())): block for block in problem.under(options).blocks}
+             for way, options in taken.items()}
+    first = under[ways[0]]
+    blocks = []
+    for key, block in first.items():
+        own = {way: found[key] for way, found in under.items() if key in found}
+        if len(own) < len(ways) or any(_placed(other) != _placed(block) for other in own.values()):
+            raise ProblemError(f"{problem.name}: block {block.name!r} is not the same under {' and '.join(ways)}: "
+                               "micro-batches of different classes run the same blocks")
+        blocks.append(replace(block, duration=_each({way: other.duration for way, other in own.items()}),
+                              memory=_each({way: other.memory for way, other in own.items()}),
+                              workspace=_each({way: other.workspace for way, other in own.items()})))
+    left = {choice: options for choice, options in problem.choices.items() if choice not in taken[ways[0]]}
+    return WideProblem(problem.name, problem.devices, tuple(blocks), problem.links, left, problem.time_unit,
+                       problem.memory_unit, problem.model)
+
+
+def _placed(block: WideBlock) -> object:
+    return block.kind, block.devices, block.after
+
+
+def _each(values: Mapping[str, Value | Mapping[str, Value]]) -> Value | Mapping[str, Value]:
+    """One value where all ways have the same, else that of each."""
+    found = {way: value for way, value in values.items() if not isinstance(value, Mapping)}
+    assert len(found) == len(values)  # no placement has classes of its own
+    first = next(iter(found.values()))
+    return first if all(value == first for value in found.values()) else found
+
+
+def _has_parts(stage: StageCost) -> bool:
+    """Whether its backward may be whole or in two parts."""
+    return bool(stage.input_grad and stage.weight_grad)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Stage ``number`` on ``device`` with its ways and backward modes."""
+
+    number: int
+    device: int
+    ways: tuple[Kept, ...]
+    modes: tuple[Backward, ...]
+
+    @property
+    def choices(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Its choices with their options."""
+        if len(self.ways) > 1:
+            yield activations_choice(self.number), tuple(kept.way for kept in self.ways)
+        if len(self.modes) > 1:
+            yield backward_choice(self.number), self.modes
+
+    def forwards(self, after: tuple[WideDependency, ...]) -> Iterator[WideBlock]:
+        """Its forward under every way."""
+        yield from self._under_ways([(kept, _wide(forward_block(self.number, kept.forward, self.device, "full", ()),
+                                                  after)) for kept in self.ways], {})
+
+    def copies(self, lane: Mapping[int, tuple[int, int]], bandwidth: float | None) -> Iterator[WideBlock]:
+        """Its copies to the host and back, where it offloads."""
+        for kept in self.ways:
+            if not kept.away:
+                continue
+            assert bandwidth is not None
+            away, back = lane[self.device]
+            long = round(math.ceil(kept.away / bandwidth * 1e9) * 1e-9, 9)
+            name, when = f"F{self.number}", self._when(kept)
+            yield WideBlock(f"{name} out", BlockKind.OTHER, (away,), long, (-kept.away,),
+                            after=(WideDependency(name),), when=when)
+            yield WideBlock(f"{name} in", BlockKind.OTHER, (back,), long, (kept.away,),
+                            after=(WideDependency(f"{name} out"),), when=when)
+
+    def recomputations(self) -> Iterator[WideBlock]:
+        """Its second forward, where that is a block of its own: it makes what a kept forward would have kept."""
+        for kept in self.ways:
+            if kept.again:
+                yield WideBlock(f"R{self.number}", BlockKind.RECOMPUTE, (self.device,), seconds_of(kept.again),
+                                (kept.backward.activation - kept.forward.activation,),
+                                (kept.backward.workspace_forward,), (WideDependency(f"F{self.number}"),),
+                                self._when(kept))
+
+    def gradients(self, after: WideDependency) -> Iterator[WideBlock]:
+        """Its backward under every mode and way."""
+        for mode in self.modes:
+            when = {backward_choice(self.number): str(mode)} if len(self.modes) > 1 else {}
+            found: dict[str, list[tuple[Kept, WideBlock]]] = {}
+            for kept in self.ways:
+                for block in gradient_blocks(self.number, kept.backward, self.device, mode, ()):
+                    found.setdefault(block.name, []).append((kept, self._gradient(block, kept, after)))
+            for alternatives in found.values():
+                yield from self._under_ways(alternatives, when)
+
+    def _gradient(self, block: Block, kept: Kept, after: WideDependency) -> WideBlock:
+        if block.after:  # a weight gradient behind its input gradient
+            waits = tuple(WideDependency(self._name(wait.block)) for wait in block.after)
+        else:
+            waits = (after, *((WideDependency(f"R{self.number}"),) if kept.again else ()),
+                     *((WideDependency(f"F{self.number} in"),) if kept.away else ()))
+        return replace(_wide(block, waits), name=self._name(block.name))
+
+    def _name(self, name: str) -> str:
+        return f"B{self.number}" if self._is_renamed and name == f"I{self.number}" else name
+
+    @property
+    def _is_renamed(self) -> bool:
+        """Whether earlier stages may wait for its input gradient or for a whole backward: both bear one name then."""
+        names = {block.name for mode in self.modes for kept in self.ways
+                 for block in gradient_blocks(self.number, kept.backward, self.device, mode, ())
+                 if block.kind != BlockKind.WEIGHT_GRAD}
+        return len(names) > 1
+
+    def _under_ways(self, alternatives: Sequence[tuple[Kept, WideBlock]], when: Options) -> Iterator[WideBlock]:
+        """A block that is the same under all ways once, else each under its own."""
+        if len(alternatives) == len(self.ways) and all(block == alternatives[0][1] for _, block in alternatives):
+            yield replace(alternatives[0][1], when=when)
+            return
+        for kept, block in alternatives:
+            yield replace(block, when={**self._when(kept), **when})
+
+    def _when(self, kept: Kept) -> dict[str, str]:
+        return {activations_choice(self.number): kept.way} if len(self.ways) > 1 else {}
+
+
+def _wide(block: Block, after: tuple[WideDependency, ...]) -> WideBlock:
+    return WideBlock(block.name, block.kind, block.devices, block.duration, block.memory, block.workspace, after)
+
+
+def _with_lanes(devices: tuple[Device, ...], stages: Sequence[_Stage]
+                ) -> tuple[tuple[Device, ...], Mapping[int, tuple[int, int]]]:
+    """``devices`` with two lanes for each whose stages may offload, and which these are."""
+    lanes: dict[int, tuple[int, int]] = {}
+    listed = list(devices)
+    for device in sorted({stage.device for stage in stages if any(kept.away for kept in stage.ways)}):
+        lanes[device] = (len(listed), len(listed) + 1)
+        listed += [Device(name, lane_of=devices[device].name) for name in copy_lanes(devices[device].name)]
+    return tuple(listed), lanes

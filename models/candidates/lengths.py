@@ -1,0 +1,148 @@
+"""A spec whose micro-batches have sequences of different length: a problem with a class for each length.
+
+Every placement is one :class:`~weft.solver.wide.problem.WideProblem`: its stages are the same layers for all
+micro-batches, and a block's time, its transfers and its memory are those of the stage at the micro-batch's length,
+modelled operator by operator (:mod:`weft.models.times.roofline`) or read from the source of times that the spec names.
+Cuts are those for the longest micro-batch: so one of it fits on every GPU, and where a longer one spends a larger share
+of its time in attention, the stages are even for those that count most. What a GPU holds all the time does not depend
+on lengths; a learned table of positions has a row for each of the model's.
+
+Micro-batches run in the order of the list; packing samples into sequences is the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TypeVar
+
+from weft.models.candidates.build import Candidate, bytes_per_parameter, candidate_of, candidates
+from weft.models.candidates.family_costs import family_model, uses_measured_gpt
+from weft.models.candidates.gpu_costs import gpu_costs
+from weft.models.candidates.stage_split import split_at
+from weft.models.candidates.stages import MemoryRule
+from weft.models.layers.cluster import model_cluster
+from weft.models.spec.families import GptModel
+from weft.models.spec.model_sections import ExplicitModel, GraphModel
+from weft.models.spec.sections import Spec
+from weft.models.spec.spec import SpecError, with_lengths
+from weft.solver.problem import Problem
+from weft.solver.wide.block import WideBlock, WideDependency
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.run import Run
+
+__all__ = ["LengthProblem", "class_of_length", "length_problems", "with_classes"]
+
+_Value = TypeVar("_Value")
+#: Shapes of one GPU a stage.
+_SHAPES = {"chain", "v", "loop", "wave"}
+
+
+@dataclass(frozen=True)
+class LengthProblem:
+    """``candidate``, a placement at the longest length, for micro-batches of all lengths."""
+
+    candidate: Candidate
+    problem: WideProblem
+    run: Run
+
+
+def class_of_length(length: int) -> str:
+    """The name of the class of micro-batches of so many tokens."""
+    return f"len{length}"
+
+
+def length_problems(spec: Spec) -> list[LengthProblem]:
+    """The placements of ``spec``, which gives the ``lengths`` of its micro-batches, as problems with classes.
+
+    Raises :class:`~weft.models.spec.spec.SpecError` for what lengths do not go with (other models than decoders,
+    measured costs of one length, GPUs that compute together, memory that is decided, sequence chunks) and for lengths
+    beyond the model's positions; and what :func:`~weft.models.candidates.build.candidates` raises.
+    """
+    spec = with_lengths(spec)
+    assert spec.training is not None
+    lengths = spec.training.lengths
+    assert isinstance(lengths, tuple)
+    model = _decoder(spec)
+    _require_lengths(spec, model, lengths)
+    specs = {length: _at_length(spec, model, length) for length in dict.fromkeys(lengths)}
+    found = []
+    for candidate in candidates(specs[max(lengths)]):
+        plain = {class_of_length(length): _at(candidate, own) for length, own in specs.items()}
+        wide = with_classes(f"{candidate.problem.name}, {len(plain)} lengths", plain)
+        found.append(LengthProblem(candidate, wide, Run.of(wide, [class_of_length(length) for length in lengths])
+                                   if wide.classes else Run.of(wide, len(lengths))))
+    return found
+
+
+def _decoder(spec: Spec) -> GptModel:
+    """The spec's model, which has a sequence to be shorter. Raises :class:`~weft.models.spec.spec.SpecError`."""
+    wrong = f"{spec.where}: training.lengths is for decoders of the families gpt and moe"
+    if isinstance(spec.model, ExplicitModel | GraphModel):
+        raise SpecError(f"{wrong}, but the model is given by its layers or operators; leave it out")
+    model = family_model(spec)
+    if not isinstance(model, GptModel):
+        raise SpecError(f"{wrong}, not {getattr(model, 'family', 'this one')}; leave it out")
+    return model
+
+
+def _require_lengths(spec: Spec, model: GptModel, lengths: Sequence[int]) -> None:
+    placement = spec.placement
+    if uses_measured_gpt(spec):
+        raise SpecError(f"{spec.where}: training.lengths needs costs at each length, but those of "
+                        f"{spec.costs or 'gpt-1.3b-v100'} are measured at one; give costs: v100 (or another device to "
+                        "model)")
+    for entry, given, way in (("sequence_chunks", bool(placement.sequence_chunks), "leave one of them out"),
+                              ("memory", placement.memory == "decide", "give memory: layers"),
+                              ("shapes", not _SHAPES & set(placement.shapes), "allow chain"),
+                              ("co_shard", bool(placement.co_shard), "leave one of them out")):
+        if given:
+            raise SpecError(f"{spec.where}: training.lengths is for placements of one GPU a stage whose layers are "
+                            f"whole, which placement.{entry} is not; {way}")
+    most = model.max_positions or model.sequence
+    for i, length in enumerate(lengths):
+        if length > most:
+            raise SpecError(f"{spec.where}: training.lengths: entry {i} is {length} tokens, but the model has {most} "
+                            "positions; give shorter sequences, or a model with more (model.sequence or "
+                            "model.max_positions)")
+
+
+def _at_length(spec: Spec, model: GptModel, length: int) -> Spec:
+    """``spec`` where all sequences have ``length`` tokens; the model's positions stay what they are."""
+    assert spec.training is not None
+    short = model.model_copy(update={"sequence": length, "max_positions": model.max_positions or model.sequence})
+    return spec.model_copy(update={"model": short, "training": spec.training.model_copy(update={"lengths": None})})
+
+
+def _at(candidate: Candidate, spec: Spec) -> Problem:
+    """The block problem of the stages of ``candidate`` at the length of ``spec``."""
+    costs, cluster = gpu_costs(spec), model_cluster(spec.cluster)
+    cut = tuple(accumulate(map(len, candidate.layers_of_stage), initial=0))
+    rule = MemoryRule(candidate.backward, bytes_per_parameter(spec), cluster.reserve)
+    split = split_at(candidate.shape, costs.layers, cut, cluster.memory, rule=rule)
+    return candidate_of(spec, split, candidate.backward, candidate.in_flight, costs.layers[0], cluster).problem
+
+
+def with_classes(name: str, plain: dict[str, Problem]) -> WideProblem:
+    """One problem with the classes of ``plain``, which differ in times and amounts alone: blocks that are alike but for
+    these, on devices of the same memory."""
+    first = next(iter(plain.values()))
+    assert all(problem.devices == first.devices for problem in plain.values())
+    blocks = []
+    for i, block in enumerate(first.blocks):
+        own = {label: problem.blocks[i] for label, problem in plain.items()}
+        assert all(other.name == block.name and other.devices == block.devices for other in own.values())
+        waits = tuple(WideDependency(wait.block, _each({label: other.after[k].lag for label, other in own.items()}),
+                                     wait.link, wait.distance) for k, wait in enumerate(block.after))
+        blocks.append(WideBlock(
+            block.name, block.kind, block.devices, _each({label: other.duration for label, other in own.items()}),
+            _each({label: other.memory for label, other in own.items()}),
+            _each({label: other.workspace for label, other in own.items()}), waits))
+    return WideProblem(name, first.devices, tuple(blocks), first.links, time_unit=first.time_unit,
+                       memory_unit=first.memory_unit, model=first.model)
+
+
+def _each(values: dict[str, _Value]) -> _Value | dict[str, _Value]:
+    """One value where it is the same for all classes."""
+    return next(iter(values.values())) if len(set(values.values())) == 1 else values

@@ -1,0 +1,343 @@
+"""Runs one rank's instructions where its device has lanes: each queue in a thread of its own.
+
+The device, each of its lanes and the rank's messages are queues (:mod:`weft.runtime.plan.lanes`), compiled before the
+first step into actions as one list would be (:mod:`weft.runtime.execute.actions`). Between queues there are events: an
+instruction announces that it is done, and what needs that on another queue waits for it. On a GPU a queue is a stream
+too: its thread starts kernels there, and an event is one of the stream, so kernels wait for kernels and threads only
+for the start of them. A fault on one queue ends the run with what that queue was at; the others stop where they are.
+
+A result is kept until all that read it on this rank have. A message is waited for by whichever lane comes to it first,
+and a slot is posted again only when all that read what lay there are done: a lane that is late would else find another
+message.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+import torch
+
+from weft.runtime.execute import actions
+from weft.runtime.execute.actions import Action, Batch
+from weft.runtime.plan.buffers import OPEN_SENDS, Landing
+from weft.runtime.plan.lanes import memory_waits, queues
+from weft.runtime.plan.program import Instruction, Recv, Reduce, Send, Work
+from weft.runtime.ranks.session import Session
+from weft.runtime.ranks.stopwatch import stopwatch
+from weft.runtime.ranks.watch import Activity, Watch
+from weft.runtime.transports.interface import Parcel
+
+if TYPE_CHECKING:
+    from weft.runtime.execute.executor import Executor
+
+__all__ = ["InLanes"]
+
+MESSAGES = -1  # the queue that is no device
+
+
+class _Stopped(Exception):
+    """Another queue has failed."""
+
+
+class _Batch(Batch):
+    """One run, as all queues see it: what is done, what is still to be read, and whether one has failed."""
+
+    __slots__ = ("done", "failed", "left", "lock", "marks")
+
+    def __init__(self, session: Session, keys: Sequence[Hashable], readers: Mapping[Work, int]) -> None:
+        super().__init__(stopwatch(session))
+        self.done = {key: threading.Event() for key in keys}
+        self.marks: dict[Hashable, torch.cuda.Event] = {}  # on a GPU: when the kernels before are over
+        self.left = dict(readers)
+        self.lock = threading.Lock()
+        self.failed = False
+
+    def fail(self) -> None:
+        """Let no queue wait for another any more."""
+        self.failed = True
+        for event in self.done.values():
+            event.set()
+
+
+class _OnQueue(Batch):
+    """The same run as one queue sees it: with a stopwatch of its own."""
+
+    __slots__ = ("all",)
+
+    def __init__(self, session: Session, all_queues: _Batch) -> None:
+        super().__init__(stopwatch(session))
+        self.all = all_queues
+        self.results, self.arriving, self.leaving = all_queues.results, all_queues.arriving, all_queues.leaving
+
+
+# -- what queues do beside the actions of a list -------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Announce:
+    """Say that what has the name ``key`` is done."""
+
+    key: Hashable
+    on_gpu: bool
+
+    def run(self, batch: Batch) -> None:
+        shared = _shared(batch)
+        if self.on_gpu:
+            shared.marks[self.key] = torch.cuda.current_stream().record_event()
+        shared.done[self.key].set()
+
+
+@dataclass(slots=True)
+class _Await:
+    """Wait for what other queues announce; of ``reads`` this queue reads the results."""
+
+    keys: tuple[Hashable, ...]
+    reads: tuple[Work, ...]
+    watch: Watch
+    on_gpu: bool
+
+    def run(self, batch: Batch) -> None:
+        shared = _shared(batch)
+        for key in self.keys:
+            event = shared.done[key]
+            if not event.is_set():
+                self.watch.rest()
+                event.wait()
+            if shared.failed:
+                raise _Stopped
+            if self.on_gpu:
+                torch.cuda.current_stream().wait_event(shared.marks[key])
+        if self.on_gpu:  # memory that another stream made must not be used anew before this one has read it
+            for what in self.reads:
+                for tensor in shared.results[what].values():
+                    tensor.record_stream(torch.cuda.current_stream())
+
+
+@dataclass(slots=True)
+class _Take:
+    """Wait for ``landing``, unless another lane has; its slot holds the result then. ``lock`` is the landing's own."""
+
+    landing: Landing
+    slot: Parcel | None
+    lock: threading.Lock
+    watch: Watch
+    activity: Activity
+
+    def run(self, batch: Batch) -> None:
+        what = self.landing.what
+        self.watch.at(self.activity)
+        with self.lock:
+            if what not in batch.arriving:
+                return
+            batch.arriving[what].wait()
+            if self.slot is not None:
+                batch.results[what] = self.slot
+            del batch.arriving[what]
+
+
+@dataclass(slots=True)
+class _Meet:
+    """Wait for the other ranks that hold ``devices`` for the next block too."""
+
+    devices: tuple[int, ...]
+    session: Session
+    activity: Activity
+
+    def run(self, batch: Batch) -> None:
+        self.session.watch.at(self.activity)
+        self.session.meet_on(self.devices)
+
+
+@dataclass(slots=True)
+class _Release:
+    """One that reads ``whats`` has: after the last one results are released."""
+
+    whats: tuple[Work, ...]
+
+    def run(self, batch: Batch) -> None:
+        shared = _shared(batch)
+        with shared.lock:
+            for what in self.whats:
+                shared.left[what] -= 1
+                if not shared.left[what]:
+                    shared.results.pop(what, None)
+
+
+def _shared(batch: Batch) -> _Batch:
+    assert isinstance(batch, _OnQueue)
+    return batch.all
+
+
+# -- the run -------------------------------------------------------------------------------------------------------
+
+
+class InLanes:
+    """The queues of ``executor``'s rank, to be run any number of times."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.session = executor.session
+        compiled = _Compiler(executor)
+        self.queues: Mapping[int, tuple[Action, ...]] = {
+            device: tuple(compiled.lane(device)) for device in compiled.lanes} | {MESSAGES: tuple(compiled.messages())}
+        self._keys, self._readers = tuple(compiled.keys), compiled.readers
+        names = executor.plan.problem.devices
+        self._names = {queue: "messages" if queue == MESSAGES else names[queue].name for queue in self.queues}
+        device = self.session.device
+        self._streams = {queue: torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+                         for queue in self.queues}
+
+    def run(self) -> Callable[[], list[tuple[Work, float, float]]]:
+        """Run all queues once, to their ends; the result gives when each block ran.
+
+        Raises what an action of any queue raises, of the first that does.
+        """
+        shared = _Batch(self.session, self._keys, self._readers)
+        batches = {queue: _OnQueue(self.session, shared) for queue in self.queues}
+        ends: SimpleQueue[tuple[Activity, BaseException] | None] = SimpleQueue()
+        for queue in self.queues:
+            threading.Thread(target=self._run_queue, args=(queue, batches[queue], ends), daemon=True,
+                             name=f"weft lane {self._names[queue]}").start()
+        self.session.watch.rest()
+        for _ in self.queues:
+            if (fault := ends.get()) is not None:
+                activity, error = fault
+                self.session.watch.at(activity)
+                raise error
+        return lambda: [lap for batch in batches.values() for lap in batch.stopwatch.laps()]
+
+    def _run_queue(self, queue: int, batch: _OnQueue,
+                   ends: SimpleQueue[tuple[Activity, BaseException] | None]) -> None:
+        fault = None
+        try:
+            with self._on_stream(queue):
+                batch.stopwatch.begin()
+                for action in self.queues[queue]:
+                    action.run(batch)
+        except _Stopped:
+            pass
+        except BaseException as error:  # the thread that runs the rank raises it
+            fault = Activity(f"{self.session.watch.text}, on {self._names[queue]}"), error
+            batch.all.fail()
+        finally:
+            self.session.watch.rest()
+            ends.put(fault)
+
+    def _on_stream(self, queue: int) -> AbstractContextManager[object]:
+        stream = self._streams[queue]
+        return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+class _Compiler:
+    """Makes the actions of every queue. Names of what is announced: a Work is done; ``("here", work, device)``: the
+    device has come to a block that holds several; ``("posted", work)``: the receive of its result is."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.session, self.worker, self.transport = executor.session, executor.worker, executor.transport
+        self.plan, self.table, self.slots, self.wants = executor.plan, executor.table, executor.slots, executor.wants
+        self.watch, self.rank = executor.session.watch, executor.session.rank
+        self.instructions = executor.instructions
+        self.on_gpu = self.session.device.type == "cuda"
+        self.lanes = queues(self.plan, self.rank)
+        self.memory = memory_waits(self.plan, self.rank)
+        self.landings = {landing.what: landing for landing in self.table.receives}
+        self.locks = {what: threading.Lock() for what in self.landings}
+        self.slot_addresses = {slot.untyped_storage().data_ptr()
+                               for parcel in self.slots.values() for slot in parcel.values()}
+        self.readers: dict[Work, int] = {}
+        for instruction in self.instructions:
+            for what in self._reads(instruction):
+                self.readers[what] = self.readers.get(what, 0) + 1
+        self.keys: dict[Hashable, None] = dict.fromkeys(self.wants)
+
+    def lane(self, device: int) -> Iterator[Action]:
+        """The actions of ``device``: those of each block are run by the first of its devices on this rank."""
+        for work in self.lanes[device]:
+            first, *others = self._held(work)
+            if device != first:
+                yield self._announce(("here", work, device))
+                yield self._await([work])
+                continue
+            yield self._await([("here", work, other) for other in others])
+            yield from self._compute(work, {first, *others})
+
+    def messages(self) -> Iterator[Action]:
+        """The actions of messages, in the order of the rank's list."""
+        lying: dict[int, Landing] = {}  # what was posted in a slot last
+        leaving: list[tuple[int, Send]] = []
+        kept_until: dict[Work, set[Work]] = {}
+        for work, wants in self.wants.items():
+            for what in {*wants.awaits, *wants.reads}:
+                kept_until.setdefault(what, set()).add(self.worker.keeps(work))
+        for step, instruction in enumerate(self.instructions):
+            for landing in self.table.postings.get(step, ()):
+                if (before := lying.get(landing.slot)) is not None:
+                    yield self._await(sorted(kept_until.get(before.what, ()), key=str))
+                lying[landing.slot] = landing
+                yield actions.Post(landing.what, self.transport.receiver(landing), self.watch, self._activity(
+                    f"starting {Recv(landing.what, landing.peer)}", landing.what, landing.peer))
+                yield self._announce(("posted", landing.what))
+            if isinstance(instruction, Send):
+                if len(leaving) >= OPEN_SENDS:
+                    yield self._settle(*leaving.pop(0))
+                yield from self._send(step, instruction)
+                leaving.append((step, instruction))
+        for message in leaving:
+            yield self._settle(*message)
+
+    def _compute(self, work: Work, held: set[int]) -> Iterator[Action]:
+        wants, block = self.wants[work], self.plan.vocabulary.block(work)
+        assert block is not None
+        local = [what for what in dict.fromkeys((*wants.awaits, *wants.reads)) if what in self.wants]
+        elsewhere = [what for what in local if held.isdisjoint(self._held(what))]
+        yield self._await([*elsewhere, *self.memory.get(work, ())], [what for what in elsewhere if what in wants.reads])
+        for what in wants.awaits:
+            if (landing := self.landings.get(what)) is not None:
+                yield self._await([("posted", what)])
+                text = f"waiting for {Recv(what, landing.peer)}, for {work} ({self.plan.vocabulary.micro_batch(work)})"
+                yield _Take(landing, self.slots[landing] if what in self.readers else None, self.locks[what],
+                            self.watch, self.session.activity(text, [landing.peer]))
+        if len(wants.ranks) > 1:
+            yield _Meet(tuple(sorted(self.plan.problem.blocks[block].devices)), self.session,
+                        self._activity(f"waiting for the other ranks of {work}", work, *wants.ranks))
+        yield actions.Compute(work, self.worker.prepare(work), self.worker.task(work), work in self.readers,
+                              self.slot_addresses, self.watch, self._activity(f"running {work}", work))
+        yield self._announce(work)
+        if wants.reads:
+            yield _Release(wants.reads)
+
+    def _send(self, step: int, instruction: Send) -> Iterator[Action]:
+        what, peer = instruction.what, instruction.peer
+        message = next(message for message in self.table.sends if message.step == step)
+        yield self._await([what], [what])
+        yield actions.Send(step, what, self.worker.message(what, peer), self.transport.sender(message), self.watch,
+                           self._activity(f"starting {instruction}", what, peer))
+        yield _Release((what,))
+
+    def _settle(self, step: int, instruction: Send) -> Action:
+        return actions.Settle(step, self.watch, self._activity(f"waiting for {instruction}", instruction.what,
+                                                               instruction.peer))
+
+    def _held(self, work: Work) -> tuple[int, ...]:
+        block = self.plan.vocabulary.block(work)
+        assert block is not None  # the plan's program has been checked
+        return self.plan.vocabulary.ranks.held(self.rank, block)
+
+    def _announce(self, key: Hashable) -> Action:
+        self.keys[key] = None
+        return _Announce(key, self.on_gpu)
+
+    def _await(self, keys: Sequence[Hashable], reads: Sequence[Work] = ()) -> Action:
+        return _Await(tuple(keys), tuple(reads), self.watch, self.on_gpu)
+
+    def _reads(self, instruction: Instruction) -> tuple[Work, ...]:
+        if isinstance(instruction, Send):
+            return (instruction.what,)
+        return () if isinstance(instruction, (Recv, Reduce)) else self.wants[instruction].reads
+
+    def _activity(self, text: str, work: Work, *peers: int) -> Activity:
+        return self.session.activity(f"{text} ({self.plan.vocabulary.micro_batch(work)})", peers)

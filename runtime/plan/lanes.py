@@ -1,0 +1,91 @@
+"""Which queues a rank with lanes runs, and what they wait for of each other beside results.
+
+A rank's instructions stand in one list. The device and each of its lanes is a *queue*: it runs, in the order of the
+list, what holds it; a block that holds several starts when all of them have come to it. Messages are a queue of their
+own, in the order of the list too, so both ends of every pair of ranks see them in one order whatever lanes do. What a
+queue waits for of another stands earlier in the list; so whatever runs through in the order of the list runs through in
+queues (:mod:`weft.runtime.plan.check`).
+
+*Memory.* On one device an order of operations is an order of what they take and give back. Of lanes it is not: one that
+is late gives back late, while another goes on. So an operation that takes waits for all of its rank's that give back
+and end, as planned, no later than it starts (:func:`memory_waits`, the waits of :mod:`weft.solver.pools`). Then no
+level is above the planned peak, however long things take: of all operations that have started and take, look at the one
+that the plan starts last. Whatever else has taken starts no later in the plan, and what the plan has given back by then
+has been given back, since that one waited for it. So the level is at most the planned one at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from weft.runtime.plan.buffers import BufferTable
+from weft.runtime.plan.plan import Plan
+from weft.runtime.plan.program import ProgramError, Work
+from weft.solver.pools import Op, mixed_pools
+from weft.solver.pools import memory_waits as ordered_waits
+from weft.solver.problem import Number
+from weft.solver.schedule import Operation, Schedule
+
+__all__ = ["check_pool_memory", "memory_waits", "queues"]
+
+#: Two planned times closer than this share of the makespan are one.
+_NEAR = 1e-9
+
+
+def queues(plan: Plan, rank: int) -> Mapping[int, tuple[Work, ...]]:
+    """Per device of ``rank``, itself and its lanes, what holds it, in order."""
+    ranks = plan.vocabulary.ranks
+    found: dict[int, list[Work]] = {device: [] for device in ranks.pool(rank)}
+    for work in plan.program.works(rank):
+        for device in ranks.held(rank, _key(plan, work)[0]):
+            found[device].append(work)
+    return {device: tuple(works) for device, works in found.items()}
+
+
+def memory_waits(plan: Plan, rank: int) -> Mapping[Work, tuple[Work, ...]]:
+    """Per instruction of ``rank`` that takes memory, the last one on each other lane of those that give back and end,
+    as planned, by its start. Nothing where the order on one of them says all (:mod:`weft.solver.pools`)."""
+    vocabulary, problem = plan.vocabulary, plan.problem
+    owner = vocabulary.ranks.devices[rank]
+    pools = [pool for pool in mixed_pools(problem, _sign, _sign) if pool.owner == owner]
+    if not pools:
+        return {}
+    keys = {work: _key(plan, work) for work in plan.program.works(rank)}
+    rows: list[list[Op]] = [[] for _ in problem.devices]
+    for device, works in queues(plan, rank).items():
+        rows[device] = [keys[work] for work in works]
+    start, end = ({key: plan.times[work][side] for work, key in keys.items()} for side in (0, 1))
+    steps = {key: step for step, key in enumerate(keys.values())}
+    found: dict[Work, list[Work]] = {}
+    for giver, taker in ordered_waits(problem, pools, rows, start, end, _NEAR * plan.makespan):
+        if steps[giver] < steps[taker]:  # the list is the order, whatever the times say
+            found.setdefault(vocabulary.work(*taker), []).append(vocabulary.work(*giver))
+    return {work: tuple(givers) for work, givers in found.items()}
+
+
+def check_pool_memory(plan: Plan, rank: int, table: BufferTable, reserve: int) -> None:
+    """Raise :class:`~weft.runtime.plan.program.ProgramError` unless the slots of ``rank``, in a problem with lanes, fit
+    beside the planned peak in its device's capacity and ``reserve`` (both in bytes; problems whose memory is in another
+    unit say nothing). What arrives for a block counts twice here, in its slot and as the block's: when lanes let go of
+    a slot is known in order only."""
+    device = plan.problem.devices[plan.vocabulary.ranks.devices[rank]]
+    if plan.problem.memory_unit != "B" or device.memory is None:
+        return
+    operations = [Operation(*_key(plan, work), *times) for work, times in plan.times.items()]
+    owner = plan.vocabulary.ranks.devices[rank]
+    peak = Schedule(plan.problem, plan.micro_batches, tuple(operations), 0.0).peak_memory[owner]
+    if peak + table.size > device.memory + reserve:
+        raise ProgramError(f"rank {rank}'s blocks hold {peak} bytes at once and its {len(table.slots)} message "
+                           f"buffers {table.size} more, but device {device.name!r} has {device.memory} and {reserve} "
+                           "in reserve")
+
+
+def _sign(amount: Number) -> int:
+    """All that waits ask of an amount."""
+    return (amount > 0) - (amount < 0)
+
+
+def _key(plan: Plan, work: Work) -> tuple[int, int]:
+    key = plan.vocabulary.key(work)
+    assert key is not None, work  # the plan's program has been checked
+    return key

@@ -1,0 +1,157 @@
+"""What micro-batches of all classes need of the devices' memory together, whatever their order.
+
+A micro-batch holds an amount x on a device at least for its least lifetime l, from its taker's start to its giver's end
+(:func:`weft.solver.relations.min_dist.least_lifetimes`); what a block takes while it runs it holds for its duration.
+At any time the amounts held add up to the capacity C at most. So do their weights f(x) to 1, for any f that says
+
+* f(x) = x / C: memory x time of all together is no more than C x the time there is;
+* for some a above C / 2: f(x) = 1 where x >= a, 0 where x <= C - a, else x / C. Of two that hold a or more one at most
+  is there at a time, and beside it there is no room but for what has no weight; without it the sum is the first one;
+* for some k: f(x) = [(k + 1) x / C] / k, rounded down, and x / C where that is whole already. k + 1 amounts above
+  C / (k + 1) are too many, so k of them fill the device.
+
+Hence from the first start on a device to its last end it is no less than the sum of f(x) l over all that is held there
+(dual feasible functions: Fekete and Schepers, "New classes of fast lower bounds for bin packing problems", Math.
+Program. 91, 2001). Which micro-batch is where does not count. Pools with lanes are left out: nothing is said of them.
+
+A class whose micro-batch holds more than a device has while one of its blocks runs (what that takes meanwhile, and what
+was taken by blocks before it and is given back by none before it) is of no sequence that has a schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from functools import partial as partial_of
+
+from weft.solver.bounds.memory import chains_of_one
+from weft.solver.choices.sequences.partial import Partial
+from weft.solver.control.clock import checkpoint
+from weft.solver.problem import Problem
+from weft.solver.relations.min_dist import Distances, least_lifetimes
+from weft.solver.ticks import TickProblem
+from weft.solver.wide.problem import WideProblem
+
+__all__ = ["MemoryNeeds"]
+
+#: So many amounts above half of a device's memory, and so many parts of it, are looked at.
+_MOST_WEIGHTS, _MOST_PARTS = 16, 12
+
+
+@dataclass(frozen=True)
+class _Items:
+    """``held``: amounts and for how long they are held. ``most``: so much is at some time. In the problem's units."""
+
+    held: tuple[tuple[Fraction, Fraction], ...]
+    most: Fraction
+
+
+class MemoryNeeds:
+    """The needs of micro-batches of ``wide``, which has no open choices."""
+
+    def __init__(self, wide: WideProblem) -> None:
+        self.wide = wide
+
+    def on(self, device: int, partial: Partial) -> Fraction:
+        """The least time from the first start to the last end on ``device``, in the problem's time unit, of every
+        sequence that ``partial`` leaves open; 0 where nothing is known."""
+        best = Fraction(0)
+        for weights in self._weights[device]:
+            total = Fraction(0)
+            for job, part in partial.jobs.items():
+                each = [weights[job, name] for name in part.names]
+                total += sum((each[c] for c in part.fixed if c >= 0), Fraction(0))
+                rest = sorted(each[c] for c, count in enumerate(part.left) for _ in range(count))
+                total += sum(rest[:part.open], Fraction(0))
+            best = max(best, total)
+        return best
+
+    def excludes(self, partial: Partial) -> bool:
+        """Whether every sequence that ``partial`` leaves open has a micro-batch that does not fit alone."""
+        for job, part in partial.jobs.items():
+            wrong = {c for c, name in enumerate(part.names) if (job, name) in self._impossible}
+            room = sum(count for c, count in enumerate(part.left) if c not in wrong)
+            if wrong & set(part.fixed) or room < part.open:
+                return True
+        return False
+
+    @cached_property
+    def _impossible(self) -> set[tuple[str | None, str | None]]:
+        """The classes of each job that hold more on a device than it has, alone."""
+        return {place for place, devices in self._held.items()
+                for device, items in zip(self.wide.devices, devices, strict=True)
+                if device.memory is not None and items.most > Fraction(str(device.memory))}
+
+    @cached_property
+    def _weights(self) -> list[list[dict[tuple[str | None, str | None], Fraction]]]:
+        """For each device, for each way to weigh amounts: the sum of weight x lifetime of each job's classes."""
+        found: list[list[dict[tuple[str | None, str | None], Fraction]]] = [[] for _ in self.wide.devices]
+        places = list(self._held)
+        for number, device in enumerate(self.wide.devices):
+            if not device.memory:
+                continue
+            capacity = Fraction(str(device.memory))
+            large = sorted({amount for place in places for amount, _ in self._held[place][number].held
+                            if amount * 2 > capacity and amount <= capacity}, reverse=True)
+            ways: list[Callable[[Fraction], Fraction]] = [
+                Fraction, *(partial_of(_above, least / capacity) for least in large[:_MOST_WEIGHTS]),
+                *(partial_of(_in_parts, k) for k in range(1, _MOST_PARTS + 1))]
+            for weigh in ways:
+                found[number].append({place: sum((weigh(amount / capacity) * life
+                                                  for amount, life in self._held[place][number].held), Fraction(0))
+                                      for place in places})
+        return found
+
+    @cached_property
+    def _held(self) -> dict[tuple[str | None, str | None], list[_Items]]:
+        """What a micro-batch of each job and class holds on each device: nothing where it is not known of all, as what
+        one gives that it has not taken is room for another."""
+        found = {(job, name): self._items(job, name) for job in self.wide.jobs or (None,)
+                 for name in self.wide.classes_of(job) or (None,)}
+        known = [all(items[device] is not None for items in found.values()) for device in range(len(self.wide.devices))]
+        return {place: [_Items((), Fraction(0)) if entry is None or not is_known else entry
+                        for entry, is_known in zip(items, known, strict=True)] for place, items in found.items()}
+
+    def _items(self, job: str | None, name: str | None) -> list[_Items | None]:
+        checkpoint()
+        blocks = tuple(block.of_class(name) for block in self.wide.blocks if block.job == job)
+        instance = TickProblem.of(Problem(self.wide.name, self.wide.devices, blocks, self.wide.links))
+        chains = chains_of_one(instance)
+        owners = {device.lane_of for device in self.wide.devices}
+        return [None if device.lane_of is not None or device.name in owners else _items_on(instance, number, chains)
+                for number, device in enumerate(self.wide.devices)]
+
+
+def _items_on(instance: TickProblem, device: int, chains: Distances) -> _Items | None:
+    """What one micro-batch holds on ``device``; ``None`` where that is not known."""
+    known = least_lifetimes(instance, device, chains)
+    if known is None or any(life < 0 for _, _, _, life in known.held):
+        return None
+    second, unit = instance.tick / instance.inflation, instance.memory_unit
+    take, change = instance.take[device], instance.change[device]
+    space = {i: take[i] - max(change[i], 0) for i in take}
+
+    def before(i: int, j: int) -> bool:
+        return i == j or int(chains[i, j]) >= instance.durations[i]
+
+    most = max((space[i] + sum(amount for taker, giver, amount, _ in known.held
+                               if before(taker, i) and before(i, giver)) for i in take), default=0)
+    return _Items(tuple([*((amount * unit, life * second) for _, _, amount, life in known.held),
+                         *((amount * unit, instance.durations[i] * second) for i, amount in space.items() if amount)]),
+                  most * unit)
+
+
+def _above(least: Fraction, share: Fraction) -> Fraction:
+    """The weight of a ``share`` of the capacity where those of ``least`` or more exclude each other."""
+    if share >= least:
+        return Fraction(1)
+    return Fraction(0) if share <= 1 - least else share
+
+
+def _in_parts(k: int, share: Fraction) -> Fraction:
+    """The weight where ``k`` above a (k + 1)-th of the capacity fill it."""
+    parts = (k + 1) * share
+    return share if parts.denominator == 1 else Fraction(math.floor(parts), k)

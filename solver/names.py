@@ -1,0 +1,85 @@
+"""What the operations of a schedule are called: by the blocks and the micro-batches that its user wrote.
+
+A schedule of rounds (:mod:`weft.solver.wide.rounds`) runs copies of blocks; people are told of the wide problem's
+blocks, of their jobs' micro-batches, and of the classes that these have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from weft.solver.schedule import Operation, Schedule
+
+__all__ = ["Names"]
+
+
+class Names:
+    """The names in ``schedule``."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.rounds = schedule, schedule.rounds
+
+    def block(self, block: int) -> str:
+        """What the block of that index is called."""
+        if self.rounds is None:
+            return self.schedule.problem.blocks[block].name
+        return self.rounds.wide.blocks[self.rounds.places[block][0]].name
+
+    def wide(self, block: int) -> int:
+        """The index of the block that it is a copy of: one that differs from it in its micro-batches only."""
+        return block if self.rounds is None else self.rounds.places[block][0]
+
+    def micro_batch(self, operation: Operation) -> int:
+        """The number of the operation's micro-batch, among those of its job."""
+        if self.rounds is None:
+            return operation.micro_batch
+        return self.rounds.apart(operation.block, operation.micro_batch)[1]
+
+    def job(self, block: int) -> str | None:
+        """The job of the block, where there is more than one."""
+        return None if self.rounds is None or len(self.jobs) < 2 else self.rounds.wide.blocks[self.wide(block)].job
+
+    def class_of(self, block: int) -> str | None:
+        """The class of the micro-batches that the block runs, where they are of more than one."""
+        if self.rounds is None or len(self.rounds.wide.classes) < 2:
+            return None
+        wide, copy = self.rounds.places[block]
+        return self.rounds.run.per_round(self.rounds.wide.blocks[wide].job)[copy]
+
+    def operation(self, operation: Operation) -> str:
+        """``F0 of micro-batch 3``, with its job where there are several."""
+        job = self.job(operation.block)
+        return (f"{self.block(operation.block)} of micro-batch {self.micro_batch(operation)}"
+                + ("" if job is None else f" of {job}"))
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs, in the order in which they are named."""
+        return () if self.rounds is None else self.rounds.wide.jobs
+
+    @cached_property
+    def classes(self) -> Mapping[str | None, tuple[str | None, ...]]:
+        """Per job (``None`` where there are none), the class of each micro-batch, where they are of more than one."""
+        if self.rounds is None or len(self.rounds.wide.classes) < 2:
+            return {}
+        return {job: row for job, row in self.rounds.run.classes.items() if any(row)}
+
+    @property
+    def period(self) -> str:
+        """What a period is the time of: ``micro-batch``, or a round with all that it holds."""
+        rounds = self.rounds
+        if rounds is None or rounds.run.micro_batches == rounds.run.rounds:
+            return "micro-batch"
+        return f"round of {self._each({job: len(rounds.run.per_round(job)) for job in rounds.run.classes})}"
+
+    def _each(self, counts: Mapping[str | None, int]) -> str:
+        if len(counts) < 2:
+            return _counted(sum(counts.values()))
+        (first, count), *others = counts.items()
+        told = [f"{_counted(count)} of {first}", *(f"{number} of {job}" for job, number in others)]
+        return ", ".join(told[:-1]) + " and " + told[-1]
+
+
+def _counted(number: int) -> str:
+    return f"{number} micro-batch{'es' * (number != 1)}"

@@ -1,0 +1,169 @@
+"""Devices with lanes, where what is held hangs on when blocks run: which they are, and how orders say enough of them.
+
+A device runs one block at a time, so the order of its blocks says all about what it holds. A device and its lanes are
+a *pool* that shares the device's memory, and run beside one another. Where some single one of them runs all blocks that
+take or give, that one's order says all as before. Else the pool is *mixed*: what it holds at a time hangs on which
+blocks of the others have started and ended by then.
+
+*Waits.* Of a schedule that fits, note for each operation that takes, and for each other engine of its pool, the last
+operation there that gives and has ended by its start: the one *waits for the memory of* the other. Orders with these
+waits say all about a mixed pool again, if every amount that is given back was taken before by a block that the giver
+waits for (:func:`weft.solver.relations.min_dist.takes_before_giving`): the times that are componentwise least under
+orders and waits fit the pool. For what the pool holds is then a sum over intervals, each from a taker's start to a
+giver's end (or for good), and such an interval stays one under any times that keep the dependencies. Say two of them
+overlap at the new times. Then neither ended before the other began at the old times, or there would be a wait that the
+new times keep. So intervals that are all active at one moment of the new times overlap in pairs at the old ones, hence
+(Helly, in one dimension) have a moment in common there, where the pool held them all; so they fit. The orders and waits
+of any schedule that fits thus have an earliest schedule that fits and is nowhere later: no more than these need to be
+looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias, TypeVar
+
+from weft.solver.problem import Number, Problem
+
+__all__ = ["MixedPool", "Op", "PooledOrders", "Wait", "amounts_by_device", "holder", "memory_waits", "mixed_pools",
+           "one_after_another"]
+
+#: (block, micro-batch)
+Op: TypeAlias = tuple[int, int]
+#: The second starts no sooner than the first has ended.
+Wait: TypeAlias = tuple[Op, Op]
+
+_Time = TypeVar("_Time", bound="Number")
+
+
+@dataclass(frozen=True)
+class MixedPool:
+    """A limited memory that ``engines`` share, a device (``owner``) and its lanes, none of which runs all that changes
+    it.
+
+    ``take`` and ``change`` are what each block that takes or gives takes at its start, and by how much it has changed
+    the level at its end, on all engines together.
+    """
+
+    owner: int
+    engines: tuple[int, ...]
+    capacity: int
+    take: Mapping[int, int]
+    change: Mapping[int, int]
+
+    def given(self, block: int) -> int:
+        """What ``block`` gives back at its end of what is held before it."""
+        return self.take[block] - self.change[block]
+
+    @property
+    def balanced(self) -> bool:
+        """Whether a micro-batch gives back all it takes."""
+        return not sum(self.change.values())
+
+
+class PooledOrders(tuple[tuple[Op, ...], ...]):
+    """Orders (:data:`weft.solver.timing.Orders`) of a problem with mixed pools, with ``waits`` for memory."""
+
+    waits: tuple[Wait, ...]
+
+    def __new__(cls, rows: Iterable[Sequence[Op]], waits: Iterable[Wait]) -> PooledOrders:
+        """Of ``rows``, one for each device, and ``waits``."""
+        made = super().__new__(cls, map(tuple, rows))
+        made.waits = tuple(waits)
+        return made
+
+
+def holder(problem: Problem, owner: int) -> int | None:
+    """The engine of ``owner`` that runs all blocks of its pool that take or give; ``owner`` where none does; None where
+    no single one does."""
+    changing = [problem.blocks[i].devices for i, places in problem.pool_places[owner].items()
+                if any(problem.blocks[i].memory[place] or problem.blocks[i].workspace[place] for place in places)]
+    return next((engine for engine in (owner, *problem.lanes_of[owner])
+                 if all(engine in devices for devices in changing)), None)
+
+
+def amounts_by_device(problem: Problem, scaled: Callable[[Number], int], room: Callable[[Number], int]) -> tuple[
+        tuple[dict[int, int], ...], tuple[dict[int, int], ...], tuple[int | None, ...]]:
+    """What every block takes and changes on each of its devices, and each device's capacity, None where unlimited.
+
+    The memory of a pool stands with the one engine that runs all that takes or gives; one that is mixed is not there.
+    ``scaled`` makes whole numbers of amounts, ``room`` of capacities.
+    """
+    take = [{i: scaled(max(problem.blocks[i].memory[place], 0)) + scaled(problem.blocks[i].workspace[place])
+             for i, place in places.items()} for places in problem.places_on]
+    change = [{i: scaled(problem.blocks[i].memory[place]) for i, place in places.items()}
+              for places in problem.places_on]
+    capacity = [None if device.memory is None else room(device.memory) for device in problem.devices]
+    for owner, lanes in enumerate(problem.lanes_of):
+        if not lanes:
+            continue
+        engine = holder(problem, owner)
+        pool_take = dict.fromkeys(problem.pool_places[owner], 0)
+        pool_change = dict(pool_take)
+        for other in (owner, *lanes):
+            for i in take[other]:
+                pool_take[i] += take[other][i]
+                pool_change[i] += change[other][i]
+            if engine is not None:
+                take[other], change[other] = dict.fromkeys(take[other], 0), dict.fromkeys(change[other], 0)
+        limit, capacity[owner] = capacity[owner], None
+        if engine is not None:
+            capacity[engine] = limit
+            take[engine] = {i: pool_take[i] for i in take[engine]}
+            change[engine] = {i: pool_change[i] for i in change[engine]}
+    return tuple(take), tuple(change), tuple(capacity)
+
+
+def mixed_pools(problem: Problem, scaled: Callable[[Number], int],
+                room: Callable[[Number], int]) -> tuple[MixedPool, ...]:
+    """The mixed pools of ``problem``; ``scaled`` makes whole numbers of amounts, ``room`` of capacities."""
+    found = []
+    for owner, places in enumerate(problem.pool_places):
+        memory = problem.devices[owner].memory
+        if memory is None or not problem.lanes_of[owner] or holder(problem, owner) is not None:
+            continue
+        take, change = {}, {}
+        for i, here in places.items():
+            block = problem.blocks[i]
+            if any(block.memory[place] or block.workspace[place] for place in here):
+                take[i] = sum(scaled(max(block.memory[place], 0)) + scaled(block.workspace[place]) for place in here)
+                change[i] = sum(scaled(block.memory[place]) for place in here)
+        if any(take.values()):
+            found.append(MixedPool(owner, (owner, *problem.lanes_of[owner]), room(memory), take, change))
+    return tuple(found)
+
+
+def one_after_another(problem: Problem, pools: Sequence[MixedPool], order: Sequence[Op]) -> PooledOrders:
+    """What each device runs if all operations run in ``order``, on mixed pools one after the other."""
+    rows: list[list[Op]] = [[] for _ in problem.devices]
+    for op in order:
+        for device in problem.blocks[op[0]].devices:
+            rows[device].append(op)
+    waits = {pair for pool in pools for pair in pairwise(
+        op for op in order if not set(pool.engines).isdisjoint(problem.blocks[op[0]].devices))}
+    return PooledOrders(rows, sorted(waits))
+
+
+def memory_waits(problem: Problem, pools: Sequence[MixedPool], rows: Sequence[Sequence[Op]],
+                 start: Mapping[Op, _Time], end: Mapping[Op, _Time], slack: float = 0) -> list[Wait]:
+    """Which operations wait for the memory of which others at these times; ``rows`` are the devices' orders.
+
+    Times that differ by ``slack`` or less are equal. An operation does not wait for one that it shares an engine with:
+    the order says so.
+    """
+    waits: list[Wait] = []
+    for pool in pools:
+        givers = {engine: [op for op in rows[engine] if op[0] in pool.take and pool.given(op[0]) > 0]
+                  for engine in pool.engines}
+        takers = sorted({op for engine in pool.engines for op in rows[engine] if pool.take.get(op[0], 0) > 0},
+                        key=lambda op: (start[op], op))
+        ended = dict.fromkeys(pool.engines, 0)  # how many of the givers have ended by the taker's start
+        for op in takers:
+            for engine, row in givers.items():
+                while ended[engine] < len(row) and end[row[ended[engine]]] <= start[op] + slack:
+                    ended[engine] += 1
+                if ended[engine] and engine not in problem.blocks[op[0]].devices:
+                    waits.append((row[ended[engine] - 1], op))
+    return waits

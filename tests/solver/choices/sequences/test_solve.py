@@ -1,0 +1,83 @@
+"""The best order of micro-batches that differ: on small problems that of trying all, with proof."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.oracles.whole import TooLarge
+from tests.support.class_runs import all_orders, any_orders, best_of_orders, drawn_pipeline, pipeline_of_lengths
+from weft.solver.choices.sequences.solve import solve_sequence
+from weft.solver.choices.solve import solve_wide
+from weft.solver.judge.validate import validate
+from weft.solver.problem import ProblemError
+from weft.solver.step.search import Infeasible
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_best_of_all_orders(seed: int) -> None:
+    wide = drawn_pipeline(seed, split=seed % 3 == 0)
+    draw = random.Random(seed)
+    names = [draw.choice(wide.classes) for _ in range(3)]
+    try:
+        expected = best_of_orders(wide, all_orders(names))
+    except TooLarge:
+        pytest.skip("too large to try all")
+    if expected is None:
+        with pytest.raises(Infeasible):
+            solve_sequence(wide, names, effort=20.0)
+        return
+    found = solve_sequence(wide, names, effort=20.0)
+    validate(found)
+    assert found.makespan == pytest.approx(float(expected)) and found.status == "optimal"
+    assert found.rounds is not None and sorted(map(str, found.rounds.run.classes[None])) == sorted(names)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_of_all_classes(seed: int) -> None:
+    wide = drawn_pipeline(seed + 100)
+    try:
+        expected = best_of_orders(wide, any_orders(wide, 3))
+    except TooLarge:
+        pytest.skip("too large to try all")
+    if expected is None:
+        with pytest.raises(Infeasible):
+            solve_sequence(wide, 3, any_class=True, effort=20.0)
+        return
+    found = solve_sequence(wide, 3, any_class=True, effort=20.0)
+    validate(found)
+    assert found.makespan == pytest.approx(float(expected)) and found.status == "optimal"
+
+
+def test_no_longer_than_the_order_given() -> None:
+    wide, run = pipeline_of_lengths(2, [8, 1, 2, 8], memory=10)
+    given = solve_wide(wide, run, effort=4.0, time_limit=20.0)
+    found = solve_sequence(wide, run, effort=4.0, time_limit=20.0)
+    validate(found)
+    assert found.makespan <= given.makespan and found.makespan_bound <= found.makespan
+    assert found.solver["sequence"]["sequences"] == 12
+
+
+def test_of_one_class_it_is_the_plain_problem() -> None:
+    wide, run = pipeline_of_lengths(2, [2, 2, 2])
+    found = solve_sequence(wide, run, effort=4.0)
+    assert found.makespan == solve_wide(wide, run, effort=4.0).makespan == 24 and found.status == "optimal"
+
+
+def test_what_it_cannot_do_is_said() -> None:
+    wide, run = pipeline_of_lengths(2, [1, 2])
+    with pytest.raises(ProblemError, match="give how many there are"):
+        solve_sequence(wide, ["len1", "len2"], any_class=True)
+    with pytest.raises(ValueError, match="not for the objective 'rate'"):
+        solve_sequence(wide, run, objective="rate")
+
+
+def test_whatever_time_there_is_something_is_found_with_a_bound() -> None:
+    wide, run = pipeline_of_lengths(4, [8, 1, 2, 8, 4, 6, 3, 12, 5, 7, 9, 10])
+    for limit in (0.0, 0.3):
+        found = solve_sequence(wide, run, time_limit=limit)
+        validate(found)
+        assert 0 < found.makespan_bound <= found.makespan
+        assert found.rounds is not None
+        assert sorted(map(str, found.rounds.run.classes[None])) == sorted(map(str, run.classes[None]))

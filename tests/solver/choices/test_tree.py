@@ -1,0 +1,50 @@
+"""The tree over partial assignments: what breaks it off takes nothing from its proof."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.alternatives import least_over
+from tests.support.wide_problems import keep_or_recompute
+from weft.solver.choices.node import Node
+from weft.solver.choices.partial import Partial
+from weft.solver.choices.tree import Tree
+from weft.solver.cpsat.budget import Budget
+from weft.solver.step.search import Progress
+from weft.solver.wide.run import Run
+
+
+def test_what_is_broken_off_while_it_is_divided_counts() -> None:
+    class Interrupted(Tree):
+        def _divide(self, node: Node) -> None:
+            raise KeyboardInterrupt
+
+    problem = keep_or_recompute(19)
+    run = Run.of(problem, 3)
+    tree = Interrupted(Partial(problem, run, "makespan"), Budget(30), "makespan", lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        tree.run()
+    assert tree.leader is not None
+    assert tree.bound <= least_over(problem, run) <= tree.best
+    assert {} in [dict(options) for options, _ in tree.parts]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bounds_rise_and_the_best_falls(seed: int) -> None:
+    problem = keep_or_recompute(seed)
+    run = Run.of(problem, 3)
+    told: list[Progress] = []
+    tree = Tree(Partial(problem, run, "makespan"), Budget(60), "makespan", told.append)
+    tree.run()
+    assert tree.proven and tree.best == pytest.approx(least_over(problem, run))
+    values = [progress.best.makespan for progress in told]
+    assert values == sorted(values, reverse=True)
+    assert all(progress.best.makespan_bound <= tree.best * (1 + 1e-9) for progress in told)
+
+
+def test_a_time_limit_of_nothing_still_gives_a_schedule() -> None:
+    problem = keep_or_recompute(6)
+    tree = Tree(Partial(problem, Run.of(problem, 3), "makespan"), Budget(0.0), "makespan", lambda _: None)
+    with tree.budget.limited():
+        tree.run()
+    assert tree.leader is not None and tree.bound <= tree.best

@@ -1,0 +1,85 @@
+"""Choices and orders in one model: the best of all assignments, with its proof."""
+
+from __future__ import annotations
+
+from math import isinf
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.oracles.whole import TooLarge, least_makespan
+from tests.support.alternatives import drawn_alternatives, least_over
+from tests.support.wide_problems import drawn_run, wide_runs
+from weft.solver.choices.whole_model import Whole, is_small, solve_whole
+from weft.solver.cpsat.budget import Budget
+from weft.solver.judge.validate import validate
+from weft.solver.problem import BlockKind, Device
+from weft.solver.wide.block import WideBlock
+from weft.solver.wide.problem import WideProblem
+from weft.solver.wide.rounds import Rounds
+from weft.solver.wide.run import Run
+
+
+def _by_brute_force(problem: WideProblem, run: Run) -> float:
+    try:
+        found = [least_makespan(Rounds(problem.under(options), run).problem, run.rounds, 3000)
+                 for options in problem.assignments]
+    except TooLarge:
+        assume(False)
+    return min((float(makespan) for makespan in found if makespan is not None), default=float("inf"))
+
+
+def _assert_best(found: Whole | None, best: float) -> None:
+    assert found is not None and found.bound == best
+    if isinf(best):
+        assert found.schedule is None
+    else:
+        assert found.schedule is not None and found.schedule.makespan == best
+        validate(found.schedule)
+
+
+@settings(max_examples=40, deadline=None)
+@given(wide_runs())
+def test_it_is_brute_force(drawn: tuple[WideProblem, Run]) -> None:
+    _assert_best(solve_whole(*drawn, Budget(60)), _by_brute_force(*drawn))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from(["plain", "classes", "jobs"]))
+def test_it_is_brute_force_on_all_kinds_of_options(seed: int, kind: str) -> None:
+    problem = drawn_alternatives(seed, classes=kind == "classes", jobs=kind == "jobs")
+    run = drawn_run(problem, seed)
+    assume(run.micro_batches * len(problem.blocks) < 40)
+    _assert_best(solve_whole(problem, run, Budget(60)), _by_brute_force(problem, run))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6))
+def test_lanes(seed: int) -> None:
+    problem = drawn_alternatives(seed, lanes=True)
+    run = drawn_run(problem, seed)
+    assume(run.micro_batches * len(problem.blocks) < 30)
+    _assert_best(solve_whole(problem, run, Budget(60)), least_over(problem, run))
+
+
+def _two_ways(duration: float = 2) -> WideProblem:
+    return WideProblem("ways", (Device("a"), Device("b")), (
+        WideBlock("F", BlockKind.OTHER, (0,), duration, when={"way": "here"}),
+        WideBlock("F", BlockKind.OTHER, (1,), 3, when={"way": "there"}), WideBlock("G", BlockKind.OTHER, (0,), 2)),
+        choices={"way": ("here", "there")})
+
+
+def test_what_is_known_is_kept() -> None:
+    problem = _two_ways()
+    run = Run.of(problem, 2)
+    found = solve_whole(problem, run, Budget(60), least=5.0, best=6.0)
+    assert found is not None and found.bound == 6 and found.schedule is not None
+    assert found.options == {"way": "there"}
+
+
+@pytest.mark.parametrize(("problem", "micro_batches"), [(_two_ways(), 1000), (_two_ways(1 / 3), 2)])
+def test_too_many_operations_and_too_fine_numbers_are_left_alone(problem: WideProblem, micro_batches: int) -> None:
+    run = Run.of(problem, micro_batches)
+    assert solve_whole(problem, run, Budget(60)) is None
+    assert is_small(problem, run) == (micro_batches < 1000)
