@@ -48,7 +48,7 @@ _LISTED, _CHUNK = "cuts not listed", "third chunk"
 
 def stays(self: CutSearch, space: CutSpace, borders: tuple[int, ...], problem: Problem, orders: Orders,
           count: int = 1) -> list[Proposal]:
-    """In place of :meth:`CutSearch.carried`: the order on its own cut, where it fits."""
+    """In place of ``CutSearch.carried``: the order on its own cut, where it fits."""
     found = self._proposed(space, Carried(borders, orders, 0))
     return [] if found is None else [found]
 

@@ -23,7 +23,8 @@ STATED = {
         "draws random durations on 8 to 128 devices", "On two nodes with 10 or 25 Gbit/s"),
     "specs and what weft takes": (
         "at a cap of 24 GiB a GPU", "measured (GPT-1.3B and T5-770M on 1, 2, 4 and 8 V100s are shipped",
-        "a stage may be on 2, 4, 8 … GPUs", "rank 0's host", "exact as decimals up to 2^36 ticks",
+        "a stage may be on 2, 4, 8 … GPUs", "rank 0's host",
+        "rank 0 measures operators and stages", "exact as decimals up to 2^36 ticks",
         "Exit status: 0 good,", "; 1 the answer is no (an invalid", "; 2 bad usage or a bad file; 3 a fault",
         "130 stopped before there was an answer", "no period is searched above 2,048 blocks",
         "At most 65,536 micro-batches a spec and 2,000,000 operations a schedule"),
