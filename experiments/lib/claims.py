@@ -20,6 +20,7 @@ from experiments.lib.readings import (
     beaten,
     best_rival,
     buys,
+    captured,
     compared,
     demo,
     flava,
@@ -257,6 +258,8 @@ CLAIMS = (
     Claim("transports", "At 1 MiB RPC is the faster one ({} against {} over gloo)", lambda d: (
         transfer(d, "rpc", _MIB), transfer(d, "gloo", _MIB))),
     Claim("transports", "at the other sizes from 1 KiB on it is not", lambda d: beaten(d) == [_MIB]),
+    Claim("any_model", "{} foreign models and {} whose experts take no fp64, captured and cut between operators, have "
+          "the plain model's gradients within {} and in fp32 {}", captured),
     Claim("overhead", "PyTorch's `Schedule1F1B` takes {} times the CPU time of weft in the run that is kept, less on a "
           "busy machine: next to a tie. Its runtime for any schedule takes {} times",
           lambda d: (runtime(d, "PyTorch, Schedule1F1B"), runtime(d, "PyTorch, schedule from CSV"))),

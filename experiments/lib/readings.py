@@ -104,6 +104,13 @@ def unfinished(plans: Any, models: tuple[str, ...]) -> tuple[str, ...] | bool:
     return tuple(limits) if all(row["weft, strict"]["unfinished"] for row in rows) and len(limits) == 1 else False
 
 
+def captured(models: Any) -> tuple[str, ...]:
+    """How many models were captured, and the furthest gradient: in fp64, and in fp32."""
+    exact, close = ([row for row in models["rows"] if row["dtype"] == dtype] for dtype in ("float64", "float32"))
+    return (str(len({row["model"] for row in exact})), str(len({row["model"] for row in close})),
+            small(max(row["error"] for row in exact)), small(max(row["error"] for row in close)))
+
+
 def transfer(transports: Any, method: str, size: int) -> str:
     ratio = next(row["ratio"] for row in transports["results"] if (row["method"], row["size"]) == (method, size))
     return f"{ratio:.2g}"

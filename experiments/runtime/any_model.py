@@ -1,12 +1,12 @@
-"""Foreign models captured, cut at any operators and trained stage by stage: how exact their gradients are.
+"""Foreign models captured, cut between operators and run back stage by stage: how exact their gradients are.
 
     python -m experiments.runtime.any_model [--only NAME ...]
 
 Each model is tiny, with random weights. It is exported and cut into two and three stages at operators (thirds of the
-row, moved to the next place where a cut may be) and at the places that balance measured times. One micro-batch then
-goes through the stages in one process, with nothing between two stages but the values of their ports; whole backwards
-and split ones. Told are the operators, the values that cross, the largest relative error of a gradient in fp64 (fp32
-where the model has operators that take no fp64), and the share of parameters whose gradient waits for W. Models of
+row, moved to the next place where a cut may be). One micro-batch then goes forward and back through the stages in one
+process, with nothing between two stages but the values of their ports; whole backwards and split ones. Told are the
+operators, the values that cross, the largest relative error of a gradient in fp64 (fp32 where the model has operators
+that take no fp64), and the share of parameters whose gradient waits for W. Models of
 transformers are left out where it is not installed, with that reason. Writes ``any_model.json``; exits with 1 where a
 gradient is not the model's.
 """

@@ -73,7 +73,8 @@ def main() -> None:
         torch.nn.init.normal_(next(case.model.parameters()))
     if fault == "unread":
         case.model.register_parameter("idle", torch.nn.Parameter(torch.ones(2)))
-    pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=case.loss, target=case.target,
+    loss = case.loss if fault != "scalar" else lambda output, target: output
+    pipe = weft.pipeline(case.model, case.args, case.kwargs, loss=loss, target=case.target,
                          micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
                          timeout=30.0, cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
                          if "WEFT_CUTS" in os.environ else None)

@@ -59,6 +59,7 @@ def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, sche
     ("batch", "has the shape (6, 10)"),
     ("loss", "target is NoneType, but the pipeline was made for one tensor: give target=TENSOR"),
     ("count", "a batch of 8 does not divide into 3 micro-batches: give a batch whose size is a multiple of 3"),
+    ("scalar", "it must be one floating-point number: take the mean over the micro-batch"),
     ("unread", "no operator reads the parameters idle: freeze them with requires_grad_(False)")])
 def test_what_is_refused_is_said_on_all_ranks_in_one_sentence(fault: str, said: str, tmp_path: Path) -> None:
     for end in launch(2, str(tmp_path), "gpt", "1f1b", fault):
