@@ -108,7 +108,7 @@ EXPERIMENTS = {entry.name: entry for entry in (
     Experiment("never_worse/suite", "step.never_worse",
                (*_SEARCH, "weft/app/compare.py", "experiments/lib/generated.py"), 35,
                ("--count", "2", "--effort", "0.02", "--processes", "1")),
-    Experiment("never_worse/wide", "step.never_worse_wide",
+    Experiment("never_worse_wide", "step.never_worse_wide",
                (*_SEARCH, "experiments/lib/generated.py", "experiments/lib/extended.py"), 25,
                ("--count", "2", "--effort", "0.02", "--processes", "1")),
     Experiment("objectives", "step.objectives", _SEARCH, 5,

@@ -134,6 +134,14 @@ CLAIMS = (
     Claim("worked_examples", "make a step each in {}, {}, {}, {} and {}, all proven", lambda d: tuple(
         f"{row['value']:g}" for row in d["jobs"]) if all(row["proven"] for rows in (d["chunks"], d["jobs"])
                                                        for row in rows) else False),
+    Claim("never_worse_wide", "On {} generated problems with choices, lanes, jobs and classes", lambda d: (
+        str(d["summary"]["all"]["problems"]),)),
+    Claim("never_worse_wide", "no known schedule on any assignment tried is better than weft's either; {} are proven",
+          lambda d: (str(d["summary"]["all"]["proven_optimal"]),)
+          if not d["summary"]["worse"] and not d["summary"]["failed"] else False),
+    Claim("never_worse_wide", "the mean gap is {} %", lambda d: (percent(d["summary"]["all"]["mean_gap"], 1),)),
+    Claim("wide_random", "On {} small ones the answer is that of brute force", lambda d: (
+        str(d["problems"]),) if not d["unequal"] else False),
     Claim("lengths", "On {} draws of {} lengths", lambda d: (str(d["summary"]["settings"]), str(d["micro_batches"]))),
     Claim("lengths", "takes {} % less time on average than its best schedule in the order drawn, and {} % less than the"
           " one that DynaPipe's rule finds", lambda d: (

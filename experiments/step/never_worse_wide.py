@@ -5,7 +5,7 @@
 The problems are those of :mod:`experiments.lib.extended`. A known schedule gets each assignment of the choices, of more
 than 16 those that take the first option of each, the second ..., and on jobs and classes the stand-ins that serve it
 best (:mod:`weft.solver.baselines.on_rounds`); it counts where the judge passes it. With the 540 plain problems of
-:mod:`experiments.step.never_worse` these are 1,000. Writes never_worse/wide.json.
+:mod:`experiments.step.never_worse` these are 1,000. Writes never_worse_wide.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from weft.solver.schedule import RELATIVE_TOLERANCE
 from weft.solver.step.search import Infeasible
 from weft.solver.wide.rounds import Rounds
 
-HOME = RESULTS / "never_worse"
 
 
 def compare(drawn: Extended, effort: float) -> dict[str, Any]:
@@ -101,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--effort", default=0.5, type=float, help="deterministic seconds for each problem")
     parser.add_argument("--seed", default=0, type=int)
     parser.add_argument("--processes", default=2, type=int)
-    parser.add_argument("--output", default=HOME / "wide.json", type=Path)
+    parser.add_argument("--output", default=RESULTS / "never_worse_wide.json", type=Path)
     options = parser.parse_args(arguments)
     record = Record(options.output)
     rows: list[dict[str, Any]] = []
