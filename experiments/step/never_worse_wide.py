@@ -31,7 +31,6 @@ from weft.solver.step.search import Infeasible
 from weft.solver.wide.rounds import Rounds
 
 
-
 def compare(drawn: Extended, effort: float) -> dict[str, Any]:
     """One instance: weft's makespan and the best of every known schedule over the assignments."""
     began = time.process_time()
