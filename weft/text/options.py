@@ -34,7 +34,7 @@ def option_lines(schedule: Schedule) -> list[str]:
 
 def _cost(schedule: Schedule, bound: Any, makespan: Any) -> str:
     told = []
-    if bound == float("inf"):
+    if bound is None:
         return "no schedule fits"
     if isinstance(bound, (int, float)) and bound > 0:
         told.append("at least " + _against(schedule, bound))

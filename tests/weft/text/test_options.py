@@ -34,5 +34,5 @@ def test_each_option_not_taken_says_what_is_proven_and_what_was_found() -> None:
         f"  gpu1: keep  at least {base * 0.9:.5g} s (−10.0%)")
     assert option_lines(schedule(bound=base, makespan=base))[-1] == (
         f"  gpu1: keep  at least {base:.5g} s (no more), {base:.5g} s (no more) found")
-    assert option_lines(schedule(bound=None, makespan=None))[-1] == "  gpu1: keep  nothing is known"
-    assert option_lines(schedule(bound=float("inf"), makespan=None))[-1] == "  gpu1: keep  no schedule fits"
+    assert option_lines(schedule(bound=0.0, makespan=None))[-1] == "  gpu1: keep  nothing is known"
+    assert option_lines(schedule(bound=None, makespan=None))[-1] == "  gpu1: keep  no schedule fits"
