@@ -120,6 +120,9 @@ COMMANDS: dict[str, _Command] = {
     "demo": _Command((("-o", "schedule.json"), ("-o", "/dev/null"), ("-o", "/nowhere/at/all/\0")), _SEARCH,
                      _SEARCH_FLAGS[:-1]),
     "schema": _Command(((),), (), ("--json",)),
+    "train": _Command((("no.such:setup",), ("nofile.py:setup", "--steps", "1")), (),
+                      ("--gpus", "--steps", "--micro-batches", "--schedule", "--memory", "--time-limit", "--timeout",
+                       "--draw")),
 }
 
 

@@ -133,7 +133,7 @@ def case_of(source: Source, micro_batches: MicroBatches | None = None, options: 
 def _require_plain(micro_batches: MicroBatches | None, options: SearchOptions | None) -> None:
     """What only problems with jobs or classes can be asked."""
     if micro_batches is not None:
-        if not isinstance(micro_batches, int):
+        if isinstance(micro_batches, Mapping | list | tuple):
             raise ValueError("micro_batches names jobs or classes, and this problem has none: give a number")
         require_count("micro_batches", micro_batches)
     if options is not None and options.ratio is not None:

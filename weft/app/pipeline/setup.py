@@ -12,7 +12,10 @@ from torch.optim import AdamW, Optimizer
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.factory import FactoryError, find_function
 
-__all__ = ["Setup", "example_setup", "setup_of"]
+__all__ = ["Setup", "example_setup", "require_setup", "setup_of"]
+
+#: Small models at random weights; all but the first are of transformers.
+EXAMPLES = ("gpt", "gpt2", "llama")
 
 
 @dataclass
@@ -31,17 +34,31 @@ class Setup:
     micro_batches: int | None = None
 
 
+def require_setup(name: str | None, example: str | None) -> None:
+    """Raise :class:`~weft.runtime.captured.captured.CaptureError` unless there is one function, or one example, of that
+    name: before ranks are started for it."""
+    if (name is None) == (example is None):
+        raise CaptureError("say what to train: either FILE.py:FUNCTION, or --example NAME")
+    if example is not None and example not in EXAMPLES:
+        raise CaptureError(f"--example is {example!r}, it must be gpt, or with transformers installed gpt2 or llama")
+    if name is not None:
+        _function(name)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    try:
+        return find_function(name, "setup")
+    except FactoryError as error:
+        raise CaptureError(str(error)) from None
+
+
 def setup_of(name: str) -> Setup:
     """What the function ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION`` gives: a :class:`Setup`, or a mapping of its
     fields.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError`.
     """
-    try:
-        function = find_function(name, "setup")
-    except FactoryError as error:
-        raise CaptureError(str(error)) from None
-    found = function()
+    found = _function(name)()
     if isinstance(found, Mapping):
         known = {entry.name for entry in fields(Setup)}
         if unknown := sorted(map(str, set(found) - known)):
@@ -59,12 +76,11 @@ def example_setup(name: str) -> Setup:
     """A small model at random weights, by name: ``gpt`` of plain torch, ``gpt2`` and ``llama`` of transformers."""
     import torch
 
+    require_setup(None, name)
     torch.manual_seed(0)
     ids = torch.randint(97, (16, 32))
     if name == "gpt":
         return Setup(_gpt(), (ids,), loss=_next_token, target=ids)
-    if name not in ("gpt2", "llama"):
-        raise CaptureError(f"--example is {name!r}, it must be gpt, or with transformers installed gpt2 or llama")
     try:
         import transformers
     except ImportError:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.app.pipeline.build import make_pipeline
@@ -35,8 +35,9 @@ class TrainOptions(NamedTuple):
     figure: str | None
 
 
-def train_rank(options: TrainOptions) -> None:
-    """What one rank does. Raises :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
+def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
+    """What one rank does; ``on_line`` hears each step's loss and the report, on rank 0. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
     try:
         setup = _setup(options)
     except CaptureError:
@@ -58,12 +59,12 @@ def train_rank(options: TrainOptions) -> None:
                 optimizer.step()
                 optimizer.zero_grad()
             if pipe.rank == 0:
-                print(f"step {step + 1}  loss {loss:.6g}", flush=True)
+                on_line(f"step {step + 1}  loss {loss:.6g}")
         report = pipe.report()
         if options.figure is not None:
             pipe.draw(options.figure)
         if pipe.rank == 0:
-            print(report, flush=True)
+            on_line(str(report))
 
 
 def launch_ranks(ranks: int, command: Sequence[str]) -> int:

@@ -39,7 +39,11 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--gpus is {options.gpus}, it must be at least 1")
     return api.train(options.setup, example=options.example, gpus=options.gpus, steps=options.steps,
                      micro_batches=options.micro_batches, schedule=options.schedule, memory=options.memory,
-                     time_limit=options.time_limit, timeout=options.timeout, figure=options.draw)
+                     time_limit=options.time_limit, timeout=options.timeout, figure=options.draw, on_line=_told)
+
+
+def _told(line: str) -> None:
+    print(line, flush=True)
 
 
 COMMAND = Command(
