@@ -10,8 +10,9 @@ import copy
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +36,8 @@ from weft.solver.schedule import Schedule
 from weft.solver.step.search import solve
 from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
+
+Read = TypeVar("Read")
 
 MANY = int(os.environ.get("WEFT_MANY", "0"))
 
@@ -156,17 +159,24 @@ def damaged_bytes(draw: st.DrawFn, originals: list[Any]) -> bytes:
     return bytes(data)
 
 
+def read_or_refused(path: Path, data: bytes, read: Callable[[Path], Read], *, longest: int) -> Read | None:
+    """What ``read`` makes of ``data`` in a file; ``None`` where it refuses it in one sentence that names the file."""
+    path.write_bytes(data)
+    try:
+        return read(path)
+    except FormatError as error:
+        assert str(error).startswith(str(path))
+        assert len(str(error)) < longest
+        str(error).encode("utf-8")
+        return None
+
+
 @suite(250)
 @given(st.one_of(damaged_values(PROBLEMS), damaged_bytes(PROBLEMS)))
 def test_damaged_problems_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "p.json"
-    path.write_bytes(data)
-    try:
-        problem = load_problem(path)
-    except FormatError as error:
-        assert str(error).startswith(str(path))
-        assert len(str(error)) < 2000
-        str(error).encode("utf-8")
+    problem = read_or_refused(path, data, load_problem, longest=2000)
+    if problem is None:
         return
     try:
         TickProblem.of(problem)
@@ -179,13 +189,8 @@ def test_damaged_problems_are_read_or_refused_in_one_sentence(tmp_path: Path, da
 @given(st.one_of(damaged_values(ORIGINALS), damaged_bytes(ORIGINALS)))
 def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "s.json"
-    path.write_bytes(data)
-    try:
-        schedule = load_schedule(path)
-    except FormatError as error:
-        assert str(error).startswith(str(path))
-        assert len(str(error)) < 2000
-        str(error).encode("utf-8")
+    schedule = read_or_refused(path, data, load_schedule, longest=2000)
+    if schedule is None:
         return
     found = verdict(path)
     json.dumps(found.to_json(), allow_nan=False).encode("utf-8")
@@ -200,13 +205,9 @@ def test_damaged_schedules_are_read_or_refused_in_one_sentence(tmp_path: Path, d
 @given(st.one_of(damaged_values(WIDE_PROBLEMS), damaged_bytes(WIDE_PROBLEMS)))
 def test_damaged_problems_with_choices_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "p.json"
-    path.write_bytes(data)
-    try:
-        problem = load_any_problem(path)
-    except FormatError as error:
-        assert str(error).startswith(str(path))
-        assert len(str(error)) < 4000  # names of options, classes and jobs are listed
-        str(error).encode("utf-8")
+    # names of options, classes and jobs are listed
+    problem = read_or_refused(path, data, load_any_problem, longest=4000)
+    if problem is None:
         return
     written = any_problem_to_json(problem)
     assert json.dumps(written, allow_nan=False)
@@ -217,13 +218,8 @@ def test_damaged_problems_with_choices_are_read_or_refused_in_one_sentence(tmp_p
 @given(st.one_of(damaged_values(WIDE_ORIGINALS), damaged_bytes(WIDE_ORIGINALS)))
 def test_damaged_schedules_with_choices_are_read_or_refused_in_one_sentence(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "s.json"
-    path.write_bytes(data)
-    try:
-        load_schedule(path)
-    except FormatError as error:
-        assert str(error).startswith(str(path))
-        assert len(str(error)) < 4000
-        str(error).encode("utf-8")
+    schedule = read_or_refused(path, data, load_schedule, longest=4000)
+    if schedule is None:
         return
     found = verdict(path)
     json.dumps(found.to_json(), allow_nan=False).encode("utf-8")
