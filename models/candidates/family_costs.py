@@ -31,7 +31,7 @@ from weft.models.times.profiles import DEGREES, PROFILES, ProfileError, load_pro
 from weft.models.times.roofline import Roofline
 from weft.models.zoo.graphs import model_graph
 
-__all__ = ["FamilyCosts", "device_of", "family_costs", "family_model", "uses_measured_gpt"]
+__all__ = ["FamilyCosts", "decoder_model", "device_of", "family_costs", "family_model", "uses_measured_gpt"]
 
 _DTYPES = {2: "float16", 4: "float32", 8: "float64"}
 #: The device that each shipped profile was taken on.
@@ -57,6 +57,17 @@ def family_model(spec: Spec) -> Section:
     if isinstance(model, ConfigModel):
         return read_config(named_file(spec, "model.config", model.config), sequence=model.sequence)
     assert not isinstance(model, ExplicitModel | GraphModel)
+    return model
+
+
+def decoder_model(spec: Spec, wrong: str) -> GptModel:
+    """The spec's model, which is a decoder's: its tokens attend to earlier ones only. Raises
+    :class:`~weft.models.spec.spec.SpecError`, whose sentence begins with ``wrong``, for another one."""
+    if isinstance(spec.model, ExplicitModel | GraphModel):
+        raise SpecError(f"{wrong}, but the model is given by its layers or operators; leave it out")
+    model = family_model(spec)
+    if not isinstance(model, GptModel):
+        raise SpecError(f"{wrong}, not {getattr(model, 'family', 'this one')}; leave it out")
     return model
 
 

@@ -18,13 +18,12 @@ from itertools import accumulate
 from typing import TypeVar
 
 from weft.models.candidates.build import Candidate, bytes_per_parameter, candidate_of, candidates
-from weft.models.candidates.family_costs import family_model, uses_measured_gpt
+from weft.models.candidates.family_costs import decoder_model, uses_measured_gpt
 from weft.models.candidates.gpu_costs import gpu_costs
 from weft.models.candidates.stage_split import split_at
 from weft.models.candidates.stages import MemoryRule
 from weft.models.layers.cluster import model_cluster
 from weft.models.spec.families import GptModel
-from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.sections import Spec
 from weft.models.spec.spec import SpecError, with_lengths
 from weft.solver.problem import Problem
@@ -78,13 +77,7 @@ def length_problems(spec: Spec) -> list[LengthProblem]:
 
 def _decoder(spec: Spec) -> GptModel:
     """The spec's model, which has a sequence to be shorter. Raises :class:`~weft.models.spec.spec.SpecError`."""
-    wrong = f"{spec.where}: training.lengths is for decoders of the families gpt and moe"
-    if isinstance(spec.model, ExplicitModel | GraphModel):
-        raise SpecError(f"{wrong}, but the model is given by its layers or operators; leave it out")
-    model = family_model(spec)
-    if not isinstance(model, GptModel):
-        raise SpecError(f"{wrong}, not {getattr(model, 'family', 'this one')}; leave it out")
-    return model
+    return decoder_model(spec, f"{spec.where}: training.lengths is for decoders of the families gpt and moe")
 
 
 def _require_lengths(spec: Spec, model: GptModel, lengths: Sequence[int]) -> None:

@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from weft.models.candidates.build import Candidate, layer_costs
-from weft.models.candidates.family_costs import device_of, family_costs, family_model, uses_measured_gpt
+from weft.models.candidates.family_costs import decoder_model, device_of, family_costs, uses_measured_gpt
 from weft.models.candidates.sequence_chunks import Attention, even_tokens, even_work, in_sequence_chunks
 from weft.models.graph.operators import OperatorGraph
 from weft.models.hardware.devices import DEVICES
 from weft.models.layers.cluster import model_cluster
 from weft.models.layers.costs import LayerCost
 from weft.models.spec.families import GptModel
-from weft.models.spec.model_sections import ExplicitModel, GraphModel
 from weft.models.spec.sections import Spec, Training
 from weft.models.spec.spec import SpecError
 from weft.models.times.operator_times import OperatorTime
@@ -79,12 +78,7 @@ def _decoder(spec: Spec) -> GptModel:
     wrong = f"{spec.where}: placement.sequence_chunks is for training decoders of the families gpt and moe"
     if not isinstance(spec.run, Training):
         raise SpecError(f"{wrong}, but this is inference; leave it out")
-    if isinstance(spec.model, ExplicitModel | GraphModel):
-        raise SpecError(f"{wrong}, but the model is given by its layers or operators; leave it out")
-    model = family_model(spec)
-    if not isinstance(model, GptModel):
-        raise SpecError(f"{wrong}, not {getattr(model, 'family', 'this one')}; leave it out")
-    return model
+    return decoder_model(spec, wrong)
 
 
 def _attention_by_layer(spec: Spec, model: GptModel) -> dict[str, tuple[float, float]]:
