@@ -299,20 +299,20 @@ class OrderModel:
             level = sum(change[block] for block, _ in self.orders[device][:a])
             row = [self.number[op] for op in self.orders[device][a:b]]
             for j in (j for j in checked(row) if take[self.free[j][0]] > 0):
-                room = capacity - level - take[self.free[j][0]]
-                literals: list[cp_model.IntVar] = []
-                weights: list[int] = []
-                for i in row:
-                    amount = change[self.free[i][0]]
-                    if i == j or not amount:
-                        continue
-                    literal = self._is_before(i, j)
-                    if literal is True:
-                        room -= amount
-                    elif literal is not False:
-                        literals.append(literal)
-                        weights.append(amount)
-                self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= room)
+                self._hold([(self._is_before(i, j), change[self.free[i][0]]) for i in row
+                            if i != j and change[self.free[i][0]]], capacity - level - take[self.free[j][0]])
+
+    def _hold(self, terms: Iterable[tuple[cp_model.IntVar | bool, int]], room: int) -> None:
+        """The amounts whose literals hold are at most ``room`` together."""
+        literals: list[cp_model.IntVar] = []
+        weights: list[int] = []
+        for literal, amount in terms:
+            if literal is True:
+                room -= amount
+            elif literal is not False:
+                literals.append(literal)
+                weights.append(amount)
+        self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= room)
 
     def _limit_pools(self) -> None:
         """Whatever takes memory that lanes share finds room for it at its start."""
@@ -322,26 +322,19 @@ class OrderModel:
         for pool in self.instance.mixed_pools:
             members = [n for n, op in enumerate(self.free) if op[0] in pool.take]
             for j in (j for j in checked(members) if pool.take[self.free[j][0]] > 0):
-                room = pool.capacity - pool.take[self.free[j][0]]
-                literals: list[cp_model.IntVar] = []
-                weights: list[int] = []
+                terms: list[tuple[cp_model.IntVar | bool, int]] = []
                 for i in members:
                     if i == j:
                         continue
                     block = self.free[i][0]
                     if engines[block] & engines[self.free[j][0]]:
-                        terms = [(self._is_before(i, j), pool.change[block])]
-                    else:
-                        terms = [(self._has_started(i, j, started), pool.take[block])] if pool.take[block] else []
-                        if pool.given(block):
-                            terms.append((self._has_ended(i, j, ended), -pool.given(block)))
-                    for literal, amount in terms:
-                        if literal is True:
-                            room -= amount
-                        elif literal is not False:
-                            literals.append(literal)
-                            weights.append(amount)
-                self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= room)
+                        terms.append((self._is_before(i, j), pool.change[block]))
+                        continue
+                    if pool.take[block]:
+                        terms.append((self._has_started(i, j, started), pool.take[block]))
+                    if pool.given(block):
+                        terms.append((self._has_ended(i, j, ended), -pool.given(block)))
+                self._hold(terms, pool.capacity - pool.take[self.free[j][0]])
 
     def _has_started(self, i: int, j: int, known: dict[tuple[int, int], cp_model.IntVar | bool]
                      ) -> cp_model.IntVar | bool:
