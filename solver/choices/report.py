@@ -11,7 +11,7 @@ from weft.solver.choices.partial import Partial
 from weft.solver.choices.tree import Tree
 from weft.solver.feasibility.infeasible import Infeasible, NoneFound
 from weft.solver.schedule import Schedule
-from weft.solver.wide.block import Options, holds
+from weft.solver.wide.block import Options, holds, options_text
 from weft.solver.wide.problem import WideProblem
 
 __all__ = ["options_of", "result_of"]
@@ -80,7 +80,7 @@ def _none(tree: Tree, problem: WideProblem) -> Exception:
         return fault or Infeasible(f"{problem.name}: no assignment of the choices has a schedule")
     if not problem.choices:
         return refused.refusal
-    taken = ", ".join(f"{choice} = {option}" for choice, option in refused.node.options.items())
+    taken = options_text(refused.node.options)
     return Infeasible(f"no assignment of the choices fits the devices' memory; under {taken}: {refused.refusal}",
                       refused.refusal.shortages, refused.refusal.most_micro_batches,
                       most_exact=refused.refusal.most_exact)

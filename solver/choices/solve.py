@@ -17,7 +17,7 @@ from weft.solver.choices.whole_model import solve_whole
 from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.schedule import Schedule
-from weft.solver.step.search import Limits, Progress
+from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.run import Counted, Run
 
@@ -52,11 +52,8 @@ def solve_wide(
     :class:`~weft.solver.problem.ProblemError` for a run that means nothing, and ``ValueError`` for numbers out of
     range and an objective that means nothing.
     """
-    for name in limits.keys() - Limits.__annotations__.keys():
-        raise TypeError(f"solve_wide() got an unexpected keyword argument {name!r}")
+    budget = budget_of("solve_wide", limits)
     run = micro_batches if isinstance(micro_batches, Run) else Run.of(problem, micro_batches, ratio)
-    budget = Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
-                    seed=limits.get("seed", 0), workers=limits.get("workers", 1))
     tree: Tree | None = None
     try:
         with budget.limited(), breakable():

@@ -23,7 +23,7 @@ from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
 from weft.solver.step.search import Progress
-from weft.solver.wide.block import Options
+from weft.solver.wide.block import Options, options_text
 from weft.solver.wide.rounds import Rounds
 
 __all__ = ["AtOnce", "Found", "Tree"]
@@ -218,7 +218,7 @@ class Tree:
                 leaf = Leaf(node, self.budget, self.objective, self._tell,
                             self._start if start is None else lambda _: start)
             except ProblemError as error:
-                options = ", ".join(f"{choice} = {option}" for choice, option in node.options.items())
+                options = options_text(node.options)
                 raise ProblemError(f"{error} (under {options})" if options else str(error)) from None
             self.leaves[node.key] = leaf
             if leaf.search is not None and not (self.leader is not None and leaf.bound >= self._beaten):

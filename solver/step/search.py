@@ -20,7 +20,8 @@ from weft.solver.step.phases import PHASES, kept
 from weft.solver.step.report import Progress
 from weft.solver.step.state import MAX_OPERATIONS, State, is_large
 
-__all__ = ["MAX_OPERATIONS", "Infeasible", "Limits", "NoneFound", "Progress", "Search", "is_large", "solve"]
+__all__ = ["MAX_OPERATIONS", "Infeasible", "Limits", "NoneFound", "Progress", "Search", "budget_of", "is_large",
+           "solve"]
 
 
 def solve(
@@ -48,10 +49,7 @@ def solve(
     memory, its subclass ``NoneFound`` if that is open and none was found within the limit, and ``ValueError`` for
     numbers out of range and an objective that means nothing for this problem.
     """
-    for name in limits.keys() - Limits.__annotations__.keys():
-        raise TypeError(f"solve() got an unexpected keyword argument {name!r}")
-    budget = Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
-                    seed=limits.get("seed", 0), workers=limits.get("workers", 1))
+    budget = budget_of("solve", limits)
     search: Search | None = None
     try:
         with budget.limited(), breakable():
@@ -74,6 +72,14 @@ class Limits(TypedDict, total=False):
     effort: float | None
     seed: int
     workers: int
+
+
+def budget_of(function: str, limits: Limits) -> Budget:
+    """What ``function`` may spend by the ``limits`` that it was given. Raises ``TypeError`` for one that is none."""
+    for name in limits.keys() - Limits.__annotations__.keys():
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+    return Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
+                  seed=limits.get("seed", 0), workers=limits.get("workers", 1))
 
 
 class Search(State):

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 
 from weft.solver.problem import Block, BlockKind, Dependency, Number, ProblemError, require_name
 
-__all__ = ["Amounts", "Options", "WideBlock", "WideDependency", "excludes", "holds"]
+__all__ = ["Amounts", "Options", "WideBlock", "WideDependency", "excludes", "holds", "options_text"]
 
 Value = TypeVar("Value")
 #: What a block takes on each of its devices, in their order; one number stands for all, none for nothing.
@@ -92,6 +92,11 @@ class WideBlock:
         return replace(self, when=_left(self.when, options),
                        after=tuple(replace(wait, when=_left(wait.when, options))
                                    for wait in self.after if holds(wait.when, options)))
+
+
+def options_text(options: Options) -> str:
+    """``choice = option`` of each."""
+    return ", ".join(f"{choice} = {option}" for choice, option in options.items())
 
 
 def holds(when: Options, taken: Options) -> bool:

@@ -22,7 +22,7 @@ import networkx as nx
 
 from weft.solver.model_facts import ModelFacts
 from weft.solver.problem import Block, BlockKind, Device, Link, Problem, ProblemError, require_name
-from weft.solver.wide.block import Options, WideBlock, all_classes, excludes, holds
+from weft.solver.wide.block import Options, WideBlock, all_classes, excludes, holds, options_text
 
 __all__ = ["WideProblem"]
 
@@ -240,4 +240,4 @@ def _check_waits(problem: WideProblem) -> None:
 
 
 def _text(options: Options) -> str:
-    return ", ".join(f"{choice} = {option}" for choice, option in options.items()) or "always"
+    return options_text(options) or "always"

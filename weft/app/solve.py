@@ -12,7 +12,7 @@ from weft.app.lib.coverage import cut_of_details
 from weft.app.lib.notices import forewarn
 from weft.app.lib.options import SearchOptions
 from weft.app.lib.verdicts import Searched, choice
-from weft.app.lib.wide import WideCase, assignment_title
+from weft.app.lib.wide import WideCase
 from weft.solver.baselines.on_rounds import best_on_rounds
 from weft.solver.bounds.load import load_bound, work_alone
 from weft.solver.control.history import History
@@ -22,6 +22,7 @@ from weft.solver.judge.choice_rules import violations_of_choice
 from weft.solver.judge.validate import InvalidSchedule, violations
 from weft.solver.schedule import Schedule
 from weft.solver.step.search import Infeasible, NoneFound, Progress, Search
+from weft.text.options import assignment_title
 
 if TYPE_CHECKING:
     from weft.app.cuts.search import CutSearch, Proposal

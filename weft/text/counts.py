@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from weft.text.options import assignment_title
+
 if TYPE_CHECKING:
     from weft.solver.problem import Problem
     from weft.solver.schedule import Schedule
@@ -33,7 +35,7 @@ def run_text(run: Run) -> str:
 
 def choices_text(schedule: Schedule) -> str:
     """The options taken, and over how many assignments its bound holds."""
-    taken = ", ".join(f"{choice} {option}" for choice, option in schedule.choices.items())
+    taken = assignment_title(schedule.choices)
     count = schedule.solver.get("assignments")
     return taken + (f"; bound over all {count} assignments" if isinstance(count, int) else "")
 

@@ -8,7 +8,7 @@ from typing import Any
 from weft.solver.schedule import Schedule
 from weft.text.units import time_unit
 
-__all__ = ["option_lines", "taken_text"]
+__all__ = ["assignment_title", "option_lines", "taken_text"]
 
 
 def taken_text(choices: Mapping[str, str]) -> str:
@@ -17,6 +17,11 @@ def taken_text(choices: Mapping[str, str]) -> str:
     for choice, option in choices.items():
         by_option.setdefault(option, []).append(choice)
     return "; ".join(f"{option}: {', '.join(names)}" for option, names in by_option.items())
+
+
+def assignment_title(choices: Mapping[str, str]) -> str:
+    """The options taken, as a placement's title has them."""
+    return ", ".join(f"{choice} {option}" for choice, option in choices.items())
 
 
 def option_lines(schedule: Schedule) -> list[str]:

@@ -26,7 +26,7 @@ from weft.solver.control.stopping import breakable
 from weft.solver.cpsat.budget import Budget
 from weft.solver.problem import ProblemError
 from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
-from weft.solver.step.search import Limits, Progress
+from weft.solver.step.search import Limits, Progress, budget_of
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Counted, Run
@@ -69,16 +69,13 @@ def solve_sequence(
     memory, its subclass ``NoneFound`` where that is open, :class:`~weft.solver.problem.ProblemError` for a run that
     means nothing, and ``ValueError`` for another objective than the makespan and for too many assignments.
     """
-    for name in limits.keys() - Limits.__annotations__.keys():
-        raise TypeError(f"solve_sequence() got an unexpected keyword argument {name!r}")
+    budget = budget_of("solve_sequence", limits)
     if objective != "makespan":
         raise ValueError(f"{problem.name}: the order of micro-batches is searched for the least makespan, not for the "
                          f"objective {objective!r}; give the order")
     if problem.assignment_count > _MOST_ASSIGNMENTS:
         raise ValueError(f"{problem.name}: the choices have {problem.assignment_count} assignments, too many to search "
                          f"the order of micro-batches for each (at most {_MOST_ASSIGNMENTS}); give the order")
-    budget = Budget(seconds=limits.get("time_limit", 60.0), deterministic=limits.get("effort"),
-                    seed=limits.get("seed", 0), workers=limits.get("workers", 1))
     roots = _roots(problem, micro_batches, any_class=any_class)
     tree: _SequenceTree | None = None
     try:

@@ -15,7 +15,7 @@ from weft.app.lib.domination import undominated
 from weft.app.lib.open_placements import OpenPlacement, open_title
 from weft.app.lib.options import require_count
 from weft.app.lib.verdicts import backward_title, layout_title, shape_placement_details
-from weft.app.lib.wide import WideCase, assignment_title, wide_case
+from weft.app.lib.wide import WideCase, wide_case
 from weft.solver.control.clock import OutOfTime
 from weft.solver.io.wide_files import load_any_problem
 from weft.solver.problem import Problem
@@ -24,6 +24,7 @@ from weft.solver.step.search import Infeasible
 from weft.solver.wide.problem import WideProblem
 from weft.solver.wide.rounds import Rounds
 from weft.solver.wide.run import Run
+from weft.text.options import assignment_title
 
 if TYPE_CHECKING:
     from weft.app.lib.options import SearchOptions

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from weft.app.lib.options import SearchOptions
     from weft.app.lib.sources import MicroBatches
 
-__all__ = ["WideCase", "assignment_title", "wide_case"]
+__all__ = ["WideCase", "wide_case"]
 
 
 @dataclass(frozen=True)
@@ -92,11 +92,6 @@ def _of_one_class(problem: WideProblem, run: Run) -> list[Run]:
         found.append(Run.of(problem, counted[None] if None in counted else
                             {str(job): value for job, value in counted.items()}))
     return found
-
-
-def assignment_title(options: Mapping[str, str]) -> str:
-    """The options taken, as people read them."""
-    return ", ".join(f"{choice} {option}" for choice, option in options.items())
 
 
 def _examples(problem: WideProblem) -> list[str]:
