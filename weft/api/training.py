@@ -56,12 +56,15 @@ def pipeline(
     ``weft.runtime.captured.captured.CaptureError`` is raised.
     """
     from weft.app.pipeline.build import make_pipeline
+    from weft.app.pipeline.options import PipelineOptions
 
-    name = schedule if schedule is None or isinstance(schedule, str) or not isinstance(schedule, os.PathLike) else (
-        os.fspath(schedule))
-    return make_pipeline(module, args, kwargs, loss=loss, target=target, micro_batches=micro_batches, schedule=name,
-                         plan=plan, cuts=cuts, memory=memory, batch_dims=batch_dims, clip_norm=clip_norm,
-                         time_limit=time_limit, timeout=timeout, transport=transport, allow_unread=allow_unread)
+    if isinstance(schedule, os.PathLike):
+        schedule = os.fspath(schedule)
+    options = PipelineOptions(
+        micro_batches, loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm,
+        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, time_limit=time_limit,
+        timeout=timeout, transport=transport)
+    return make_pipeline(module, args, kwargs, options)
 
 
 def train(setup: str | None = None, *, example: str | None = None, gpus: int | None = None, steps: int = 10,

@@ -16,25 +16,22 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.decide import Decision, Example, decide
+from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
 from weft.runtime.captured.batch import Layout, micro_batch
 from weft.runtime.captured.captured import Captured, CaptureError, tensors
 from weft.runtime.captured.cut import BATCH, Cut
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
-from weft.runtime.plan.plan import Plan, plan_from_json, plan_to_json
+from weft.runtime.plan.plan import plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.transports.registry import device_for
-from weft.solver.schedule import Schedule
 
 __all__ = ["make_pipeline"]
 
 
-def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *,
-                  loss: Callable[..., Tensor] | None, target: Any, micro_batches: int,
-                  schedule: Schedule | str | os.PathLike[str] | None, plan: Plan | str | os.PathLike[str] | None,
-                  cuts: Sequence[int] | None, memory: int | None, batch_dims: int, clip_norm: float | None,
-                  time_limit: float, timeout: float, transport: str | None, allow_unread: bool) -> Pipeline:
+def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None,
+                  options: PipelineOptions) -> Pipeline:
     """See :func:`weft.pipeline`."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         script = shlex.join(["torchrun", "--standalone", "--nproc-per-node=2", *sys.argv[:1]])
@@ -43,7 +40,8 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         raise CaptureError("torch.distributed is initialized already: weft.pipeline joins the ranks itself, so leave "
                            "init_process_group out, and close an earlier pipeline first")
     stack = ExitStack()
-    session = stack.enter_context(join(timeout, device_for(transport), transport=transport))
+    session = stack.enter_context(join(options.timeout, device_for(options.transport),
+                                       transport=options.transport))
 
     def close(error: BaseException | None) -> None:
         atexit.unregister(at_exit)
@@ -57,8 +55,7 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         pipe.close()
 
     try:
-        pipe = _made(session, close, module, tuple(args), dict(kwargs or {}), loss, target, micro_batches, schedule,
-                     plan, cuts, memory, batch_dims, clip_norm, time_limit, allow_unread)
+        pipe = _made(session, close, module, tuple(args), dict(kwargs or {}), options)
     except (CaptureError, ValueError) as error:
         close(error if isinstance(error, SessionError) else SessionError(_sentence(error)))
         raise
@@ -70,28 +67,24 @@ def make_pipeline(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def _made(session: Session, close: Callable[[BaseException | None], None], module: nn.Module, args: tuple[Any, ...],
-          kwargs: dict[str, Any], loss: Callable[..., Tensor] | None, target: Any, micro_batches: int,
-          schedule: Schedule | str | os.PathLike[str] | None, plan: Plan | str | os.PathLike[str] | None,
-          cuts: Sequence[int] | None, memory: int | None, batch_dims: int, clip_norm: float | None, time_limit: float,
-          allow_unread: bool) -> Pipeline:
-    _require_plain(module, args, loss, micro_batches, batch_dims, session.device)
+          kwargs: dict[str, Any], options: PipelineOptions) -> Pipeline:
+    _require_plain(module, options, session.device)
     session.watch.doing("capturing the model")
-    part_args, part_kwargs = (micro_batch(value, micro_batches, batch_dims) for value in (args, kwargs))
+    count, dim, loss = options.micro_batches, options.batch_dims, options.loss
+    part_args, part_kwargs = (micro_batch(value, count, dim) for value in (args, kwargs))
     captured = Captured.of(module, part_args, part_kwargs)
-    if (unread := captured.unread()) and not allow_unread:
+    if (unread := captured.unread()) and not options.allow_unread:
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
     purity = Purity(captured)
-    _require_equal(session, captured, (micro_batches, batch_dims, clip_norm))
-    goal = Goal(loss, None if loss is None else target_spec(target))
-    example = _example(captured, part_args, part_kwargs, None if loss is None else target, goal, micro_batches,
-                       batch_dims)
+    _require_equal(session, captured, options.settings())
+    goal = Goal(loss, None if loss is None else target_spec(options.target))
+    example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
     session.watch.doing("waiting for rank 0 to plan" if session.rank else "planning")
     made: Decision | None = None
     if session.rank == 0:
-        made = decide(captured, purity, example, goal, session.world, micro_batches, schedule=schedule, plan=plan,
-                      places=cuts, memory=memory, time_limit=time_limit, device=session.device)
+        made = decide(captured, purity, example, goal, session.world, options, session.device)
     told = None if made is None else (made.places, plan_to_json(made.plan), made.notes)
     told = session.exchange(told, "waiting for rank 0 to plan")[0]
     assert told is not None
@@ -99,14 +92,14 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     looks = [node.meta.get("val") if tensors(node) is not None else leaf
              for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
-                    looks, micro_batches, batch_dims)
-    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json), goal, inputs, clip_norm,
-                    tuple(notes))
+                    looks, count, dim)
+    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json), goal, inputs,
+                    options.clip_norm, tuple(notes))
 
 
-def _require_plain(module: object, args: object, loss: object, micro_batches: object, batch_dims: object,
-                   device: torch.device) -> None:
+def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
     """Refuse what is wrong by itself."""
+    micro_batches, batch_dims, loss = options.micro_batches, options.batch_dims, options.loss
     if not isinstance(module, nn.Module):
         raise CaptureError(f"the model is {type(module).__name__}, it must be a torch.nn.Module")
     if type(micro_batches) is not int or micro_batches < 1:

@@ -13,6 +13,7 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.places import cut_places
 from weft.app.pipeline.times import operator_seconds, untouched
 from weft.runtime.captured.captured import Captured, CaptureError
@@ -57,15 +58,15 @@ class Decision:
     notes: tuple[str, ...]
 
 
-def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ranks: int, micro_batches: int, *,
-           schedule: Schedule | str | os.PathLike[str] | None, plan: Plan | str | os.PathLike[str] | None,
-           places: Sequence[int] | None, memory: int | None, time_limit: float, device: torch.device) -> Decision:
-    """The plan of ``captured`` on ``ranks`` ranks for ``micro_batches`` micro-batches.
+def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ranks: int, options: PipelineOptions,
+           device: torch.device) -> Decision:
+    """The plan of ``captured`` on ``ranks`` ranks.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that cannot be cut so, and what searching
     and measuring raise.
     """
-    given = _given(schedule, plan, ranks, micro_batches)
+    schedule, places, micro_batches = options.schedule, options.cuts, options.micro_batches
+    given = _given(options, ranks)
     count = ranks if given is None else len(given.stage_groups or ())
     in_a_v = isinstance(schedule, str) and schedule in IN_A_V
     count = 2 * ranks if in_a_v else count
@@ -76,8 +77,7 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ran
         return Decision(found, given, ("the plan was given, its costs too",))
     costs, found = _measured(captured, purity, example, goal, found, device, fixed=places is not None)
     ties = measured_ties(_training(captured, purity, example, goal, found))
-    made = _scheduled(costs, ties, ranks, micro_batches, schedule if isinstance(schedule, str) else None, memory,
-                      time_limit)
+    made = _scheduled(costs, ties, ranks, options)
     made = made.with_solver(static_memory=_static(costs, made.problem, micro_batches))
     notes = [_told(goal, example)]
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in made.problem.blocks):
@@ -85,9 +85,9 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ran
     return Decision(found, plan_of(made), tuple(notes))
 
 
-def _given(schedule: Schedule | str | os.PathLike[str] | None, plan: Plan | str | os.PathLike[str] | None, ranks: int,
-           micro_batches: int) -> Plan | None:
+def _given(options: PipelineOptions, ranks: int) -> Plan | None:
     """The plan that the user has given, held against the ranks."""
+    schedule, plan, micro_batches = options.schedule, options.plan, options.micro_batches
     if plan is not None:
         found = plan if isinstance(plan, Plan) else load_plan(plan)
     elif schedule is None or (isinstance(schedule, str) and schedule in BASELINES):
@@ -185,21 +185,23 @@ def _chain(costs: Sequence[StageCosts]) -> list[StageCosts]:
 # -- schedules ---------------------------------------------------------------------------------------------------------
 
 
-def _scheduled(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[int]]], ranks: int, micro_batches: int,
-               name: str | None, memory: int | None, time_limit: float) -> Schedule:
-    """The published schedule called ``name``, or the best that a short search finds, with whole backwards or split."""
-    problems = {backward: _placed(measured_problem(costs, backward=backward, memory=memory, optimizer_copies=2,
+def _scheduled(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[int]]], ranks: int,
+               options: PipelineOptions) -> Schedule:
+    """The published schedule asked for, or the best that a short search finds, with whole backwards or split."""
+    name = options.schedule if isinstance(options.schedule, str) else None
+    problems = {backward: _placed(measured_problem(costs, backward=backward, memory=options.memory, optimizer_copies=2,
                                                    name="captured stages", ties=ties), ranks)
                 for backward in ("full", "split")}
     if name is not None:
         why = ""
         for problem in problems.values():
             try:
-                return baseline(name, problem, micro_batches)
+                return baseline(name, problem, options.micro_batches)
             except NotApplicable as error:
                 why = str(error)
         raise CaptureError(f"schedule {name!r} does not fit {len(costs)} stages on {ranks} ranks: {why}")
-    found = [solve(problem, micro_batches, time_limit=time_limit / len(problems)) for problem in problems.values()]
+    found = [solve(problem, options.micro_batches, time_limit=options.time_limit / len(problems))
+             for problem in problems.values()]
     return min(found, key=lambda schedule: schedule.makespan)
 
 

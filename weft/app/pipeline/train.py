@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from weft.app.pipeline.build import make_pipeline
+from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import free_port
@@ -45,11 +46,9 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
             raise
         time.sleep(1)  # let rank 0 speak
         raise SystemExit(2) from None
-    pipe = make_pipeline(
-        setup.module, setup.args, setup.kwargs, loss=setup.loss, target=setup.target,
-        micro_batches=options.micro_batches or setup.micro_batches or MICRO_BATCHES, schedule=options.schedule,
-        plan=None, cuts=None, memory=options.memory, batch_dims=0, clip_norm=None, time_limit=options.time_limit,
-        timeout=options.timeout, transport=None, allow_unread=False)
+    pipe = make_pipeline(setup.module, setup.args, setup.kwargs, PipelineOptions(
+        options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
+        schedule=options.schedule, memory=options.memory, time_limit=options.time_limit, timeout=options.timeout))
     with pipe:
         parameters = list(pipe.parameters())
         optimizer = setup.optimizer(parameters) if parameters else None
