@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
@@ -100,6 +101,26 @@ class Pipeline:
         with_loss = target is not None or self.goal.loss is None
         return self._guarded(lambda: self._evaluate(args, kwargs, target, with_loss))
 
+    @contextmanager
+    def accumulate(self, batches: int) -> Iterator[None]:
+        """The next ``batches`` steps are one: their gradients are the mean over all these batches, as if they were one
+        larger batch, and are ready, summed and clipped after the last. ::
+
+            with pipe.accumulate(4):
+                for ids, labels in four_batches:
+                    loss = pipe.step(ids, target=labels)
+            optimizer.step()
+        """
+        self._guarded(lambda: self._accumulate(batches))
+        begun = self._stepping.steps
+        try:
+            yield
+        except BaseException:
+            self._stepping.accumulate(1)
+            raise
+        done = self._stepping.steps - begun
+        self._guarded(lambda: self._require_all(done, batches))
+
     @property
     def norm(self) -> float | None:
         """The norm of the whole model's gradient in the last step, before clipping; ``None`` without ``clip_norm``."""
@@ -170,6 +191,17 @@ class Pipeline:
     def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
         self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
         return self._stepping.step()
+
+    def _accumulate(self, batches: int) -> None:
+        if type(batches) is not int or batches < 1:
+            raise BatchError(f"accumulate is {batches!r:.60}, it must be a whole number of at least 1")
+        self.session.agree("accumulate", batches)
+        self._stepping.accumulate(batches)
+
+    def _require_all(self, done: int, batches: int) -> None:
+        self._stepping.accumulate(1)
+        if done != batches:
+            raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
 
     def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
              with_target: bool) -> list[dict[str, Tensor]]:
