@@ -76,7 +76,7 @@ class TensorFile:
         looks = self.tensors[name]
         found = torch.empty(looks.shape, dtype=looks.dtype)
         if found.numel():
-            target = memoryview(found.reshape(-1).view(torch.uint8).numpy())
+            target = _bytes(found)
             try:
                 with open(self.path, "rb") as file:
                     file.seek(self._places[name])
@@ -119,6 +119,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str,
         for tensor in tensors.values():
             if tensor.numel():
                 flat = tensor.detach().cpu().contiguous().reshape(-1)
-                file.write(memoryview(flat.view(torch.uint8).numpy()))
+                file.write(_bytes(flat))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The memory of ``tensor``, which lies in one piece."""
+    return memoryview(tensor.reshape(-1).view(torch.uint8).numpy().data)

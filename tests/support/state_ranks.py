@@ -44,7 +44,41 @@ def accumulated(folder: Path) -> dict[str, Any]:
         return {"losses": losses, "norm": norm, "gradients": {n: g.clone() for n, g in pipe.gradients().items()}}
 
 
-PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {"accumulated": accumulated}
+def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range) -> list[float]:
+    """The losses of steps on the batches of these seeds."""
+    losses = []
+    for seed in seeds:
+        losses.append(stepped(pipe, seed))
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """Two steps, a checkpoint, and two steps more."""
+    with piped(made("gpt", SIZE), cuts=[20]) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        assert pipe.resume(folder / "checkpoints", optimizer) == 0
+        before = trained(pipe, optimizer, range(2))
+        path = pipe.save(folder / "checkpoints", optimizer)
+        losses = trained(pipe, optimizer, range(2, 4))
+        return {"losses": before + losses, "path": str(path), "state": pipe.state_dict()}
+
+
+def resumed(folder: Path) -> dict[str, Any]:
+    """The same from the checkpoint, in other stages of a model that began with other numbers."""
+    case = made("gpt", SIZE)
+    for parameter in case.model.parameters():
+        torch.nn.init.normal_(parameter)
+    with piped(case, cuts=[34]) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1.0)
+        behind = pipe.resume(folder / "checkpoints", optimizer)
+        return {"behind": behind, "losses": trained(pipe, optimizer, range(2, 4)), "steps": pipe.steps,
+                "state": pipe.state_dict(), "own": list(pipe.state_dict(whole=False))}
+
+
+PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "accumulated": accumulated, "saved": saved, "resumed": resumed}
 
 
 def main() -> None:

@@ -52,6 +52,7 @@ def test_a_file_that_is_damaged_is_refused(change: object, said: str, tmp_path: 
         TensorFile(path)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 def test_what_cannot_be_named_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(TensorFileError, match=r"q is of torch\.complex32, which cannot be saved"):
         write_tensors(tmp_path / "d", {"q": torch.zeros(2, dtype=torch.complex32)})

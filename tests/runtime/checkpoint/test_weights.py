@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,12 +39,13 @@ def test_all_sources_give_the_same(kind: str, tmp_path: Path) -> None:
     (tmp_path / "step-000000002").mkdir()
     (tmp_path / "step-000000001").mkdir()
     write_tensors(tmp_path / "x.safetensors", STATE)
-    source = {"mapping": lambda: STATE, "safetensors": lambda: tmp_path / "x.safetensors",
-              "torch": lambda: in_torch(tmp_path / "x.pt"), "folder": lambda: sharded(tmp_path / "step-000000002"),
-              "index": lambda: indexed(tmp_path / "step-000000002"),
-              "folder of torch": lambda: in_torch(tmp_path / "step-000000002/x.bin").parent,
-              "newest": lambda: indexed(tmp_path / "step-000000002").parent}[kind]()
-    found = weights_of(source)
+    sources: dict[str, Callable[[], Any]] = {
+        "mapping": lambda: STATE, "safetensors": lambda: tmp_path / "x.safetensors",
+        "torch": lambda: in_torch(tmp_path / "x.pt"), "folder": lambda: sharded(tmp_path / "step-000000002"),
+        "index": lambda: indexed(tmp_path / "step-000000002"),
+        "folder of torch": lambda: in_torch(tmp_path / "step-000000002/x.bin").parent,
+        "newest": lambda: indexed(tmp_path / "step-000000002").parent}
+    found = weights_of(sources[kind]())
     assert set(found.tensors) - {"other"} == set(STATE) and ("other" in found.tensors) == (kind == "folder")
     for name, value in STATE.items():
         assert torch.equal(found.read(name), value) and found.tensors[name] == (tuple(value.shape), value.dtype)

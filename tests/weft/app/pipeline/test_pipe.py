@@ -13,10 +13,11 @@ from tests.support.ranks import launch_forked
 from tests.support.state_ranks import PARTS, SIZE
 
 RANKS = 2
+Ranks = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Ranks:
     """What each rank found, by part."""
     folder = tmp_path_factory.mktemp("state")
     ended = launch_forked(RANKS, [sys.executable, "-m", "tests.support.state_ranks", str(folder), *PARTS], timeout=200)
@@ -34,7 +35,7 @@ def furthest(found: list[dict[str, torch.Tensor]], wanted: dict[str, torch.Tenso
 
 
 @pytest.mark.slow
-def test_batches_added_up_are_one_larger_batch_clipped_once(found: dict[str, list[dict[str, Any]]]) -> None:
+def test_batches_added_up_are_one_larger_batch_clipped_once(found: Ranks) -> None:
     model, losses = made("gpt", SIZE).model, []
     for seed in range(3):
         case = made("gpt", SIZE, seed)
@@ -47,3 +48,27 @@ def test_batches_added_up_are_one_larger_batch_clipped_once(found: dict[str, lis
         assert each["losses"] == pytest.approx(losses, rel=1e-12) and each["norm"] == pytest.approx(float(norm))
     assert furthest([each["gradients"] for each in found["accumulated"]], {
         name: p.grad for name, p in model.named_parameters() if p.grad is not None}) <= 1e-12
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_from_a_checkpoint_in_other_stages(found: Ranks) -> None:
+    model, losses = made("gpt", SIZE).model, []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for seed in range(4):
+        case = made("gpt", SIZE, seed)
+        assert case.loss is not None
+        loss = case.loss(model(*case.args), case.target)
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    for rank in range(RANKS):
+        before, after = found["saved"][rank], found["resumed"][rank]
+        assert before["losses"] == pytest.approx(losses, rel=1e-10)
+        assert after["losses"] == pytest.approx(losses[2:], rel=1e-10)
+        assert after["behind"] == 2 and after["steps"] == 4 and before["path"].endswith("checkpoints/step-000000002")
+        for state in (before["state"], after["state"]):
+            assert list(state) == list(model.state_dict())
+            assert furthest([state], model.state_dict()) <= 1e-10
+    parts = [set(each["own"]) for each in found["resumed"]]
+    assert parts[0] & parts[1] == {"words.weight", "head.weight"} and parts[0] | parts[1] == set(model.state_dict())
