@@ -226,8 +226,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "captured_costs.json")
     options = parser.parse_args(arguments)
     if options.rank is not None:
-        name, rows, schedule, path = options.rank
-        rank_main(name, int(rows), None if schedule == "-" else schedule, Path(path))
+        name, samples, schedule, path = options.rank
+        rank_main(name, int(samples), None if schedule == "-" else schedule, Path(path))
         return 0
     record = Record(options.output)
     rows: list[dict[str, Any]] = []

@@ -49,6 +49,8 @@ CUTS, LOOKS = 3, 8
 WORSE = 1.1
 #: The share of the time limit that the search has for each schedule of a cut that is tried; the last one has half.
 SHARE, LAST = 1 / 8, 1 / 2
+#: Steps that running a schedule takes, about.
+RUNS = 5
 #: By how much another order must promise a shorter step to be run too.
 GAIN = 0.995
 
@@ -208,13 +210,20 @@ def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -
             cuts.reason = error
         return len(found)
 
-    runs = []
+    runs: list[Run] = []
     for i in range(ranks.told(scheduled, "searching for a schedule")):
+        if i and not ranks.told(lambda: _is_worth(runs[0], ranks.options), "searching for a schedule"):
+            break
         run = _run(ranks, places, found[i] if found else None)
         if run is not None:
             runs.append(run)
     if runs:
         cuts.learn(Tried(places, costs, tuple(runs)))
+
+
+def _is_worth(run: Run, options: PipelineOptions) -> bool:
+    """Whether another schedule that takes about as long is to be run, by what that would take."""
+    return RUNS * run.measured <= options.time_limit
 
 
 def _run(ranks: Ranks, places: Sequence[int], schedule: Schedule | None) -> Run | None:
@@ -273,8 +282,8 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 
     def searched() -> tuple[int, ...] | None:
         assert best is not None
-        if ranks.options.schedule is None:
-            run = best.best
+        run = best.best
+        if ranks.options.schedule is None and _is_worth(run, ranks.options):
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
