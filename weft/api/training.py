@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from weft.app.pipeline.pipe import Pipeline
+    from weft.runtime.captured.materials import Fill
+    from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
@@ -30,6 +32,8 @@ def pipeline(
     plan: Plan | PathLike | None = None,
     cuts: Sequence[int] | None = None,
     memory: int | None = None,
+    state: State | None = None,
+    materialise: Fill | None = None,
     batch_dims: int = 0,
     clip_norm: float | None = None,
     time_limit: float = 10.0,
@@ -52,6 +56,13 @@ def pipeline(
     ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
     :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
 
+    The module may be on the meta device (built under ``with torch.device("meta")``): then no rank ever holds more than
+    its own part, and each reads that from ``state``, which is a state dict, a ``.pt`` or ``.safetensors`` file, or a
+    folder of such; what a state does not have, or all without one, is made module by module, by
+    ``materialise(module)``, which fills what the module itself holds, or by the module's ``reset_parameters``, with
+    random numbers that depend on ``torch.manual_seed`` and the module's name only. A module with numbers takes a
+    ``state`` too.
+
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
     ``weft.runtime.captured.captured.CaptureError`` is raised.
     """
@@ -63,7 +74,7 @@ def pipeline(
     options = PipelineOptions(
         micro_batches, loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm,
         allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, time_limit=time_limit,
-        timeout=timeout, transport=transport)
+        state=state, materialise=materialise, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)
 
 

@@ -13,14 +13,17 @@ from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.meta import built_when_asked
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.places import cut_places
 from weft.app.pipeline.times import operator_seconds, untouched
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut, crossings
 from weft.runtime.captured.loss import LOSS
+from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
+from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
 from weft.runtime.measure.stage_costs import StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
@@ -59,8 +62,9 @@ class Decision:
 
 
 def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ranks: int, options: PipelineOptions,
-           device: torch.device) -> Decision:
-    """The plan of ``captured`` on ``ranks`` ranks.
+           device: torch.device, materials: Materials | None = None) -> Decision:
+    """The plan of ``captured`` on ``ranks`` ranks; where it is on the meta device, stages are given ``materials`` while
+    they are measured.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that cannot be cut so, and what searching
     and measuring raise.
@@ -75,11 +79,15 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ran
         raise CaptureError(f"cuts has {len(found)} places, but {count} stages have {count - 1} between them")
     if given is not None:
         return Decision(found, given, ("the plan was given, its costs too",))
-    costs, found = _measured(captured, purity, example, goal, found, device, fixed=places is not None)
+    costs, found = _measured(captured, purity, example, goal, found, device, fixed=places is not None,
+                             materials=materials)
     ties = measured_ties(_training(captured, purity, example, goal, found))
     made = _scheduled(costs, ties, ranks, options)
     made = made.with_solver(static_memory=_static(costs, made.problem, micro_batches))
     notes = [_told(goal, example)]
+    if materials is not None:
+        notes.append("cuts are by times of operators one by one, on numbers made for each, as the model is on the meta "
+                     "device; then stages were measured one after another")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in made.problem.blocks):
         notes += _held_back(captured, Cut(captured, found, purity))
     return Decision(found, plan_of(made), tuple(notes))
@@ -132,12 +140,14 @@ def _is_trained(captured: Captured, node: Node) -> bool:
 
 
 def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, places: tuple[int, ...],
-              device: torch.device, fixed: bool) -> tuple[list[StageCosts], tuple[int, ...]]:
+              device: torch.device, fixed: bool, materials: Materials | None = None
+              ) -> tuple[list[StageCosts], tuple[int, ...]]:
     """What the stages cost, measured as the executor runs them; and the cuts, moved once by what was measured."""
     best: tuple[float, list[StageCosts], tuple[int, ...]] | None = None
     for _ in range(1 if fixed or not places else ROUNDS):
         with untouched(captured.model):
-            found = measure_stages(_training(captured, purity, example, goal, places), device=device, repeats=3)
+            found = measure_stages(_training(captured, purity, example, goal, places, materials), device=device,
+                                   repeats=3)
         costs = _chain(found)
         whole = [sum(cost.passes["full"][letter].time.seconds for letter in "FB") for cost in costs]
         if best is None or max(whole) < best[0]:
@@ -162,11 +172,15 @@ def _scales(captured: Captured, example: Example, places: Sequence[int],
     return lambda i: factors[sum(place <= i for place in places)]
 
 
-def _training(captured: Captured, purity: Purity, example: Example, goal: Goal, places: Sequence[int]) -> Any:
+def _training(captured: Captured, purity: Purity, example: Example, goal: Goal, places: Sequence[int],
+              materials: Materials | None = None) -> Training:
     """All stages, fed with the example; a loss that needs a target that nobody has given is made of the result."""
     known = goal if goal.loss is None or example.target is not None else Goal(_stand_in, None)
     cut = Cut(captured, places, purity)
-    return training_of(cut, range(cut.count), known, Data([example.named]))
+    data = Data([example.named])
+    found = training_of(cut, range(cut.count), known, data)
+    return found if materials is None else built_when_asked(
+        found, lambda s: training_of(cut, [s], known, data).stages[s], materials)
 
 
 def _stand_in(output: Any, target: Any) -> Tensor:

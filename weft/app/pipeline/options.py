@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from weft.runtime.captured.materials import Fill
+    from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
@@ -35,6 +37,10 @@ class PipelineOptions:
     cuts: Sequence[int] | None = None
     memory: int | None = None
     time_limit: float = 10.0
+
+    # what its numbers are
+    state: State | None = None
+    materialise: Fill | None = None
 
     # how it is run
     timeout: float = 60.0
