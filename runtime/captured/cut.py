@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
 
 from weft.runtime.captured.captured import Captured, CaptureError, is_item, tensors, where
-from weft.runtime.captured.layers import layer_of
+from weft.runtime.captured.layers import Layers
 from weft.runtime.captured.purity import Purity
 from weft.runtime.interface.training import Boundary, Ports
 
@@ -194,14 +194,16 @@ class Cut:
             env[node] = graph.placeholder(node.name)
         operators = nn.Module()
         root.add_module(OPERATORS, operators)
-        for node in self._wanted(s):
-            if node in env or node.op == "placeholder":
+        wanted = self._wanted(s)
+        layers = Layers([node for node in wanted if node not in env], self._gives(s), self.purity)
+        for node in wanted:
+            if node in env or node.op == "placeholder" or node in layers.absorbed:
                 continue
             if node.op == "get_attr":
                 env[node] = graph.get_attr(self._put(root, node))  # under its own name, whoever reads it
-            elif (layer := layer_of(node, self.captured.attribute)) is not None:
+            elif (layer := layers.found.get(node)) is not None:
                 operators.add_module(node.name, layer.module)
-                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", (env[layer.x],))
+                env[node] = graph.call_module(f"{OPERATORS}.{node.name}", tuple(env[x] for x in layer.xs))
             else:
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
         graph.output(tuple(env[node] for node in self._gives(s)))

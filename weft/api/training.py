@@ -30,6 +30,7 @@ def pipeline(
     plan: Plan | PathLike | None = None,
     cuts: Sequence[int] | None = None,
     memory: int | None = None,
+    defer: str = "worth",
     batch_dims: int = 0,
     clip_norm: float | None = None,
     time_limit: float = 10.0,
@@ -48,8 +49,10 @@ def pipeline(
     searches for at most ``time_limit`` seconds for a schedule; all run it. ``memory``: bytes that each rank has.
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
     plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the
-    second stage and those after, by number. With ``clip_norm`` each step clips the norm of the whole model's gradient.
-    ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
+    second stage and those after, by number. ``defer`` says which weight gradients wait for W where backwards are split:
+    ``"worth"`` those of products, convolutions and tables, ``"all"`` those of norms, scales and biases too, which take
+    next to no time, but keep as much memory until then. With ``clip_norm`` each step clips the norm of the whole
+    model's gradient. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
     :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
 
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
@@ -62,8 +65,8 @@ def pipeline(
         schedule = os.fspath(schedule)
     options = PipelineOptions(
         micro_batches, loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm,
-        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, time_limit=time_limit,
-        timeout=timeout, transport=transport)
+        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, defer=defer,
+        time_limit=time_limit, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)
 
 

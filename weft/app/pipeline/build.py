@@ -77,7 +77,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
-    purity = Purity(captured)
+    purity = Purity(captured, options.light)
     _require_equal(session, captured, options.settings())
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
@@ -106,6 +106,8 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    if options.defer not in ("worth", "all"):
+        raise CaptureError(f"defer is {options.defer!r:.60}, it must be 'worth' or 'all'")
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

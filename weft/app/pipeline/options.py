@@ -35,11 +35,17 @@ class PipelineOptions:
     cuts: Sequence[int] | None = None
     memory: int | None = None
     time_limit: float = 10.0
+    defer: str = "worth"
 
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
 
+    @property
+    def light(self) -> bool:
+        """Whether all weight gradients wait that can, also light ones."""
+        return self.defer == "all"
+
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm
+        return self.micro_batches, self.batch_dims, self.clip_norm, self.defer
