@@ -48,7 +48,7 @@ class Goal:
 
 def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
     """The stages in ``only`` of ``cut``, whose loss is a value that the last one gives."""
-    found, last = cut.stages(only), cut.count - 1
+    found, last = cut.stages(only, plain=evaluating), cut.count - 1
     modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module
                                      for s, module in found.modules.items()}
     prefix = dict.fromkeys(range(cut.count), "")
@@ -64,7 +64,7 @@ def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluatin
 def evaluation_of(cut: Cut, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:
     """The stages in ``only`` of ``cut`` in evaluation, and what gives the results of all micro-batches of the last
     batch that was run: none on a rank without the last stage."""
-    found, last = cut.stages(only), cut.count - 1
+    found, last = cut.stages(only, plain=True), cut.count - 1
     gathered = _Results(found.results, cut.captured.out_spec)
     modules: dict[int, nn.Module] = {s: evaluated(module) for s, module in found.modules.items()}
     ports = dict(found.ports)

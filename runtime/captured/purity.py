@@ -55,6 +55,19 @@ def is_random(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
+def draws(node: Node) -> bool:
+    """Whether a call draws random numbers: not a dropout of nothing, or in evaluation."""
+    if node.op != "call_function" or not is_random(node):
+        return False
+    schema = node.target._schema  # type: ignore[union-attr]
+    given = {argument.name: node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+             for i, argument in enumerate(schema.arguments)}
+    if given.get("train") is False or given.get("training") is False:
+        return False
+    names = [name for name in ("p", "dropout_p", "dropout") if name in given]
+    return not names or any(given[name] not in (None, 0, 0.0) for name in names)
+
+
 class Purity:
     """What holds of the operators of ``captured``.
 

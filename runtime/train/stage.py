@@ -26,6 +26,7 @@ from torch.utils.hooks import RemovableHandle
 
 from weft.runtime.train.deferred import DeferredOperator, Kept, tapped
 from weft.runtime.train.deferring import deferrable, deferred_parameters, operator_of
+from weft.runtime.train.moment import Moment, seeds_of
 from weft.runtime.train.offload import CopyEngine, Shelf
 
 __all__ = ["Offloading", "StageRunner", "add_gradient", "deferrable", "deferred_parameters"]
@@ -112,12 +113,13 @@ class StageRunner:
     again on the same random numbers (running statistics, as of a batch norm, are then counted twice). With
     ``offloading``, what a forward keeps can be moved to the host. ``complete``, if set, is called for a deferred
     parameter when a micro-batch has given it all that its layers' uses contribute. Nothing but the copy engine is
-    shared between runners.
+    shared between runners. Operators that draw random numbers (:class:`~weft.runtime.train.moment.Seeded`) draw those
+    of ``moment``: its step is the caller's to set; its micro-batch, when the runner is made, is that of micro-batch 0.
     """
 
     def __init__(self, module: nn.Module, *, constant: Collection[int] = (),
                  function: Callable[..., Tensor | Sequence[Tensor]] | None = None, split: bool = False,
-                 recompute: bool = False, offloading: Offloading | None = None,
+                 recompute: bool = False, offloading: Offloading | None = None, moment: Moment | None = None,
                  add: Callable[[Tensor, Tensor], None] = add_gradient) -> None:
         self.module, self.constant, self.add = module, constant, add
         self.complete: Callable[[Tensor], None] = lambda parameter: None
@@ -132,6 +134,9 @@ class StageRunner:
         self._hooks = [hook for name in names or () for hook in self._watch(module.get_submodule(name))]
         self._handle = torch.empty(0, requires_grad=True)
         self._micro_batch = 0
+        self.moment = moment or Moment()
+        self._before = self.moment.micro_batch
+        seeds_of(module, self.moment)
         self._split = deferrable(module) if split else []
         for layer in self._split:
             layer.__dict__["forward"] = self._deferring(layer)
@@ -153,8 +158,14 @@ class StageRunner:
         """How many micro-batches have a graph kept, and how many wait for their weight gradient only."""
         return len(self._graphs), len(self._kept.keys() - self._graphs.keys())
 
+    def enter(self, micro_batch: int) -> None:
+        """What runs from now on is of ``micro_batch``: layers keep for it, and draw its random numbers."""
+        self._micro_batch = micro_batch
+        self.moment.micro_batch = self._before + micro_batch
+
     def forward(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
         """The stage's outputs for the inputs ``xs``, detached. What the backward needs is kept until then."""
+        self.enter(micro_batch)
         if self._repeats is None:
             return self._forward(micro_batch, xs)
         shelf = self._shelf(micro_batch) if self._shelves is not None else None
@@ -204,6 +215,11 @@ class StageRunner:
         assert self._shelves is not None
         return self._shelves[micro_batch].size
 
+    def infer_of(self, micro_batch: int, *xs: Tensor) -> tuple[Tensor, ...]:
+        """The same of a micro-batch that may draw random numbers."""
+        self.enter(micro_batch)
+        return self.infer(*xs)
+
     def infer(self, *xs: Tensor) -> tuple[Tensor, ...]:
         """The stage's outputs for ``xs`` without keeping anything."""
         with torch.no_grad():
@@ -214,7 +230,7 @@ class StageRunner:
 
         Adds to the parameters' gradients and returns the inputs' (``None`` for one that has none).
         """
-        self._micro_batch = micro_batch  # for layers that are recomputed now
+        self.enter(micro_batch)  # for layers that are recomputed now
         self.arrive(micro_batch)
         graph = self._graphs.pop(micro_batch)
         led = [(edge, gradient) for i, edge in graph.ends if (gradient := gradients[i]) is not None]
@@ -243,7 +259,7 @@ class StageRunner:
                         self.complete(parameter)
 
     def _forward(self, micro_batch: int, xs: Sequence[Tensor], shelved: bool = True) -> tuple[Tensor, ...]:
-        self._micro_batch = micro_batch
+        self.enter(micro_batch)
         gradients: Gradients = [None] * len(xs)
         kept: AbstractContextManager[object] = nullcontext()
         shelf = self._shelf(micro_batch) if self._shelves is not None and shelved else None
