@@ -215,7 +215,7 @@ class Cut:
             elif not plain and draws(node):
                 operators.add_module(node.name, Seeded(node.target, self.purity.place[node]))  # type: ignore[arg-type]
                 env[node] = graph.call_module(f"{OPERATORS}.{node.name}", *map_arg(
-                    (node.args, node.kwargs), lambda arg: env[arg]))  # type: ignore[misc]
+                    (node.args, node.kwargs), lambda arg: env[arg]))
             else:
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
         graph.output(tuple(env[node] for node in self._gives(s)))

@@ -34,11 +34,12 @@ class Data:
 
 @dataclass(frozen=True)
 class Goal:
-    """What is trained on: ``loss`` of the model's result and a target, whose leaves ``target`` puts together; without
-    a loss, what the model gives as its own."""
+    """What is trained on: ``loss`` of the model's result and a target, whose leaves ``target`` puts together; without a
+    loss, what the model gives as its own. Random operators draw from ``seed``."""
 
     loss: Callable[..., Tensor] | None
     target: TreeSpec | None
+    seed: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,7 +59,8 @@ def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluatin
     ports = dict(found.ports)
     ports[last] = Ports((*ports[last].takes, *goal.names), (LOSS,))
     ties = [{s: prefix[s] + name for s, name in tie.items()} for tie in cut.ties()]
-    return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties)
+    return Training(modules, found.boundaries, data.of, ports=ports, losses=(LOSS,), ties=() if evaluating else ties,
+                    seed=goal.seed)
 
 
 def evaluation_of(cut: Cut, only: Sequence[int], data: Data) -> tuple[Training, Callable[[], list[Any]]]:

@@ -1,4 +1,4 @@
-"""A captured model uncut, in this process: what any cut and any schedule of it must compute, random numbers included."""
+"""A captured model uncut, in this process: what any cut and schedule of it must compute, random numbers included."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Whole:
 
     def __init__(self, captured: Captured, seed: int = 0) -> None:
         self.captured, self.moment = captured, Moment(seed)
-        found = Cut(captured, ()).stages()
+        cut = Cut(captured, ())
+        found = cut.stages()
         self._stage = ResultStage(found.modules[0], captured.out_spec, found.results)
-        self._takes = [node.name for node in Cut(captured, ()).data[0]]
+        self._takes = [node.name for node in cut.data[0]]
         seeds_of(self._stage, self.moment)
 
     def __call__(self, step: int, micro_batch: int, args: Sequence[Any] = (),

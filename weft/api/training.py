@@ -36,6 +36,7 @@ def pipeline(
     time_limit: float = 10.0,
     timeout: float = 60.0,
     transport: str | None = None,
+    seed: int | None = None,
     allow_unread: bool = False,
 ) -> Pipeline:
     """Make a running pipeline of ``module``: every rank that ``torchrun`` started calls this alike.
@@ -53,7 +54,10 @@ def pipeline(
     ``"worth"`` those of products, convolutions and tables, ``"all"`` those of norms, scales and biases too, which take
     next to no time, but keep as much memory until then. With ``clip_norm`` each step clips the norm of the whole
     model's gradient. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
-    :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
+    :class:`weft.runtime.ReplayOptions`. Dropout, and all else in the model that draws random numbers, draws them from
+    seeds made of ``seed`` (without it, rank 0's ``torch.initial_seed()``), the step, the micro-batch, and the
+    operator's place in the model: so they do not depend on the schedule or on the number of ranks, and recomputation
+    repeats them. ``allow_unread``: parameters that no operator reads stay as they are.
 
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
     ``weft.runtime.captured.captured.CaptureError`` is raised.
@@ -66,7 +70,7 @@ def pipeline(
     options = PipelineOptions(
         micro_batches, loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm,
         allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, defer=defer,
-        time_limit=time_limit, timeout=timeout, transport=transport)
+        time_limit=time_limit, timeout=timeout, transport=transport, seed=seed)
     return make_pipeline(module, args, kwargs, options)
 
 

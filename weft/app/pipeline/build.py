@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -85,16 +86,17 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     made: Decision | None = None
     if session.rank == 0:
         made = decide(captured, purity, example, goal, session.world, options, session.device)
-    told = None if made is None else (made.places, plan_to_json(made.plan), made.notes)
+    seed = torch.initial_seed() if options.seed is None else options.seed
+    told = None if made is None else (made.places, plan_to_json(made.plan), made.notes, seed)
     told = session.exchange(told, "waiting for rank 0 to plan")[0]
     assert told is not None
-    places, plan_json, notes = told
+    places, plan_json, notes, seed = told  # rank 0's
     looks = [node.meta.get("val") if tensors(node) is not None else leaf
              for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
                     looks, count, dim)
-    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json), goal, inputs,
-                    options.clip_norm, tuple(notes))
+    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json),
+                    replace(goal, seed=seed), inputs, options.clip_norm, tuple(notes))
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
@@ -106,6 +108,8 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    if options.seed is not None and type(options.seed) is not int:
+        raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
     if options.defer not in ("worth", "all"):
         raise CaptureError(f"defer is {options.defer!r:.60}, it must be 'worth' or 'all'")
     if loss is not None and not callable(loss):

@@ -40,6 +40,7 @@ class PipelineOptions:
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
+    seed: int | None = None
 
     @property
     def light(self) -> bool:
@@ -48,4 +49,4 @@ class PipelineOptions:
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm, self.defer
+        return self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed
