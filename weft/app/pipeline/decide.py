@@ -27,7 +27,7 @@ from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
 from weft.runtime.measure.stage_costs import StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
-from weft.runtime.train.stage import deferrable
+from weft.runtime.train.stage import deferred_parameters
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.problem import BlockKind, Device, Problem
@@ -243,8 +243,7 @@ def _static(costs: Sequence[StageCosts], problem: Problem, micro_batches: int) -
 
 def _held_back(captured: Captured, cut: Cut) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
-    waiting = {id(parameter) for module in cut.stages().modules.values() for layer in deferrable(module)
-               for parameter in layer.parameters(recurse=False)}
+    waiting = {id(parameter) for module in cut.stages().modules.values() for parameter in deferred_parameters(module)}
     trained = {id(p): p for own in cut.parameters for p in own}
     held = [p for p in trained.values() if id(p) not in waiting]
     if not held:

@@ -37,6 +37,7 @@ class PipelineOptions:
     cuts: Sequence[int] | None = None
     memory: int | None = None
     time_limit: float = 10.0
+    defer: str = "worth"
 
     # what its numbers are
     state: State | None = None
@@ -45,7 +46,13 @@ class PipelineOptions:
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
+    seed: int | None = None
+
+    @property
+    def light(self) -> bool:
+        """Whether all weight gradients wait that can, also light ones."""
+        return self.defer == "all"
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm
+        return self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed
