@@ -26,12 +26,14 @@ from weft.runtime.captured.layers import layer_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.interface.training import Boundary, Ports
 
-__all__ = ["BATCH", "Cut", "Crossing", "Stages", "crossings"]
+__all__ = ["BATCH", "OPERATOR", "Cut", "Crossing", "Stages", "crossings"]
 
 #: How the data that stages take is named: this, and the input's own name.
 BATCH = "batch."
 #: Where a stage's module keeps the layers that operators have been made of.
 OPERATORS = "weft_operators"
+#: In the meta data of a stage's nodes: the name of the captured operator that each is.
+OPERATOR = "weft_operator"
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,8 @@ class Cut:
                 env[node] = graph.call_module(f"{OPERATORS}.{node.name}", (env[layer.x],))
             else:
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
+        for node, own in env.items():
+            own.meta.update(node.meta, **{OPERATOR: node.name})
         graph.output(tuple(env[node] for node in self._gives(s)))
         for read in graph.find_nodes(op="get_attr"):
             if not read.users:
