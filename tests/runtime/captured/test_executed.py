@@ -74,8 +74,8 @@ def test_gradients_are_the_models_whatever_is_decided(name: str) -> None:
     purity = Purity(captured)
     allowed = [i for i, crossing in enumerate(crossings(captured, purity)) if i and crossing.refused is None]
     draw = random.Random(name)
-    choices: list[list[Mode]] = [["recompute"], ["offload"], ["keep", "recompute"],
-                                 *[["keep", "recompute", "offload"]] * 3]
+    every: list[Mode] = ["keep", "recompute", "offload"]
+    choices: list[list[Mode]] = [["recompute"], ["offload"], ["keep", "recompute"], every, every, every]
     for i, choice in enumerate(choices):
         decisions = drawn(captured, purity, lambda choice=choice: draw.choice(choice))  # type: ignore[misc]
         assert decisions_from_json(decisions.to_json(), captured) == decisions
