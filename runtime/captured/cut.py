@@ -127,7 +127,8 @@ class Cut:
                 boundaries[node.name] = _boundary(node)
         results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
         wanted = range(self.count) if only is None else only
-        return Stages({s: self._module(s) for s in wanted}, ports, boundaries, results)
+        modules, treatment = {s: self._module(s) for s in wanted}, self.captured.treatment
+        return Stages(modules if treatment is None else treatment.of(self.places, modules), ports, boundaries, results)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, the name that each has in its module."""

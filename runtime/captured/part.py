@@ -13,7 +13,6 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.evaluation import evaluated
 from weft.runtime.captured.loss import LOSS, TARGET, LossStage
-from weft.runtime.captured.treatment import Treatment
 from weft.runtime.interface.training import Ports, Training
 
 __all__ = ["RESULT", "Data", "Goal", "evaluation_of", "training_of"]
@@ -47,13 +46,11 @@ class Goal:
         return tuple(f"{TARGET}{i}" for i in range(0 if self.target is None else self.target.num_leaves))
 
 
-def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False,
-                treatment: Treatment | None = None) -> Training:
-    """The stages in ``only`` of ``cut``, whose loss is a value that the last one gives; with what ``treatment`` does to
-    them."""
+def training_of(cut: Cut, only: Sequence[int], goal: Goal, data: Data, evaluating: bool = False) -> Training:
+    """The stages in ``only`` of ``cut``, whose loss is a value that the last one gives."""
     found, last = cut.stages(only), cut.count - 1
-    own = found.modules if evaluating or treatment is None else treatment.of(cut, found.modules)
-    modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module for s, module in own.items()}
+    modules: dict[int, nn.Module] = {s: evaluated(module) if evaluating else module
+                                     for s, module in found.modules.items()}
     prefix = dict.fromkeys(range(cut.count), "")
     prefix[last] = "stage."
     if last in modules:

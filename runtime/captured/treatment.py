@@ -4,7 +4,7 @@ batch."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.fx import GraphModule
@@ -16,7 +16,7 @@ from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.executed import executed
 
-__all__ = ["Treatment", "treatment_of"]
+__all__ = ["Treatment", "treated", "treatment_of"]
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,22 @@ class Treatment:
     decisions: Decisions = field(default_factory=Decisions)
     shares: Mapping[int, Captured] = field(default_factory=dict)
 
-    def of(self, cut: Cut, stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
-        """``stages`` of ``cut``, changed in place so that they do what was decided.
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed in place so that they do what was decided.
 
         Raises :class:`~weft.runtime.captured.captured.CaptureError`.
         """
         if not self.decisions:
             return dict(stages)
-        parts = {count: Cut(captured, cut.places) for count, captured in self.shares.items()}
+        parts = {count: Cut(captured, places) for count, captured in self.shares.items()}
         return {s: executed(module, self.decisions, {count: part.stages([s]).modules[s]
                                                      for count, part in parts.items()})
                 for s, module in stages.items()}
+
+
+def treated(captured: Captured, decisions: Decisions, leaves: Sequence[Any], dim: int = 0) -> Captured:
+    """``captured``, whose stages do what ``decisions`` says; see :func:`treatment_of`."""
+    return replace(captured, treatment=treatment_of(captured, decisions, leaves, dim) if decisions else None)
 
 
 def treatment_of(captured: Captured, decisions: Decisions, leaves: Sequence[Any], dim: int = 0) -> Treatment:

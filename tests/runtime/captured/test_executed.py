@@ -18,7 +18,7 @@ from weft.runtime.captured.executed import executed
 from weft.runtime.captured.kept import kept_bytes
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.purity import Purity
-from weft.runtime.captured.treatment import treatment_of
+from weft.runtime.captured.treatment import treated
 from weft.runtime.measure.measure import Memory, memory_of
 from weft.runtime.train.stage import StageRunner
 
@@ -33,9 +33,8 @@ def drawn(captured: Captured, purity: Purity, choose: Callable[[], Mode]) -> Dec
 def by_stages(case: Case, captured: Captured, places: Sequence[int], decisions: Decisions, split: bool,
               micro_batches: int = 2) -> dict[str, Tensor]:
     """The gradients of as many equal micro-batches, all of whose forwards are run first, then their backwards."""
-    cut = Cut(captured, places)
+    cut = Cut(treated(captured, decisions, [*case.args, *case.kwargs.values()]), places)
     stages = cut.stages()
-    treatment_of(captured, decisions, [*case.args, *case.kwargs.values()]).of(cut, stages.modules)
     batch = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, [*case.args, *case.kwargs.values()],
                                                            strict=True)}
     last = cut.count - 1
@@ -149,8 +148,7 @@ def gpt() -> Iterator[tuple[Captured, Purity, Tensor]]:
 
 def passes(captured: Captured, decisions: Decisions, ids: Tensor) -> tuple[Memory, Memory]:
     """The memory of a forward and a backward of the model as one stage."""
-    cut = Cut(captured, [])
-    module = treatment_of(captured, decisions, [ids]).of(cut, cut.stages().modules)[0]
+    module = Cut(treated(captured, decisions, [ids]), []).stages().modules[0]
     runner, gradient = StageRunner(module, constant=[0]), torch.randn(8, 32, 97)
 
     def forward() -> None:
@@ -222,9 +220,8 @@ def test_operators_that_mix_samples_are_not_computed_in_shares(how: str, said: s
     model.add_module("last", nn.Linear(4, 1))
     x = torch.randn(4, 4)
     captured = Captured.of(model, (x,))
-    cut = Cut(captured, [])
     with pytest.raises(CaptureError, match=said):
-        treatment_of(captured, Decisions({}, {"part": 2}), [x]).of(cut, cut.stages().modules)
+        Cut(treated(captured, Decisions({}, {"part": 2}), [x]), []).stages()
 
 
 @pytest.mark.parametrize(("shards", "said"), [({"absent": 2}, "which is no module of Sequential"),
@@ -234,7 +231,7 @@ def test_shares_that_cannot_be_are_refused(shards: dict[str, int], said: str) ->
     x = torch.randn(4, 4)
     captured = Captured.of(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)), (x,))
     with pytest.raises(CaptureError, match=said):
-        treatment_of(captured, Decisions({}, shards), [x])
+        treated(captured, Decisions({}, shards), [x])
 
 
 def test_a_stage_goes_backward_once(gpt: tuple[Captured, Purity, Tensor]) -> None:
