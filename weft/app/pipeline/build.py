@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from weft.app.pipeline.decide import Decision, Example, decide
+from weft.app.pipeline.decide import Example, decide
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
 from weft.runtime.captured.batch import Layout, micro_batch
@@ -23,7 +23,6 @@ from weft.runtime.captured.captured import Captured, CaptureError, tensors
 from weft.runtime.captured.cut import BATCH, Cut
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
-from weft.runtime.plan.plan import plan_from_json, plan_to_json
 from weft.runtime.ranks.session import Session, SessionError, join
 from weft.runtime.transports.registry import device_for
 
@@ -81,20 +80,13 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     _require_equal(session, captured, options.settings())
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
-    session.watch.doing("waiting for rank 0 to plan" if session.rank else "planning")
-    made: Decision | None = None
-    if session.rank == 0:
-        made = decide(captured, purity, example, goal, session.world, options, session.device)
-    told = None if made is None else (made.places, plan_to_json(made.plan), made.notes)
-    told = session.exchange(told, "waiting for rank 0 to plan")[0]
-    assert told is not None
-    places, plan_json, notes = told
+    made = decide(captured, purity, example, goal, session, options)
     looks = [node.meta.get("val") if tensors(node) is not None else leaf
              for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
                     looks, count, dim)
-    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json), goal, inputs,
-                    options.clip_norm, tuple(notes))
+    return Pipeline(session, close, Cut(captured, made.places, purity), made.plan, goal, inputs,
+                    options.clip_norm, made.notes, made.peaks)
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
