@@ -32,6 +32,7 @@ def pipeline(
     plan: Plan | PathLike | None = None,
     cuts: Sequence[int] | None = None,
     memory: int | None = None,
+    spec: PathLike | Mapping[str, Any] | None = None,
     defer: str = "worth",
     state: State | None = None,
     materialise: Fill | None = None,
@@ -50,8 +51,12 @@ def pipeline(
     its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be measured too, and says how a
     target is nested if it is not one tensor.
 
-    Each rank captures the model with ``torch.export``; rank 0 measures operators and stages, cuts the model, and
-    searches for at most ``time_limit`` seconds for a schedule; all run it. ``memory``: bytes that each rank has.
+    Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
+    schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.
+    Rank 0 decides; of the searches each has at most half of ``time_limit`` seconds, and no further cut is tried after
+    it. ``memory``: bytes that each rank has. ``spec`` says what the machine is, where it is not to be looked at: the
+    path of a YAML file, or the same as a mapping, with ``cluster`` (``memory``, and ``bandwidth`` and ``latency``, or
+    ``links``, as in a model spec) and ``placement`` (``shapes``: ``chain``, ``v``; ``backward``: ``full``, ``split``).
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
     plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the
     second stage and those after, by number. ``defer`` says which weight gradients wait for W where backwards are split:
@@ -81,7 +86,7 @@ def pipeline(
     options = PipelineOptions(
         micro_batches,
         loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm, allow_unread=allow_unread,
-        schedule=schedule, plan=plan, cuts=cuts, memory=memory, defer=defer, time_limit=time_limit,
+        schedule=schedule, plan=plan, cuts=cuts, memory=memory, spec=spec, defer=defer, time_limit=time_limit,
         state=state, materialise=materialise,
         seed=seed, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)

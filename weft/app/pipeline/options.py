@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class PipelineOptions:
     plan: Plan | str | os.PathLike[str] | None = None
     cuts: Sequence[int] | None = None
     memory: int | None = None
+    spec: str | os.PathLike[str] | Mapping[str, Any] | None = None
     time_limit: float = 10.0
     defer: str = "worth"
 
