@@ -94,7 +94,7 @@ def pipeline(
 
 def train(setup: str | None = None, *, example: str | None = None, gpus: int | None = None, steps: int = 10,
           micro_batches: int | None = None, schedule: str | None = None, memory: int | None = None,
-          time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None,
+          spec: PathLike | None = None, time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None,
           on_line: Callable[[str], object] = lambda _: None) -> int:
     """Train what ``setup``, ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, gives, or a small ``example``, for ``steps``
     batches on ``gpus`` ranks of this machine (default: 2); the exit code.
@@ -105,15 +105,17 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     step is drawn. On rank 0 ``on_line`` hears the loss of each step, and the report.
     """
     from weft.app.pipeline.setup import require_setup
+    from weft.app.pipeline.spec import load_machine_spec
     from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
 
-    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure)
+    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec)
     if "RANK" in os.environ:
         train_rank(options, on_line)
         return 0
     require_setup(setup, example)
+    load_machine_spec(spec, 2 if gpus is None else gpus)
     given = {"--example": example, "--steps": steps, "--micro-batches": micro_batches, "--schedule": schedule,
-             "--memory": memory, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
+             "--memory": memory, "--spec": spec, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
     words = [*([setup] if setup is not None else []),
              *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
     return launch_ranks(2 if gpus is None else gpus, rank_command(words))

@@ -299,7 +299,8 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: int) -> Decision:
     options = ranks.options
     schedule = run.settled()
-    schedule = schedule.with_solver(static_memory=held_bytes(tried.costs, machine.ranks, options.micro_batches))
+    schedule = schedule.with_solver(static_memory=held_bytes(tried.costs, machine.ranks, options.micro_batches),
+                                    stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
     if ranks.materials is not None:
