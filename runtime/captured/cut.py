@@ -109,6 +109,11 @@ class Cut:
                     found[s][id(value)] = value
         return tuple(tuple(p for p in each.values() if p.requires_grad) for each in found)
 
+    def tensors(self, s: int) -> list[Tensor]:
+        """The parameters, buffers and constants that stage ``s`` reads, each once."""
+        read = [self.captured.attribute(node) for node in self._wanted(s) if node.op == "get_attr"]
+        return list({id(value): value for value in read if isinstance(value, Tensor)}.values())
+
     def stages(self, only: Sequence[int] | None = None) -> Stages:
         """The modules of all stages, or of those in ``only``; ports and boundaries are those of all."""
         ports, boundaries = {}, {}

@@ -41,26 +41,40 @@ class Stepping:
         self.plan = self.trainer.gradients.plan
         self.executor = Executor(self.plan, session, self.trainer.worker, reduce=self.trainer.gradients.start)
         self.steps, self.norm = 0, None  # type: int, float | None
+        self._added, self._batches = 0, 1
         self._measured: list[Measured] = []
         self._seconds: list[float] = []
 
     def step(self) -> float:
-        """Run one batch. Afterwards parameters have the gradients of its mean loss, which is returned on every rank.
+        """Run one batch. Afterwards parameters have the gradients of its mean loss, which is returned on every rank; of
+        several batches (:meth:`accumulate`) after the last.
 
         Raises :class:`~weft.runtime.ranks.health.RunError` if a loss is not finite.
         """
         begun = time.perf_counter()
-        self.trainer.begin(self.steps)
+        self.trainer.begin(self.steps, self._added, self._batches)
         measured = self.executor.run(together=self.steps in TOGETHER)
         if self.steps in TOGETHER:
             self._measured = measured
-        self.norm = self.trainer.end(self.session, self.training, self.steps)
+        norm = self.trainer.end(self.session, self.training, self.steps)
+        self._added += 1
+        if self._added == self._batches:
+            self.norm, self._added = norm, 0
         loss = self._everywhere(self.trainer.worker.loss())
         if self.steps:
             self._seconds.append(time.perf_counter() - begun)
         self.steps += 1
         self.session.watch.doing(THEIRS)
         return loss
+
+    def accumulate(self, batches: int) -> None:
+        """From here on gradients are the mean over ``batches`` batches, ready after the last of them."""
+        self._added, self._batches = 0, batches
+
+    @property
+    def added(self) -> int:
+        """How many batches have been added up of those that are to be."""
+        return self._added
 
     @property
     def seconds(self) -> float | None:

@@ -43,6 +43,7 @@ class Stages:
         self.micro_batches = plan.micro_batches
         self.first_micro_batch = session.replica * plan.micro_batches
         self.batch_size = session.replicas * plan.micro_batches
+        self.batches = 1  # whose mean gradient is added up
         self._layouts: dict[tuple[int, str, int], Mapping[str, Boundary]] = {}  # the same for every micro-batch
         self.step = 0
         self.token = torch.zeros(1, dtype=torch.uint8, device=self.device)
@@ -184,7 +185,8 @@ class Stages:
     def _gradient(self, stage: int, value: str, micro_batch: int) -> Callable[[Mapping[Work, Parcel]], Tensor | None]:
         """The gradient of what ``stage`` gave: of a loss, its share in the batch's mean; else the sum over takers."""
         if value in self.wiring.losses:
-            return lambda results: torch.full_like(self.losses[stage, value, micro_batch], 1 / self.batch_size)
+            return lambda results: torch.full_like(self.losses[stage, value, micro_batch],
+                                                   1 / (self.batch_size * self.batches))
         takers = []
         for taker in self.wiring.gradients_from(value):
             letter = self.graph.stages[taker].backward
