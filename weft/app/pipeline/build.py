@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.decide import Decision, Example, decide
+from weft.app.pipeline.frozen import require_backwards
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
 from weft.runtime.captured.batch import Layout, micro_batch
@@ -95,8 +96,9 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
              for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
                     looks, count, dim)
-    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json),
-                    replace(goal, seed=seed), inputs, options.clip_norm, tuple(notes))
+    cut, plan = Cut(captured, places, purity), plan_from_json(plan_json)
+    require_backwards(cut, plan)
+    return Pipeline(session, close, cut, plan, replace(goal, seed=seed), inputs, options.clip_norm, tuple(notes))
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:

@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.fx import Node
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.frozen import published
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.places import cut_places
 from weft.app.pipeline.times import operator_seconds, untouched
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
@@ -25,7 +26,7 @@ from weft.runtime.measure.measure_stages import measure_stages, measured_ties
 from weft.runtime.measure.stage_costs import StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.train.stage import deferred_parameters
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.problem import BlockKind, Device, Problem
 from weft.solver.schedule import Schedule
@@ -112,23 +113,14 @@ def _given(options: PipelineOptions, ranks: int) -> Plan | None:
 
 def _places(captured: Captured, purity: Purity, example: Example, count: int,
             scales: Callable[[int], float] = lambda place: 1.0) -> tuple[int, ...]:
-    seconds = [time * scales(i) for i, time in enumerate(operator_seconds(captured, example.leaves))]
+    seconds = [time * scales(i) for i, time in enumerate(_alone(captured, purity, example))]
     sizes = [None if crossing.refused is not None or not crossing.values else float(crossing.size)
              for crossing in crossings(captured, purity)]
-    first = next((i for i, node in enumerate(captured.calls) if _is_trained(captured, node)), None)
-    if first is None:
-        raise CaptureError(f"{type(captured.model).__name__} has no trained parameter that an operator reads: there is "
-                           "nothing to train")
-    found = cut_places(seconds, sizes, count, first + 1)
+    found = cut_places(seconds, sizes, count, first_weight(captured) + 1)
     if found is None:
         raise CaptureError(f"{type(captured.model).__name__} has {len(captured.calls)} operators, of which too few can "
                            f"be cut between for {count} stages: start fewer ranks")
     return tuple(found)
-
-
-def _is_trained(captured: Captured, node: Node) -> bool:
-    return any(arg.op == "get_attr" and isinstance(value := captured.attribute(arg), nn.Parameter)
-               and value.requires_grad for arg in node.all_input_nodes)
 
 
 def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, places: tuple[int, ...],
@@ -139,12 +131,13 @@ def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, 
         with untouched(captured.model):
             found = measure_stages(_training(captured, purity, example, goal, places), device=device, repeats=3)
         costs = _chain(found)
-        whole = [sum(cost.passes["full"][letter].time.seconds for letter in "FB") for cost in costs]
+        whole = [sum(cost_of.time.seconds for cost_of in cost.passes["full"].values()) for cost in costs]
         if best is None or max(whole) < best[0]:
             best = max(whole), costs, places
         if fixed or not places:
             break
-        moved = _places(captured, purity, example, len(places) + 1, _scales(captured, example, places, whole))
+        moved = _places(captured, purity, example, len(places) + 1, _scales(
+            _alone(captured, purity, example), places, whole))
         if moved == places:
             break
         places = moved
@@ -152,10 +145,14 @@ def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, 
     return best[1], best[2]
 
 
-def _scales(captured: Captured, example: Example, places: Sequence[int],
-            whole: Sequence[float]) -> Callable[[int], float]:
+def _alone(captured: Captured, purity: Purity, example: Example) -> list[float]:
+    """Seconds of each operator by itself, forward and what it has of a pass back."""
+    return [time * share for time, share in zip(operator_seconds(captured, example.leaves),
+                                                work_of(captured, purity), strict=True)]
+
+
+def _scales(seconds: Sequence[float], places: Sequence[int], whole: Sequence[float]) -> Callable[[int], float]:
     """By how much an operator takes longer in its stage than alone, by its number."""
-    seconds = operator_seconds(captured, example.leaves)
     ends = [0, *places, len(seconds)]
     factors = [measured / max(sum(seconds[begin:end]), 1e-9)
                for measured, begin, end in zip(whole, ends, ends[1:], strict=False)]
@@ -196,7 +193,7 @@ def _scheduled(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[i
         why = ""
         for problem in problems.values():
             try:
-                return baseline(name, problem, options.micro_batches)
+                return published(name, problem, options.micro_batches)
             except NotApplicable as error:
                 why = str(error)
         raise CaptureError(f"schedule {name!r} does not fit {len(costs)} stages on {ranks} ranks: {why}")
