@@ -28,12 +28,14 @@ from weft.runtime.captured.purity import Purity, draws
 from weft.runtime.interface.training import Boundary, Ports
 from weft.runtime.train.moment import Seeded
 
-__all__ = ["BATCH", "Cut", "Crossing", "Stages", "crossings"]
+__all__ = ["BATCH", "OPERATOR", "Cut", "Crossing", "Stages", "crossings"]
 
 #: How the data that stages take is named: this, and the input's own name.
 BATCH = "batch."
 #: Where a stage's module keeps the layers that operators have been made of.
 OPERATORS = "weft_operators"
+#: In the meta data of a stage's nodes: the name of the captured operator that each is.
+OPERATOR = "weft_operator"
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,11 @@ class Cut:
                 boundaries[node.name] = _boundary(node)
         results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
         wanted = range(self.count) if only is None else only
-        return Stages({s: self._module(s, plain) for s in wanted}, ports, boundaries, results,
-                      frozenset(node.name for own in self.given.values() for node in own
-                                if node not in self.purity.learned))
+        modules, treatment = {s: self._module(s, plain) for s in wanted}, self.captured.treatment
+        untrained = frozenset(name.name for own in self.given.values() for name in own
+                              if name not in self.purity.learned)
+        return Stages(modules if treatment is None else treatment.of(self.places, modules), ports, boundaries, results,
+                      untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, the name that each has in its module."""
@@ -222,6 +226,8 @@ class Cut:
                     (node.args, node.kwargs), lambda arg: env[arg]))
             else:
                 env[node] = graph.node_copy(node, lambda arg: env[arg])
+        for node, own in env.items():
+            own.meta.update(node.meta, **{OPERATOR: node.name})
         graph.output(tuple(env[node] for node in self._gives(s)))
         for read in graph.find_nodes(op="get_attr"):
             if not read.users:

@@ -72,6 +72,11 @@ class StageCosts:
     trained_bytes: int | None = None
 
     @property
+    def learning_bytes(self) -> int:
+        """Bytes of its parameters that are trained."""
+        return self.parameter_bytes if self.trained_bytes is None else self.trained_bytes
+
+    @property
     def trains(self) -> bool:
         """Whether it has passes back."""
         return any(len(passes) > 1 for passes in self.passes.values())
@@ -99,8 +104,8 @@ def static_bytes(costs: Sequence[StageCosts], stage: int, *, optimizer_copies: i
     cost = costs[stage]
     sends = _messages(costs, stage)
     sent = sorted(sends * (OPEN_SENDS if micro_batches is None else micro_batches), reverse=True)
-    trained = cost.parameter_bytes if cost.trained_bytes is None else cost.trained_bytes
-    return cost.parameter_bytes + (1 + optimizer_copies) * trained + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
+    held = cost.parameter_bytes + (1 + optimizer_copies) * cost.learning_bytes
+    return held + cost.buffer_bytes + sum(sent[:OPEN_SENDS])
 
 
 def _messages(costs: Sequence[StageCosts], stage: int) -> list[int]:
