@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.decide import Example, decide
+from weft.app.pipeline.frozen import require_backwards
 from weft.app.pipeline.meta import numbers_for, real
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
@@ -90,6 +91,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     made = decide(captured, purity, example, goal, session, options, materials)
     seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
     cut, notes = Cut(captured, made.places, purity), made.notes
+    require_backwards(cut, made.plan)
     if materials is not None:
         session.watch.doing("giving this rank's part of the model its numbers")
         notes = (*notes, *materials.notes)

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.fx import Node
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from weft.app.pipeline.meta import built_when_asked, numbers_for
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.row import Row
 from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes, untouched
-from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
@@ -99,13 +99,11 @@ class Ranks:
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
         by rank 0, from shapes.)"""
-        name = type(self.captured.model).__name__
-        first = next((i for i, node in enumerate(self.captured.calls) if _is_trained(self.captured, node)), None)
-        if first is None:
-            raise CaptureError(f"{name} has no trained parameter that an operator reads: there is nothing to train")
+        first, shares = first_weight(self.captured), work_of(self.captured, self.purity)
         self.session.barrier("to measure operators")
         seconds = self.session.exchange(operator_seconds(self.captured, self.example.leaves), "measuring operators")
-        return Row(tuple(statistics.median(times) for times in zip(*seconds, strict=True)), sizes, first + 1,
+        medians = (statistics.median(times) for times in zip(*seconds, strict=True))
+        return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
                    tuple(operator_weights(self.captured)), (0.0,) * len(sizes))
 
     def kept(self, row: Row) -> Row:
@@ -144,11 +142,6 @@ class Ranks:
         training = self.training(places, stages_of(plan, self.session.rank))
         with untouched(self.captured.model):
             return calibrate(plan, self.session, training)
-
-
-def _is_trained(captured: Captured, node: Node) -> bool:
-    return any(arg.op == "get_attr" and isinstance(value := captured.attribute(arg), nn.Parameter)
-               and value.requires_grad for arg in node.all_input_nodes)
 
 
 def _stand_in(output: Any, target: Any) -> Tensor:

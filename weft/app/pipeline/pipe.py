@@ -94,7 +94,7 @@ class Pipeline:
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
         self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
-        self._own = self._state.trained
+        self._own, self._nothing = self._state.trained, nn.Parameter(torch.empty(0))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -143,8 +143,9 @@ class Pipeline:
     # -- what is trained -----------------------------------------------------------------------------------------------
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The trained parameters of this rank's stages, each once: the model's own objects."""
-        yield from self._own.values()
+        """The trained parameters of this rank's stages, each once: the model's own objects. Where all are frozen, there
+        is one without numbers, since torch's optimizers refuse to have none."""
+        yield from self._own.values() or (self._nothing,)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The same with the names that they have in the model."""

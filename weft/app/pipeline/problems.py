@@ -44,7 +44,7 @@ def optimizer_bytes(costs: Sequence[StageCosts], ranks: int) -> list[int]:
     """Of these, the optimizer's."""
     held = [0] * ranks
     for cost in costs:
-        held[rank_of(cost.stage, len(costs), ranks)] += OPTIMIZER_COPIES * cost.parameter_bytes
+        held[rank_of(cost.stage, len(costs), ranks)] += OPTIMIZER_COPIES * cost.learning_bytes
     return held
 
 
