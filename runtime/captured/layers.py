@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Node
 
 from weft.runtime.captured.purity import operator_name
-from weft.runtime.train.deferred import Convolution, Product, Table
+from weft.runtime.train.deferred import Convolution, DeferredOperator, Product, Table
 
 __all__ = ["Layer", "layer_of"]
 
@@ -35,6 +35,9 @@ def layer_of(node: Node, attribute: Callable[[Node], Any]) -> Layer | None:
     found = _MAKERS[name](values)
     if found is None or not isinstance(found[1], Node):
         return None
+    looks = node.meta.get("val")
+    if isinstance(found[0], DeferredOperator) and isinstance(looks, Tensor) and looks.dtype != found[0].weight.dtype:
+        return None  # under autocast: their gradients are made of what torch has made of the weights
     return Layer(*found)
 
 

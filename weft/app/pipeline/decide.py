@@ -16,6 +16,8 @@ from weft.app.lib.judged import judged
 from weft.app.pipeline.meta import built_when_asked
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.places import cut_places
+from weft.app.pipeline.precision import autocasting, copies_of_weights
+from weft.app.pipeline.running import under_autocast
 from weft.app.pipeline.times import operator_seconds, untouched
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut, crossings
@@ -71,23 +73,29 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ran
     """
     schedule, places, micro_batches = options.schedule, options.cuts, options.micro_batches
     given = _given(options, ranks)
+    if given is not None and options.compile and any(block.kind == BlockKind.WEIGHT_GRAD
+                                                     for block in given.problem.blocks):
+        raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
+                           "with whole backwards")
     count = ranks if given is None else len(given.stage_groups or ())
     in_a_v = isinstance(schedule, str) and schedule in IN_A_V
     count = 2 * ranks if in_a_v else count
-    found = tuple(places) if places is not None else _places(captured, purity, example, count)
+    found = tuple(places) if places is not None else _places(captured, purity, example, count, options)
     if len(found) != count - 1:
         raise CaptureError(f"cuts has {len(found)} places, but {count} stages have {count - 1} between them")
     if given is not None:
         return Decision(found, given, ("the plan was given, its costs too",))
-    costs, found = _measured(captured, purity, example, goal, found, device, fixed=places is not None,
-                             materials=materials)
-    ties = measured_ties(_training(captured, purity, example, goal, found))
+    costs, found = _measured(captured, purity, example, goal, found, device, options, materials)
+    ties = measured_ties(_training(captured, purity, example, goal, found, materials, options, device))
     made = _scheduled(costs, ties, ranks, options)
-    made = made.with_solver(static_memory=_static(costs, made.problem, micro_batches))
+    made = made.with_solver(static_memory=_static(costs, made.problem, micro_batches,
+                                                        copies_of_weights(options.dtype)))
     notes = [_told(goal, example)]
     if materials is not None:
         notes.append("cuts are by times of operators one by one, on numbers made for each, as the model is on the meta "
                      "device; then stages were measured one after another")
+    if options.compile:
+        notes.append("stages were measured before they were compiled")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in made.problem.blocks):
         notes += _held_back(captured, Cut(captured, found, purity))
     return Decision(found, plan_of(made), tuple(notes))
@@ -118,9 +126,9 @@ def _given(options: PipelineOptions, ranks: int) -> Plan | None:
 # -- cuts --------------------------------------------------------------------------------------------------------------
 
 
-def _places(captured: Captured, purity: Purity, example: Example, count: int,
+def _places(captured: Captured, purity: Purity, example: Example, count: int, options: PipelineOptions,
             scales: Callable[[int], float] = lambda place: 1.0) -> tuple[int, ...]:
-    seconds = [time * scales(i) for i, time in enumerate(operator_seconds(captured, example.leaves))]
+    seconds = [time * scales(i) for i, time in enumerate(_operator_seconds(captured, example, options))]
     sizes = [None if crossing.refused is not None or not crossing.values else float(crossing.size)
              for crossing in crossings(captured, purity)]
     first = next((i for i, node in enumerate(captured.calls) if _is_trained(captured, node)), None)
@@ -134,27 +142,35 @@ def _places(captured: Captured, purity: Purity, example: Example, count: int,
     return tuple(found)
 
 
+def _operator_seconds(captured: Captured, example: Example, options: PipelineOptions) -> list[float]:
+    device = next((leaf.device for leaf in example.leaves if isinstance(leaf, Tensor)), torch.device("cpu"))
+    with autocasting(options.autocast, device):
+        return operator_seconds(captured, example.leaves)
+
+
 def _is_trained(captured: Captured, node: Node) -> bool:
     return any(arg.op == "get_attr" and isinstance(value := captured.attribute(arg), nn.Parameter)
                and value.requires_grad for arg in node.all_input_nodes)
 
 
 def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, places: tuple[int, ...],
-              device: torch.device, fixed: bool, materials: Materials | None = None
+              device: torch.device, options: PipelineOptions, materials: Materials | None
               ) -> tuple[list[StageCosts], tuple[int, ...]]:
     """What the stages cost, measured as the executor runs them; and the cuts, moved once by what was measured."""
+    fixed = options.cuts is not None
     best: tuple[float, list[StageCosts], tuple[int, ...]] | None = None
     for _ in range(1 if fixed or not places else ROUNDS):
         with untouched(captured.model):
-            found = measure_stages(_training(captured, purity, example, goal, places, materials), device=device,
-                                   repeats=3)
+            found = measure_stages(_training(captured, purity, example, goal, places, materials, options,
+                                             device), device=device, repeats=3)
         costs = _chain(found)
         whole = [sum(cost.passes["full"][letter].time.seconds for letter in "FB") for cost in costs]
         if best is None or max(whole) < best[0]:
             best = max(whole), costs, places
         if fixed or not places:
             break
-        moved = _places(captured, purity, example, len(places) + 1, _scales(captured, example, places, whole))
+        moved = _places(captured, purity, example, len(places) + 1, options,
+                        _scales(captured, example, places, whole, options))
         if moved == places:
             break
         places = moved
@@ -163,9 +179,9 @@ def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, 
 
 
 def _scales(captured: Captured, example: Example, places: Sequence[int],
-            whole: Sequence[float]) -> Callable[[int], float]:
+            whole: Sequence[float], options: PipelineOptions) -> Callable[[int], float]:
     """By how much an operator takes longer in its stage than alone, by its number."""
-    seconds = operator_seconds(captured, example.leaves)
+    seconds = _operator_seconds(captured, example, options)
     ends = [0, *places, len(seconds)]
     factors = [measured / max(sum(seconds[begin:end]), 1e-9)
                for measured, begin, end in zip(whole, ends, ends[1:], strict=False)]
@@ -173,14 +189,17 @@ def _scales(captured: Captured, example: Example, places: Sequence[int],
 
 
 def _training(captured: Captured, purity: Purity, example: Example, goal: Goal, places: Sequence[int],
-              materials: Materials | None = None) -> Training:
+              materials: Materials | None, options: PipelineOptions, device: torch.device) -> Training:
     """All stages, fed with the example; a loss that needs a target that nobody has given is made of the result."""
     known = goal if goal.loss is None or example.target is not None else Goal(_stand_in, None)
     cut = Cut(captured, places, purity)
     data = Data([example.named])
-    found = training_of(cut, range(cut.count), known, data)
-    return found if materials is None else built_when_asked(
-        found, lambda s: training_of(cut, [s], known, data).stages[s], materials)
+
+    def of(stages: Sequence[int]) -> Training:
+        return under_autocast(training_of(cut, stages, known, data), options.autocast, device)
+
+    found = of(range(cut.count))
+    return found if materials is None else built_when_asked(found, lambda s: of([s]).stages[s], materials)
 
 
 def _stand_in(output: Any, target: Any) -> Tensor:
@@ -203,9 +222,10 @@ def _scheduled(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[i
                options: PipelineOptions) -> Schedule:
     """The published schedule asked for, or the best that a short search finds, with whole backwards or split."""
     name = options.schedule if isinstance(options.schedule, str) else None
-    problems = {backward: _placed(measured_problem(costs, backward=backward, memory=options.memory, optimizer_copies=2,
-                                                   name="captured stages", ties=ties), ranks)
-                for backward in ("full", "split")}
+    backwards = ("full",) if options.compile else ("full", "split")
+    problems = {backward: _placed(measured_problem(
+        costs, backward=backward, memory=options.memory, optimizer_copies=copies_of_weights(options.dtype),
+        name="captured stages", ties=ties), ranks) for backward in backwards}
     if name is not None:
         why = ""
         for problem in problems.values():
@@ -213,7 +233,8 @@ def _scheduled(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[i
                 return baseline(name, problem, options.micro_batches)
             except NotApplicable as error:
                 why = str(error)
-        raise CaptureError(f"schedule {name!r} does not fit {len(costs)} stages on {ranks} ranks: {why}")
+        split = "; compiled stages cannot split their backwards" if options.compile else ""
+        raise CaptureError(f"schedule {name!r} does not fit {len(costs)} stages on {ranks} ranks: {why}{split}")
     found = [solve(problem, options.micro_batches, time_limit=options.time_limit / len(problems))
              for problem in problems.values()]
     return min(found, key=lambda schedule: schedule.makespan)
@@ -232,12 +253,13 @@ def _placed(problem: Problem, ranks: int) -> Problem:
         replace(block, devices=tuple(rank_of[s] for s in block.devices)) for block in problem.blocks))
 
 
-def _static(costs: Sequence[StageCosts], problem: Problem, micro_batches: int) -> list[int]:
+def _static(costs: Sequence[StageCosts], problem: Problem, micro_batches: int, copies: int) -> list[int]:
     """Bytes that each rank holds all the time, with an optimizer of two values a weight."""
     held = [0] * len(problem.devices)
     for cost in costs:
         device, = problem.blocks[problem.index[f"F{cost.stage}"]].devices
-        held[device] += static_bytes(costs, cost.stage, micro_batches=micro_batches)
+        held[device] += static_bytes(costs, cost.stage, optimizer_copies=copies,
+                                                               micro_batches=micro_batches)
     return held
 
 

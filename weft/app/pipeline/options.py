@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from weft.app.pipeline.running import Compile
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
@@ -42,10 +44,16 @@ class PipelineOptions:
     state: State | None = None
     materialise: Fill | None = None
 
+    # how it is computed
+    dtype: torch.dtype | None = None
+    autocast: torch.dtype | None = None
+    compile: Compile = False
+
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm
+        how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
+        return self.micro_batches, self.batch_dims, self.clip_norm, self.dtype, self.autocast, how
