@@ -12,7 +12,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,20 @@ class CaptureError(ValueError):
     """A model that cannot be captured, or cannot be cut so; the message says where and what to do, in one sentence."""
 
 
+class Treated(Protocol):
+    """Something that is done to stages before they train."""
+
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed."""
+
+
 @dataclass(frozen=True)
 class Captured:
     """An exported model.
 
     ``graph_module``: its operators; ``names``: of each parameter and buffer, by ``id``, the model's own first name for
     it; ``inputs``: the placeholders, in the order of the leaves of ``(args, kwargs)`` as ``in_spec`` has them;
-    ``out_spec``: how the results are put together.
+    ``out_spec``: how the results are put together. ``treatment``: what is done to the stages that it is cut into.
     """
 
     model: nn.Module
@@ -47,6 +54,7 @@ class Captured:
     names: Mapping[int, str]
     in_spec: TreeSpec
     out_spec: TreeSpec
+    treatment: Treated | None = None
 
     @classmethod
     def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,

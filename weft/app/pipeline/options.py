@@ -38,7 +38,9 @@ class PipelineOptions:
     plan: Plan | str | os.PathLike[str] | None = None
     cuts: Sequence[int] | None = None
     memory: int | None = None
+    spec: str | os.PathLike[str] | Mapping[str, Any] | None = None
     time_limit: float = 10.0
+    defer: str = "worth"
 
     # what its numbers are
     state: State | None = None
@@ -52,8 +54,15 @@ class PipelineOptions:
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
+    seed: int | None = None
+
+    @property
+    def light(self) -> bool:
+        """Whether all weight gradients wait that can, also light ones."""
+        return self.defer == "all"
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
         how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
-        return self.micro_batches, self.batch_dims, self.clip_norm, self.dtype, self.autocast, how
+        return (self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed, self.dtype, self.autocast,
+                how)

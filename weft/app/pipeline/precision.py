@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from weft.runtime.captured.captured import CaptureError
 from weft.runtime.checkpoint.model_names import named_tensors
 from weft.runtime.interface.precision import MasterWeights
 
-__all__ = ["autocasting", "copies_of_weights", "lowered", "masters_of", "require_types", "typed"]
+__all__ = ["autocasting", "copies_of_weights", "has_masters", "lowered", "masters_of", "require_types", "typed"]
 
 #: The type of the weights that are trained where modules are in a lower one.
 MASTER = torch.float32
@@ -63,18 +63,24 @@ def typed(value: Any, dtype: torch.dtype | None) -> Any:
 def masters_of(parameters: Mapping[str, nn.Parameter], full: Mapping[str, Tensor],
                dtype: torch.dtype | None) -> MasterWeights | None:
     """What is trained in place of ``parameters``, from their values ``full``; ``None``: they themselves."""
-    if dtype is None or dtype.itemsize >= MASTER.itemsize:
+    if not has_masters(dtype):
         return None
     return MasterWeights(parameters.values(), [full[name].to(parameter.device) for name, parameter
                                                in parameters.items()], MASTER)
 
 
-def copies_of_weights(dtype: torch.dtype | None) -> int:
-    """How many values of a weight's size an optimizer of two takes for each, with what masters and their gradients take
-    more than a gradient of that size."""
-    if dtype is None or dtype.itemsize >= MASTER.itemsize:
-        return 2
-    return 4 * MASTER.itemsize // dtype.itemsize - 1  # the master, its gradient and two values; one gradient is counted
+def copies_of_weights(dtype: torch.dtype | None) -> tuple[int, int]:
+    """An optimizer's two values in numbers of a weight's size; and the same with masters and what their gradients take
+    more than one of that size."""
+    if not has_masters(dtype):
+        return 2, 2
+    times = MASTER.itemsize // dtype.itemsize
+    return 2 * times, 4 * times - 1
+
+
+def has_masters(dtype: torch.dtype | None) -> TypeGuard[torch.dtype]:
+    """Whether weights are trained in another type than modules compute in."""
+    return dtype is not None and dtype.itemsize < MASTER.itemsize
 
 
 def autocasting(dtype: torch.dtype | None, device: torch.device) -> AbstractContextManager[object]:
