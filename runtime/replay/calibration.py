@@ -89,6 +89,9 @@ def held_bytes(executor: Executor, trainer: Trainer, training: Training) -> int:
     room for messages."""
     found: list[Tensor] = [tensor for parcel in executor.slots.values() for tensor in parcel.values()]
     found += trainer.gradients.kept
+    if training.masters is not None:
+        found += [tensor for master in training.masters.parameters() for tensor in (master, master.grad)
+                  if tensor is not None]
     modules: Any = training.stages
     for stage in modules:
         found += [*modules[stage].parameters(), *modules[stage].buffers()]

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from weft.app.lib.sources import PathLike
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from weft.app.pipeline.pipe import Pipeline
+    from weft.app.pipeline.running import Compile
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
@@ -36,6 +38,9 @@ def pipeline(
     defer: str = "worth",
     state: State | None = None,
     materialise: Fill | None = None,
+    dtype: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
+    compile: Compile = False,
     batch_dims: int = 0,
     clip_norm: float | None = None,
     time_limit: float = 10.0,
@@ -75,6 +80,12 @@ def pipeline(
     random numbers that depend on ``torch.manual_seed`` and the module's name only. A module with numbers takes a
     ``state`` too.
 
+    ``dtype=torch.bfloat16``: modules, and the floating-point tensors of a batch, are in that type;
+    ``pipe.parameters()`` are weights in fp32, which gather the gradients and are what is saved.
+    ``autocast=torch.bfloat16``: weights stay as they are, and stages compute, the loss too, under ``torch.autocast``.
+    ``compile`` (``True``, a mode of ``torch.compile``, or its arguments) compiles each stage's module; backwards are
+    then whole.
+
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
     ``weft.runtime.captured.captured.CaptureError`` is raised.
     """
@@ -87,7 +98,7 @@ def pipeline(
         micro_batches,
         loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm, allow_unread=allow_unread,
         schedule=schedule, plan=plan, cuts=cuts, memory=memory, spec=spec, defer=defer, time_limit=time_limit,
-        state=state, materialise=materialise,
+        state=state, materialise=materialise, dtype=dtype, autocast=autocast, compile=compile,
         seed=seed, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)
 

@@ -15,13 +15,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.peaks import planned_peaks
+from weft.app.pipeline.precision import masters_of, typed
+from weft.app.pipeline.running import compiled, under_autocast
 from weft.app.pipeline.state import PipelineState
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
 from weft.runtime.checkpoint.weights import State
+from weft.runtime.interface.training import Training
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.stepping import Stepping, stages_of
@@ -81,20 +85,26 @@ class Pipeline:
     """
 
     def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Cut, plan: Plan,
-                 goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...],
-                 peaks: tuple[int, ...] | None = None) -> None:
+                 goal: Goal, inputs: Layout, options: PipelineOptions, notes: tuple[str, ...],
+                 full: Mapping[str, Tensor], peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
-        self.peaks = peaks
+        self.peaks, self.options = peaks, options
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
         self._inputs, self._data = inputs, Data()
         self.stages = tuple(stages_of(plan, session.rank))
-        training = training_of(cut, self.stages, goal, self._data)
-        training.clip_norm = clip_norm
+        training = self._computing(training_of(cut, self.stages, goal, self._data))
+        training.clip_norm = options.clip_norm
+        if options.compile:
+            compiled(training, options.compile, session, inputs.named)
+        self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
+        training.masters = masters_of(self._state.trained, full, options.dtype)
+        if training.masters is not None:
+            self._state.train(training.masters)
+        self._own = self._state.trained
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
-        self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
-        self._own, self._nothing = self._state.trained, nn.Parameter(torch.empty(0))
+        self._nothing = nn.Parameter(torch.empty(0))
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -248,8 +258,13 @@ class Pipeline:
         if done != batches:
             raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
 
+    def _computing(self, training: Training) -> Training:
+        return under_autocast(training, self.options.autocast, self.session.device)
+
     def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
              with_target: bool) -> list[dict[str, Tensor]]:
+        self._state.round()
+        args, kwargs = typed((args, dict(kwargs)), self.options.dtype)
         micro_batches = self._inputs.micro_batches((args, self._ordered(kwargs)))
         if not with_target:
             if target is not None:
@@ -295,7 +310,7 @@ class Pipeline:
             plan = forward_plan(self.plan)
             training, results = ((training_of(self.cut, self.stages, self.goal, self._data, True), list) if with_loss
                                  else evaluation_of(self.cut, self.stages, self._data))
-            self._evaluation[with_loss] = Stepping(plan, self.session, training), results
+            self._evaluation[with_loss] = Stepping(plan, self.session, self._computing(training)), results
         return self._evaluation[with_loss]
 
     def _report(self) -> Report:

@@ -23,14 +23,15 @@ __all__ = ["Run", "held_bytes", "loads", "optimizer_bytes", "stage_problem"]
 OPTIMIZER_COPIES = 2
 
 
-def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int) -> list[int]:
-    """Bytes that each rank holds all the time: weights, gradients, an optimizer's two values, buffers, and messages to
-    other ranks that may be under way."""
+def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int,
+               copies: int = OPTIMIZER_COPIES) -> list[int]:
+    """Bytes that each rank holds all the time: weights, gradients, an optimizer's two values (``copies`` of a weight's
+    size, with masters and theirs), buffers, and messages to other ranks that may be under way."""
     held = [0] * ranks
     sent: list[list[int]] = [[] for _ in range(ranks)]
     for cost in costs:
         rank = rank_of(cost.stage, len(costs), ranks)
-        held[rank] += static_bytes(costs, cost.stage, optimizer_copies=OPTIMIZER_COPIES, micro_batches=0)
+        held[rank] += static_bytes(costs, cost.stage, optimizer_copies=copies, micro_batches=0)
         for giver in range(cost.stage):
             other = rank_of(giver, len(costs), ranks)
             if other != rank:
@@ -40,24 +41,23 @@ def held_bytes(costs: Sequence[StageCosts], ranks: int, micro_batches: int) -> l
             for own, messages in zip(held, sent, strict=True)]
 
 
-def optimizer_bytes(costs: Sequence[StageCosts], ranks: int) -> list[int]:
+def optimizer_bytes(costs: Sequence[StageCosts], ranks: int, copies: int = OPTIMIZER_COPIES) -> list[int]:
     """Of these, the optimizer's."""
     held = [0] * ranks
     for cost in costs:
-        held[rank_of(cost.stage, len(costs), ranks)] += OPTIMIZER_COPIES * cost.learning_bytes
+        held[rank_of(cost.stage, len(costs), ranks)] += copies * cost.learning_bytes
     return held
 
 
 def stage_problem(costs: Sequence[StageCosts], ties: Sequence[tuple[str, Sequence[int]]], machine: Machine,
-                  backward: str, micro_batches: int) -> Problem:
+                  backward: str, micro_batches: int, copies: int = OPTIMIZER_COPIES) -> Problem:
     """The stages as measured, on ``machine``: one a rank, or two in a V; messages take what its links take.
 
     Raises :class:`~weft.runtime.measure.stage_costs.MeasureError` where a rank has too little for what is always there.
     """
-    problem = measured_problem(costs, backward=backward, optimizer_copies=OPTIMIZER_COPIES, name="captured stages",
-                               ties=ties)
+    problem = measured_problem(costs, backward=backward, optimizer_copies=copies, name="captured stages", ties=ties)
     count, ranks = len(costs), machine.ranks
-    held = held_bytes(costs, ranks, micro_batches)
+    held = held_bytes(costs, ranks, micro_batches, copies)
     devices = []
     for rank, amount in enumerate(machine.memory):
         if amount is not None and held[rank] >= amount:
