@@ -4,11 +4,12 @@
 
 Each model is tiny, with random weights. It is exported and cut into two and three stages at operators (thirds of the
 row, moved to the next place where a cut may be). One micro-batch then goes forward and back through the stages in one
-process, with nothing between two stages but the values of their ports; whole backwards and split ones. Told are the
-operators, the values that cross, the largest relative error of a gradient in fp64 (of models with experts also in fp32,
-where they multiply by groups), and the share of parameters whose gradient waits for W. Models of transformers are left
-out where it is not installed, with that reason. Writes ``any_model.json``; exits with 1 where a gradient is not the
-model's. ``any_model_ranks`` trains the same models on ranks.
+process, with nothing between two stages but the values of their ports; whole backwards, split ones, and split ones in
+which all weight gradients wait that can (those of norms, scales and biases too). Told are the operators, the values
+that cross, the largest relative error of a gradient in fp64 (of models with experts also in fp32, where they multiply
+by groups), and the share of parameters whose gradient waits for W. Models of transformers are left out where it is not
+installed, with that reason. Writes ``any_model.json``; exits with 1 where a gradient is not the model's.
+``any_model_ranks`` trains the same models on ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import BATCH, Cut, crossings
 from weft.runtime.captured.loss import LOSS, LossStage, loss_of
 from weft.runtime.captured.purity import Purity
-from weft.runtime.train.stage import StageRunner, deferrable
+from weft.runtime.train.stage import StageRunner, deferred_parameters
 
 __all__ = ["Result", "main", "measured"]
 
@@ -75,8 +76,9 @@ def measured(name: str, dtype: torch.dtype = torch.float64) -> list[Result]:
     purity = Purity(captured)
     found = []
     for count in (2, 3):
-        cut = Cut(captured, _places(captured, purity, count), purity)
-        for split in (False, True):
+        for backward in ("whole", "split", "split all"):
+            split = backward != "whole"
+            cut = Cut(captured, _places(captured, purity, count), Purity(captured, light=backward == "split all"))
             module.zero_grad()
             with torch.no_grad():
                 for buffer, value in buffers.items():
@@ -87,8 +89,7 @@ def measured(name: str, dtype: torch.dtype = torch.float64) -> list[Result]:
             if gradients.keys() >= wanted.keys():
                 error = max(float((gradients[n] - g).norm() / g.norm()) for n, g in wanted.items()
                             if float(g.norm()) > 1e-12)
-            found.append(Result(str(dtype).removeprefix("torch."), len(captured.calls), count,
-                                "split" if split else "whole",
+            found.append(Result(str(dtype).removeprefix("torch."), len(captured.calls), count, backward,
                                 tuple(len(cut.takes[s]) for s in range(1, count)), error,
                                 float((its_loss - loss).detach().abs() / loss.detach().abs()), waits, seconds))
     return found
@@ -126,8 +127,7 @@ def _through(cut: Cut, leaves: Sequence[Any], split: bool) -> tuple[Tensor, floa
             runner.weight_grad(0)
         runner.close()
     every = {p for module in modules.values() for p in module.parameters() if p.requires_grad}
-    waiting = {p for module in modules.values() for layer in deferrable(module)
-               for p in layer.parameters(recurse=False)}
+    waiting = {p for module in modules.values() for p in deferred_parameters(module)}
     return values[LOSS], sum(p.numel() for p in every & waiting) / sum(p.numel() for p in every)
 
 

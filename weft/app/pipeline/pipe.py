@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from weft.app.pipeline.peaks import planned_peaks
 from weft.app.pipeline.state import PipelineState
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
 from weft.runtime.captured.captured import CaptureError
@@ -35,9 +36,11 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class Report:
     """What one step was planned to take and took, in seconds: ``planned`` and ``measured`` are from the first block to
-    the last (``None`` before the first step), ``step`` is the median of whole steps on this rank, without the
-    optimizer's. ``stages``: the operators of each stage, first to last; ``ranks``: where each stage is. ``peaks``: the
-    bytes that each rank was planned to hold at most."""
+    the last (``None`` before the first step; the median of the first few later), ``step`` is the median of whole steps
+    on this rank, without the optimizer's. ``stages``: the operators of each stage, first to last; ``ranks``: where each
+    stage is. ``peaks``: the bytes that each rank was planned to hold at most, ``measured_peaks`` the most that it held
+    when the plan was run before training (``None``: it was not); both with two values of an optimizer for each weight,
+    as Adam has."""
 
     planned: float
     measured: float | None
@@ -45,6 +48,7 @@ class Report:
     stages: tuple[tuple[str, str], ...]
     ranks: tuple[int, ...]
     peaks: tuple[int, ...]
+    measured_peaks: tuple[int, ...] | None
     bound: float | None
     notes: tuple[str, ...]
 
@@ -61,7 +65,10 @@ class Report:
             lines.append(f"measured step  {self.measured * 1e3:.3f} ms, ratio {self.measured / self.planned:.3f}")
         if self.step is not None:
             lines.append(f"whole step     {self.step * 1e3:.3f} ms, with losses, sums and what the script hands over")
-        lines += [f"rank {rank}: {peak / 2**20:.1f} MiB planned at most" for rank, peak in enumerate(self.peaks)]
+        for rank, peak in enumerate(self.peaks):
+            held = None if self.measured_peaks is None else self.measured_peaks[rank]
+            lines.append(f"rank {rank}: {peak / 2**20:.1f} MiB planned at most" + (
+                f", {held / 2**20:.1f} measured, ratio {held / max(peak, 1):.3f}" if held is not None else ""))
         return "\n".join([*lines, *self.notes])
 
 
@@ -74,8 +81,10 @@ class Pipeline:
     """
 
     def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Cut, plan: Plan,
-                 goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...]) -> None:
+                 goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...],
+                 peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
+        self.peaks = peaks
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
         self._inputs, self._data = inputs, Data()
@@ -292,11 +301,10 @@ class Pipeline:
         replay = self._stepping.replay() if self._stepping.steps else None
         measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
         calls, ends = self.cut.captured.calls, [0, *self.cut.places, len(self.cut.captured.calls)]
-        static = self.plan.solver.get("static_memory") or [0] * self.session.world
         bound = self.plan.solver.get("makespan_bound")
         return Report(self.plan.makespan, measured, self._stepping.seconds,
                       tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise(ends)),
-                      self.plan.stage_ranks or (), tuple(int(held) for held in static), bound, self.notes)
+                      self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound, self.notes)
 
     def _draw(self, path: str) -> None:
         from weft.app.pipeline.drawing import draw_step

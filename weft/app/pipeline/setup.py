@@ -17,7 +17,7 @@ from weft.runtime.interface.factory import FactoryError, find_function
 __all__ = ["Setup", "example_setup", "require_setup", "setup_of"]
 
 #: What the command line says.
-SAID = {"schedule", "memory", "time_limit", "timeout"}
+SAID = {"schedule", "memory", "spec", "time_limit", "timeout"}
 
 
 @dataclass

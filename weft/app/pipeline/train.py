@@ -36,6 +36,7 @@ class TrainOptions(NamedTuple):
     time_limit: float
     timeout: float
     figure: str | None
+    spec: str | os.PathLike[str] | None = None
     as_json: bool = False
 
 
@@ -67,8 +68,8 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
 def _options(setup: Setup, options: TrainOptions) -> PipelineOptions:
     return PipelineOptions(
         options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
-        schedule=options.schedule, memory=options.memory, time_limit=options.time_limit, timeout=options.timeout,
-        **setup.options)
+        schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
+        timeout=options.timeout, **setup.options)
 
 
 def _steps(pipe: Pipeline, setup: Setup, steps: int) -> Iterator[float]:
