@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.in_a_row import baseline_in_a_row
 from weft.app.pipeline.machine import Machine, look_at
 from weft.app.pipeline.measuring import Example, Ranks
 from weft.app.pipeline.options import PipelineOptions
@@ -31,7 +32,7 @@ from weft.runtime.measure.stage_costs import MeasureError, StageCosts
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.train.stage import deferred_parameters
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.validate import violations
@@ -258,7 +259,7 @@ def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Sc
     why = ""
     for problem in problems:
         try:
-            schedule = baseline(name, problem, micro_batches)
+            schedule = baseline_in_a_row(name, problem, micro_batches)
         except NotApplicable as error:
             why = str(error)
             continue
