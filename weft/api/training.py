@@ -106,20 +106,23 @@ def pipeline(
 def train(setup: str | None = None, *, example: str | None = None, gpus: int | None = None, steps: int = 10,
           micro_batches: int | None = None, schedule: str | None = None, memory: int | None = None,
           spec: PathLike | None = None, time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None,
+          as_json: bool = False,
           on_line: Callable[[str], object] = lambda _: None) -> int:
     """Train what ``setup``, ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, gives, or a small ``example``, for ``steps``
     batches on ``gpus`` ranks of this machine (default: 2); the exit code.
 
     Under a launcher, this is one rank; otherwise the ranks are started here, as processes. The function gives a
     mapping: ``module``, ``args``, ``kwargs``, ``loss``, ``target``, ``data``, ``optimizer`` (which makes one of
-    parameters) and ``micro_batches``. The other arguments are those of :func:`pipeline`; ``figure``: where the measured
-    step is drawn. On rank 0 ``on_line`` hears the loss of each step, and the report.
+    parameters), ``micro_batches`` and ``options``, further arguments of :func:`pipeline`. The other arguments are those
+    of :func:`pipeline`, too; ``figure``: where the measured step is drawn. On rank 0 ``on_line`` hears the loss of each
+    step, and the report; ``as_json``: one line, ``{"losses": [...], "report": {...}}``.
     """
     from weft.app.pipeline.setup import require_setup
     from weft.app.pipeline.spec import load_machine_spec
     from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
 
-    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec)
+    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec,
+                           as_json)
     if "RANK" in os.environ:
         train_rank(options, on_line)
         return 0
@@ -128,5 +131,6 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     given = {"--example": example, "--steps": steps, "--micro-batches": micro_batches, "--schedule": schedule,
              "--memory": memory, "--spec": spec, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
     words = [*([setup] if setup is not None else []),
-             *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
+             *(word for option, value in given.items() if value is not None for word in (option, str(value))),
+             *(["--json"] if as_json else [])]
     return launch_ranks(2 if gpus is None else gpus, rank_command(words))
