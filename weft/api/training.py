@@ -30,6 +30,8 @@ def pipeline(
     plan: Plan | PathLike | None = None,
     cuts: Sequence[int] | None = None,
     memory: int | None = None,
+    memory_plan: str | Mapping[str, str] = "auto",
+    co_shard: Mapping[str, int] | None = None,
     spec: PathLike | Mapping[str, Any] | None = None,
     batch_dims: int = 0,
     clip_norm: float | None = None,
@@ -48,12 +50,17 @@ def pipeline(
     Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
     schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.
     Rank 0 decides; of the searches each has at most half of ``time_limit`` seconds, and no further cut is tried after
-    it. ``memory``: bytes that each rank has. ``spec`` says what the machine is, where it is not to be looked at: the
-    path of a YAML file, or the same as a mapping, with ``cluster`` (``memory``, and ``bandwidth`` and ``latency``, or
-    ``links``, as in a model spec) and ``placement`` (``shapes``: ``chain``, ``v``; ``backward``: ``full``, ``split``).
-    ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
-    plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the
-    second stage and those after, by number. With ``clip_norm`` each step clips the norm of the whole model's gradient.
+    it. ``memory``: bytes that each rank has. ``memory_plan`` says what becomes of what operators keep for the backward:
+    ``auto`` keeps all where a schedule fits the memory so, and else plans cuts and for each operator whether it is
+    kept, recomputed or offloaded to the host; ``keep``, ``recompute`` and ``offload`` do so with all of them; a mapping
+    says it by module, as ``{"layers.3": "recompute"}``. ``co_shard`` computes modules in equal shares of the
+    micro-batch, one after another, each recomputed by itself: ``{"layers.3": 4}``. ``spec`` says what the machine is,
+    where it is not to be looked at: the path of a YAML file, or the same as a mapping, with ``cluster`` (``memory``,
+    and ``bandwidth`` and ``latency``, or ``links``, as in a model spec) and ``placement`` (``shapes``: ``chain``,
+    ``v``; ``backward``: ``full``, ``split``). ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is
+    a schedule or its file, as ``plan`` is a plan or its file: their stages are then what the model is cut into.
+    ``cuts`` names the operators that begin the second stage and those after, by number. With ``clip_norm`` each step
+    clips the norm of the whole model's gradient.
     ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
     :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
 
@@ -67,8 +74,9 @@ def pipeline(
         schedule = os.fspath(schedule)
     options = PipelineOptions(
         micro_batches, loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm,
-        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, spec=spec,
-        time_limit=time_limit, timeout=timeout, transport=transport)
+        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, memory_plan=memory_plan,
+        co_shard=co_shard, spec=spec, time_limit=time_limit, timeout=timeout,
+        transport=transport)
     return make_pipeline(module, args, kwargs, options)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.decide import Example, decide
+from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
 from weft.runtime.captured.batch import Layout, micro_batch
@@ -81,6 +82,7 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
     made = decide(captured, purity, example, goal, session, options)
+    captured = treated_as_planned(captured, made.plan, example.leaves, dim)
     looks = [node.meta.get("val") if tensors(node) is not None else leaf
              for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
@@ -98,6 +100,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    require_memory_plan(options)
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

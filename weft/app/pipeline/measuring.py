@@ -21,8 +21,10 @@ from weft.app.pipeline.row import Row
 from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes, untouched
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.treatment import treated
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import StageCosts
@@ -31,7 +33,7 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.replay.calibration import Calibration, calibrate
 from weft.runtime.replay.stepping import stages_of
 
-__all__ = ["Example", "Ranks"]
+__all__ = ["Example", "Ranks", "stand_in"]
 
 Value = TypeVar("Value")
 REPEATS = 3  # of each pass of a stage: the executor's own run says more later
@@ -82,6 +84,22 @@ class Ranks:
         return self.goal.loss is None or self.example.target is not None
 
     @property
+    def first_trained(self) -> int:
+        """The first operator that reads a trained parameter.
+
+        Raises :class:`~weft.runtime.captured.captured.CaptureError` where there is none.
+        """
+        for i, node in enumerate(self.captured.calls):
+            if _is_trained(self.captured, node):
+                return i
+        raise CaptureError(f"{type(self.captured.model).__name__} has no trained parameter that an operator reads: "
+                           "there is nothing to train")
+
+    def deciding(self, decisions: Decisions) -> Ranks:
+        """The same where stages do what ``decisions`` says of their memory."""
+        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.options.batch_dims))
+
+    @property
     def model_bytes(self) -> int:
         """Bytes of the model on this rank's device."""
         return sum(t.numel() * t.element_size() for t in {*self.captured.model.parameters(),
@@ -96,10 +114,7 @@ class Ranks:
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
         by rank 0, from shapes.)"""
-        name = type(self.captured.model).__name__
-        first = next((i for i, node in enumerate(self.captured.calls) if _is_trained(self.captured, node)), None)
-        if first is None:
-            raise CaptureError(f"{name} has no trained parameter that an operator reads: there is nothing to train")
+        first = self.first_trained
         self.session.barrier("to measure operators")
         seconds = self.session.exchange(operator_seconds(self.captured, self.example.leaves), "measuring operators")
         return Row(tuple(statistics.median(times) for times in zip(*seconds, strict=True)), sizes, first + 1,
@@ -112,7 +127,7 @@ class Ranks:
     def training(self, places: Sequence[int], only: Sequence[int] | None = None) -> Training:
         """The stages of the cut at ``places``, fed with the example; a loss that needs a target that nobody has given
         is made of the result."""
-        known = self.goal if self.has_target else Goal(_stand_in, None)
+        known = self.goal if self.has_target else Goal(stand_in, None)
         cut = Cut(self.captured, places, self.purity)
         data = Data([self.example.named] * self.options.micro_batches)
         return training_of(cut, range(cut.count) if only is None else only, known, data)
@@ -139,7 +154,7 @@ def _is_trained(captured: Captured, node: Node) -> bool:
                and value.requires_grad for arg in node.all_input_nodes)
 
 
-def _stand_in(output: Any, target: Any) -> Tensor:
+def stand_in(output: Any, target: Any) -> Tensor:
     """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
     return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
                         if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()

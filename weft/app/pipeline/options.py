@@ -34,6 +34,8 @@ class PipelineOptions:
     plan: Plan | str | os.PathLike[str] | None = None
     cuts: Sequence[int] | None = None
     memory: int | None = None
+    memory_plan: str | Mapping[str, str] = "auto"
+    co_shard: Mapping[str, int] | None = None
     spec: str | os.PathLike[str] | Mapping[str, Any] | None = None
     time_limit: float = 10.0
 
@@ -43,4 +45,9 @@ class PipelineOptions:
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm
+        return (self.micro_batches, self.batch_dims, self.clip_norm, _sorted(self.memory_plan),
+                _sorted(self.co_shard))
+
+
+def _sorted(value: object) -> object:
+    return sorted(value.items()) if isinstance(value, Mapping) else value
