@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,6 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
+
+from weft.runtime.captured.faked import exchanged, faked, is_on_meta
 
 __all__ = ["CaptureError", "Captured"]
 
@@ -34,8 +36,9 @@ class CaptureError(ValueError):
 class Treated(Protocol):
     """Something that is done to stages before they train."""
 
-    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``, changed."""
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule], light: bool) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed; ``light`` as in
+        :class:`~weft.runtime.captured.purity.Purity`."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,30 @@ class Captured:
     treatment: Treated | None = None
 
     @classmethod
-    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Captured:
-        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch.
+    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
+           device: torch.device | None = None) -> Captured:
+        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch. What of it is on
+        the meta device is captured as if it were on ``device`` (default: the CPU).
 
         Raises :class:`CaptureError` for a model that ``torch.export`` cannot follow.
         """
-        given = dict(kwargs or {})
+        given = tuple(args), dict(kwargs or {})
+        if not is_on_meta(model):
+            return cls._exported(model, *given)
+        with faked(model, device or torch.device("cpu"), given) as (standing_in, own):
+            found = cls._exported(model, *standing_in)
+        return found.exchanging(own)
+
+    def exchanging(self, others: Mapping[int, Tensor]) -> Captured:
+        """The same with ``others`` in the place of the tensors that have these ids, in the graph and in the model."""
+        exchanged(self.graph_module, others)
+        exchanged(self.model, others)
+        return replace(self, names=_names(self.model))
+
+    @classmethod
+    def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         try:
-            exported = torch.export.export(model, tuple(args), given, strict=False)
+            exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
             raise CaptureError(f"{type(model).__name__} cannot be exported: {_told(error)}; torch.export must follow "
                                "the whole forward: take out branches on values of tensors, and for a model of "

@@ -39,17 +39,18 @@ def named_tensors(model: nn.Module) -> list[NamedTensor]:
     return list(found.values())
 
 
-def fitted(weights: Weights, wanted: Collection[NamedTensor], model: str, strict: bool = True) -> Mapping[str, str]:
+def fitted(weights: Weights, wanted: Collection[NamedTensor], model: str, strict: bool = True,
+           whole: bool = True) -> Mapping[str, str]:
     """The name in ``weights`` of each of the ``wanted`` tensors of ``model``, by the name it goes by there.
 
-    Raises :class:`~weft.runtime.checkpoint.weights.WeightsError` for one of another shape, for one that is missing if
-    it is saved with the model, and with ``strict`` for one that the model does not have.
+    Raises :class:`~weft.runtime.checkpoint.weights.WeightsError` for one of another shape, with ``whole`` for one that
+    is missing and is saved with the model, and with ``strict`` for one that the model does not have.
     """
     found: dict[str, str] = {}
     for item in wanted:
         there = next((name for name in item.names if name in weights.tensors), None)
         if there is None:
-            if item.is_saved:
+            if item.is_saved and whole:
                 raise WeightsError(f"{weights.where} has no {item.name}: give the whole state of {model}")
             continue
         shape = weights.tensors[there].shape

@@ -21,7 +21,7 @@ from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure import Sample, Timer, available_bytes, memory_of, single_threaded
 from weft.runtime.measure.stage_costs import MODES, PassCost, StageCosts
 from weft.runtime.measure.stage_feeds import Feed, feeds_of
-from weft.runtime.train.stage import StageRunner, deferrable
+from weft.runtime.train.stage import StageRunner, deferred_parameters
 
 __all__ = ["measure_stages", "measured_ties"]
 
@@ -66,8 +66,7 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
 
 def _deferred(module: nn.Module) -> int:
     """Of how many parameters the weight gradient waits for W."""
-    return sum(p.numel() for p in {p for layer in deferrable(module) for p in layer.parameters(recurse=False)
-                                   if p.requires_grad})
+    return sum(p.numel() for p in deferred_parameters(module))
 
 
 def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -101,7 +100,7 @@ class Stepping:
         return float(total) / self.session.replicas
 
 
-def stages_of(plan: Plan, rank: int) -> Sequence[int]:
+def stages_of(plan: Plan, rank: int) -> tuple[int, ...]:
     """The stages that ``rank`` runs."""
     groups = plan.stage_groups or ()
-    return [s for s, ranks in enumerate(groups) if rank in ranks]
+    return tuple(s for s, ranks in enumerate(groups) if rank in ranks)

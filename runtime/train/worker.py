@@ -17,6 +17,7 @@ from weft.runtime.plan.program import StageWork, Work
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.train.accumulation import Folding
 from weft.runtime.train.agreement import wiring_of
+from weft.runtime.train.moment import Moment
 from weft.runtime.train.offload import CopyEngine
 from weft.runtime.train.stage import Offloading, StageRunner, add_gradient
 from weft.runtime.train.wiring import INPUT, OUTPUT, TARGET
@@ -62,6 +63,8 @@ class Stages:
     def begin(self, step: int) -> None:
         """The micro-batches are those of batch ``step`` from now on."""
         self.step = step
+        for runner in self.runners.values():
+            runner.moment.step = step
         self.losses.clear()
 
     def loss(self) -> float:
@@ -151,7 +154,7 @@ class Stages:
         giver = {value: StageWork(self.wiring.giver[value], "F", micro_batch) for value in takes
                  if value in self.wiring.giver}
         fetch, collect = self._data(stage, micro_batch), self._collect(stage, micro_batch)
-        run = partial(runner.forward, micro_batch) if self.graph.stages[stage].backward is not None else runner.infer
+        run = partial(runner.forward if self.graph.stages[stage].backward is not None else runner.infer_of, micro_batch)
         losses = [value for value in gives if value in self.wiring.losses]
 
         def forward(results: Mapping[Work, Parcel]) -> Parcel:
@@ -223,6 +226,7 @@ class Stages:
                            offloading=Offloading(self.engine, training.offloaded.get(stage),
                                                  self.graph.copies_beside(stage)) if "O" in passes else None,
                            constant=[i for i, value in enumerate(wiring.ports[stage].takes) if value not in owed],
+                           moment=Moment(training.seed, 0, self.first_micro_batch),
                            add=add_gradient if training.masters is None else training.masters.add)
 
     def _data(self, stage: int, micro_batch: int) -> Callable[[], Mapping[str, Tensor]]:

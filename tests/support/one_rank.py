@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore
 
 from weft.runtime.ranks.session import Session
 from weft.runtime.ranks.watch import Unwatched, Watch

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import torch
 import weft
 from tests.support.captured_models import Case, made
 from weft.app.pipeline.pipe import Pipeline
+from weft.runtime.captured.materials import Materials
 
 SIZE, MICRO_BATCHES = 8, 4
 
@@ -77,8 +79,59 @@ def resumed(folder: Path) -> dict[str, Any]:
                 "state": pipe.state_dict(), "own": list(pipe.state_dict(whole=False))}
 
 
+def held(pipe: Pipeline) -> dict[str, int]:
+    """The bytes of what this rank has numbers for, by name."""
+    tensors = (*pipe.model.named_parameters(), *pipe.model.named_buffers())
+    return {name: tensor.nbytes for name, tensor in tensors if not tensor.is_meta}
+
+
+class Alive:
+    """The most bytes of parameters that were alive at once in this process, looked at whenever numbers are made."""
+
+    def __init__(self) -> None:
+        self.most, of = 0, Materials.of
+
+        def watched(materials: Materials, wanted: Any) -> dict[int, torch.Tensor]:
+            found = of(materials, wanted)
+            self.look(sum(value.nbytes for value in found.values()))
+            return found
+
+        self.patched: Any = watched
+
+    def look(self, more: int = 0) -> None:
+        gc.collect()
+        alive = {thing.untyped_storage().data_ptr(): thing.nbytes for thing in gc.get_objects()
+                 if type(thing) is torch.nn.Parameter and not thing.is_meta}
+        self.most = max(self.most, more + sum(alive.values()))
+
+
+def meta(folder: Path) -> dict[str, Any]:
+    """A model on the meta device, with the numbers of a file; trained, gathered, saved."""
+    alive, of = Alive(), Materials.of
+    Materials.of = alive.patched  # type: ignore[method-assign]
+    with piped(made("gpt", SIZE, device="meta"), state=folder / "gpt.pt") as pipe:
+        Materials.of = of  # type: ignore[method-assign]
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        alive.look()
+        losses = trained(pipe, optimizer, range(2))
+        own = held(pipe)
+        alive.look()
+        pipe.save(folder / "of meta", optimizer)
+        losses += trained(pipe, optimizer, range(2, 4))
+        return {"losses": losses, "held": own, "alive": alive.most, "state": pipe.state_dict(),
+                "names": [name for name, _ in pipe.named_parameters()]}
+
+
+def made_here(folder: Path) -> dict[str, Any]:
+    """Such a model with the numbers that its modules make."""
+    case = made("gpt", SIZE, device="meta")
+    torch.manual_seed(11)
+    with piped(case, cuts=[12]) as pipe:
+        return {"state": pipe.state_dict(), "held": held(pipe), "loss": stepped(pipe, 0)}
+
+
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "accumulated": accumulated, "saved": saved, "resumed": resumed}
+    "accumulated": accumulated, "saved": saved, "resumed": resumed, "meta": meta, "made_here": made_here}
 
 
 def main() -> None:

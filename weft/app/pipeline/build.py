@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,14 +18,18 @@ from torch.utils._pytree import tree_flatten
 
 from weft.app.pipeline.decide import Example, decide
 from weft.app.pipeline.memory import require_memory_plan, treated_as_planned
+from weft.app.pipeline.meta import numbers_for, real
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
 from weft.runtime.captured.batch import Layout, micro_batch
 from weft.runtime.captured.captured import Captured, CaptureError, tensors
 from weft.runtime.captured.cut import BATCH, Cut
+from weft.runtime.captured.faked import is_on_meta
+from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
 from weft.runtime.ranks.session import Session, SessionError, join
+from weft.runtime.replay.stepping import stages_of
 from weft.runtime.transports.registry import device_for
 
 __all__ = ["make_pipeline"]
@@ -72,23 +77,35 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     session.watch.doing("capturing the model")
     count, dim, loss = options.micro_batches, options.batch_dims, options.loss
     part_args, part_kwargs = (micro_batch(value, count, dim) for value in (args, kwargs))
-    captured = Captured.of(module, part_args, part_kwargs)
+    part_args, part_kwargs = real((part_args, part_kwargs), session.device)
+    materials = (Materials(module, session.device, options.state, options.materialise) if is_on_meta(module) else None)
+    captured = Captured.of(module, part_args, part_kwargs, session.device)
     if (unread := captured.unread()) and not options.allow_unread:
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
-    purity = Purity(captured)
-    _require_equal(session, captured, options.settings())
+    purity = Purity(captured, options.light)
+    _require_equal(session, captured, options.settings(), None if materials is None else materials.facts)
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
-    made = decide(captured, purity, example, goal, session, options)
+    made = decide(captured, purity, example, goal, session, options, materials)
     captured = treated_as_planned(captured, made.plan, example.leaves, dim)
+    seed = session.exchange(torch.initial_seed() if options.seed is None else options.seed, "agreeing on a seed")[0]
+    cut, notes = Cut(captured, made.places, purity), made.notes
+    if materials is not None:
+        session.watch.doing("giving this rank's part of the model its numbers")
+        notes = (*notes, *materials.notes)
+        captured, _ = numbers_for(captured, cut, stages_of(made.plan, session.rank), materials, session.rank == 0)
+        cut = Cut(captured, made.places, Purity(captured, options.light))
     looks = [node.meta.get("val") if tensors(node) is not None else leaf
              for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
                     looks, count, dim)
-    return Pipeline(session, close, Cut(captured, made.places, purity), made.plan, goal, inputs,
-                    options.clip_norm, made.notes, made.peaks)
+    pipe = Pipeline(session, close, cut, made.plan, replace(goal, seed=seed), inputs, options.clip_norm, notes,
+                    made.peaks)
+    if materials is None and options.state is not None:
+        pipe.load_state_dict(options.state)
+    return pipe
 
 
 def _require_plain(module: object, options: PipelineOptions, device: torch.device) -> None:
@@ -101,21 +118,24 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
     require_memory_plan(options)
+    if options.seed is not None and type(options.seed) is not int:
+        raise CaptureError(f"seed is {options.seed!r:.60}, it must be a whole number")
+    if options.defer not in ("worth", "all"):
+        raise CaptureError(f"defer is {options.defer!r:.60}, it must be 'worth' or 'all'")
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.is_meta:
-            raise CaptureError(f"{name} is on the meta device, without numbers: build the model on {device}")
-        if tensor.device.type != device.type:
+        if not tensor.is_meta and tensor.device.type != device.type:
             raise CaptureError(f"{name} is on {tensor.device}, but this rank runs on {device}: move the model there "
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Captured, settings: object) -> None:
-    """Refuse ranks that have built another model, or the same with other numbers."""
+def _require_equal(session: Session, captured: Captured, settings: object, materials: object) -> None:
+    """Refuse ranks that have built another model, or the same with other numbers; ``materials`` stand for those that
+    are to come."""
     facts = {"the settings of weft.pipeline": repr(settings),
              "the model's operators": captured.digest,
-             "the model's values": _values(captured.model)}
+             "the model's values": (_values(captured.model), materials)}
     everywhere = session.everywhere(facts, "comparing the models")
     hints = {"the settings of weft.pipeline": "call it alike on all ranks",
              "the model's operators": "build the same model, from the same versions of its code, on all ranks",
@@ -131,7 +151,7 @@ def _values(model: nn.Module) -> str:
     """What tells two states apart."""
     total = hashlib.sha256()
     for name, value in model.state_dict().items():
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not value.is_meta:
             wide = value.detach().reshape(-1).to(torch.float64) if not value.is_complex() else torch.view_as_real(
                 value.detach()).reshape(-1).double()
             total.update(f"{name} {float(wide.sum())!r} {float(torch.linalg.vector_norm(wide))!r}".encode())

@@ -24,13 +24,14 @@ from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.loss import LOSS
+from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
 from weft.runtime.measure.measure_stages import measured_ties
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
-from weft.runtime.train.stage import deferrable
+from weft.runtime.train.stage import deferred_parameters
 from weft.solver.baselines import BASELINES, NotApplicable, baseline
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule
@@ -80,13 +81,14 @@ class Tried:
 
 
 def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, session: Session,
-           options: PipelineOptions) -> Decision:
-    """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same.
+           options: PipelineOptions, materials: Materials | None = None) -> Decision:
+    """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same. Where it is
+    on the meta device, stages are given ``materials`` while they are measured.
 
     Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that cannot be cut so, and what searching
     and measuring raise; what goes wrong on rank 0 is raised there alone.
     """
-    ranks = Ranks(captured, purity, example, goal, session, options)
+    ranks = Ranks(captured, purity, example, goal, session, options, materials)
     given = ranks.told_plan(lambda: _given(options, session.world), "reading the plan")
     ranks = ranks.deciding(asked_decisions(captured, purity, options, given))
     sizes = ranks.sizes()
@@ -151,7 +153,7 @@ class _Cuts:
         self.looked: list[tuple[int, ...]] = []
         self.tried: list[Tried] = []
         self.reason: ValueError | None = None  # why the last cut left no schedule
-        self.planning = plans_memory(ranks.options, machine, counts)
+        self.planning = plans_memory(ranks, machine, counts)
         self.attempts: list[Tried | None] = []
         if row is not None and ranks.session.rank == 0 and any(amount is not None for amount in machine.memory):
             self.row = ranks.kept(row)
@@ -322,10 +324,13 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: int) -> Decision:
     options = ranks.options
     schedule = run.settled()
-    schedule = schedule.with_solver(static_memory=held_bytes(tried.costs, machine.ranks, options.micro_batches))
+    schedule = schedule.with_solver(static_memory=held_bytes(tried.costs, machine.ranks, options.micro_batches),
+                                    stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
     notes += memory_notes(ranks.captured)
+    if ranks.materials is not None:
+        notes.append("operators were timed one by one, on numbers made for each, as the model is on the meta device")
     if looked > 1:
         notes.append(f"the cut is the best of {looked} that were looked at, chosen among balanced ones by the step of "
                      "a published schedule; others may be better")
@@ -338,8 +343,7 @@ def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: in
 
 def _held_back(captured: Captured, cut: Cut) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
-    waiting = {id(parameter) for module in cut.stages().modules.values() for layer in deferrable(module)
-               for parameter in layer.parameters(recurse=False)}
+    waiting = {id(parameter) for module in cut.stages().modules.values() for parameter in deferred_parameters(module)}
     trained = {id(p): p for own in cut.parameters for p in own}
     held = [p for p in trained.values() if id(p) not in waiting]
     if not held:

@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from weft.app.pipeline.meta import built_when_asked, numbers_for
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.row import Row
 from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes, untouched
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut, crossings
 from weft.runtime.captured.decisions import Decisions
+from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.captured.treatment import treated
@@ -60,6 +62,7 @@ class Ranks:
     goal: Goal
     session: Session
     options: PipelineOptions
+    materials: Materials | None = None
 
     def told(self, make: Callable[[], Value], text: str) -> Value:
         """What ``make`` gives on rank 0, on all ranks."""
@@ -126,11 +129,20 @@ class Ranks:
 
     def training(self, places: Sequence[int], only: Sequence[int] | None = None) -> Training:
         """The stages of the cut at ``places``, fed with the example; a loss that needs a target that nobody has given
-        is made of the result."""
-        known = self.goal if self.has_target else Goal(stand_in, None)
+        is made of the result. On the meta device those in ``only`` are given numbers; all others, each time they are
+        looked up."""
         cut = Cut(self.captured, places, self.purity)
-        data = Data([self.example.named] * self.options.micro_batches)
-        return training_of(cut, range(cut.count) if only is None else only, known, data)
+        if self.materials is None:
+            return self._training_of(cut, range(cut.count) if only is None else only)
+        if only is None:
+            return built_when_asked(self._training_of(cut, range(cut.count)),
+                                    lambda s: self._training_of(cut, [s]).stages[s], self.materials)
+        captured, _ = numbers_for(self.captured, cut, tuple(only), self.materials, False)
+        return self._training_of(Cut(captured, places, Purity(captured, self.options.light)), only)
+
+    def _training_of(self, cut: Cut, only: Sequence[int]) -> Training:
+        known = self.goal if self.has_target else Goal(stand_in, None)
+        return training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
 
     def costs(self, places: Sequence[int], rank_of: Callable[[int], int]) -> list[StageCosts]:
         """The stages of the cut at ``places``, each measured by the rank that would run it, all at once."""

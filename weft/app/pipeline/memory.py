@@ -88,9 +88,10 @@ def memory_notes(captured: Captured) -> list[str]:
             *([f"computed one after another: {', '.join(shards)}"] if shards else [])]
 
 
-def plans_memory(options: PipelineOptions, machine: Machine, counts: Sequence[int]) -> bool:
-    """Whether memory is planned by operators where no cut fits otherwise: with a limit, and a stage on each rank."""
-    return (options.memory_plan == "auto" and machine.ranks in counts
+def plans_memory(ranks: Ranks, machine: Machine, counts: Sequence[int]) -> bool:
+    """Whether memory is planned by operators where no cut fits otherwise: with a limit, a stage on each rank, and a
+    model whose operators can be run as it stands."""
+    return (ranks.options.memory_plan == "auto" and machine.ranks in counts and ranks.materials is None
             and any(amount is not None for amount in machine.memory))
 
 

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Interpreter, Node
 
+from weft.app.pipeline.times_alone import seconds_alone
 from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.faked import is_on_meta
 from weft.runtime.measure.measure import single_threaded
 
 __all__ = ["operator_seconds", "operator_weights", "saved_bytes", "untouched"]
@@ -38,7 +40,10 @@ class _Timed(Interpreter):
 
 def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 3) -> list[float]:
     """Seconds of each of ``captured.calls`` on ``leaves``, the inputs of one micro-batch: the shortest of ``repeats``
-    forwards, and the backward as twice that."""
+    forwards, and the backward as twice that. Of a model on the meta device, each on numbers of its own."""
+    if is_on_meta(captured.model):
+        device = next((leaf.device for leaf in leaves if isinstance(leaf, torch.Tensor)), torch.device("cpu"))
+        return [BOTH_WAYS * seconds for seconds in seconds_alone(captured, device, repeats)]
     timed = _Timed(captured)
     with untouched(captured.model), single_threaded(), torch.no_grad():
         for _ in range(repeats + 1):

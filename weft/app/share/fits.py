@@ -40,13 +40,15 @@ def require_fit(jobs: Sequence[Job], budget: Budget) -> None:
         return
     unit = jobs[0].problem.memory_unit
     names = [device.name for device in jobs[0].problem.devices if device.lane_of is None]
-    parts = []
+    parts: dict[str, list[str]] = {}
     for gpu, lack in lacking.items():
         held = ", ".join(f"{job.name} {_text(job.held[gpu], unit)}" for job in jobs if job.held[gpu])
         why = f"all the time they hold {held}" if held else "they hold nothing all the time"
-        parts.append(f"{names[gpu]} has {_text(lack.amount, unit)} too little ({why}"
-                     + (")" if lack.job is None else f"; what is left is too little for one step of {lack.job})"))
-    raise Infeasible(f"{_listed([job.name for job in jobs])} do not fit together: " + "; ".join(parts) + ". "
+        parts.setdefault(f"{_text(lack.amount, unit)} too little ({why}" + (
+            ")" if lack.job is None else f"; what is left is too little for one step of {lack.job})"), []).append(
+                names[gpu])
+    raise Infeasible(f"{_listed([job.name for job in jobs])} do not fit together: " + "; ".join(
+        f"{_listed(gpus)} {'have each' if len(gpus) > 1 else 'has'} {what}" for what, gpus in parts.items()) + ". "
                      + _which_do(jobs, budget))
 
 

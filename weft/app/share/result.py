@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.solver.schedule import RELATIVE_TOLERANCE, Schedule
+from weft.solver.schedule import Schedule
 from weft.text.tables import table_text
 from weft.text.units import time_text
 
@@ -21,10 +21,14 @@ SHARE_FORMAT = "weft.share/1"
 #: The endings :meth:`Sharing.save` understands.
 OUTPUTS = (".json", ".html", ".svg", ".png")
 
+#: A period counts as proven within this share of its bound: to a tick, where durations have many digits.
+_PROOF_TOLERANCE = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A period that was found, and a proven lower bound on it; in the problem's time unit."""
+    """A period that was found, and a proven lower bound on that of every steady state that repeats each round; in the
+    problem's time unit."""
 
     period: float
     bound: float
@@ -32,7 +36,7 @@ class Timed:
     @property
     def proven(self) -> bool:
         """Whether no period is shorter."""
-        return self.period <= self.bound * (1 + RELATIVE_TOLERANCE)
+        return self.period <= self.bound * (1 + _PROOF_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class _Search:
             if found is None:
                 tried.append(Tried(ratio, None, None, "no steady state was found in time"))
                 continue
-            timed = Timed(found.value, max(least, found.value_bound))
+            timed = _timed(found)
             slow = self._too_slow(ratio, timed.period, own)
             tried.append(Tried(ratio, timed, turn / timed.period, slow or "less"))
             if slow is None and (best is None or turn / timed.period > best.speedup):
@@ -127,7 +127,7 @@ class _Search:
         found = self._steady(problem, (1,), share, None)
         if found is None:
             raise NoneFound(f"{job.name}: no steady state was found within the limit; give it more time")
-        return Timed(found.value, min(found.value, found.value_bound))
+        return _timed(found)
 
     def _steady(self, problem: WideProblem, ratio: Sequence[int], share: float, own: Sequence[Timed] | None
                 ) -> Schedule | None:
@@ -207,6 +207,12 @@ class _Search:
                          for entry in tried)
         return kind(f"{self.together.name}: no job may get slower than asked, and some does ({told}); allow more "
                     "(--max-slowdown), or another ratio")
+
+
+def _timed(schedule: Schedule) -> Timed:
+    """Its period, and what no steady state that repeats every round is below."""
+    proven = max(schedule.value_bound, schedule.period_bound or 0.0)
+    return Timed(schedule.value, min(schedule.value, proven))
 
 
 def _silent(_: Progress) -> None:
