@@ -24,10 +24,12 @@ from weft.app.pipeline.running import under_autocast
 from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes, untouched
 from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.decisions import Decisions
 from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.treatment import treated
 from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
@@ -37,7 +39,7 @@ from weft.runtime.ranks.session import Session
 from weft.runtime.replay.calibration import Calibration, calibrate
 from weft.runtime.replay.stepping import stages_of
 
-__all__ = ["Example", "Ranks"]
+__all__ = ["Example", "Ranks", "stand_in"]
 
 Value = TypeVar("Value")
 REPEATS = 3  # of each pass of a stage: the executor's own run says more later
@@ -87,6 +89,10 @@ class Ranks:
     def has_target(self) -> bool:
         """Whether the loss can be called."""
         return self.goal.loss is None or self.example.target is not None
+
+    def deciding(self, decisions: Decisions) -> Ranks:
+        """The same where stages do what ``decisions`` says of their memory."""
+        return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.options.batch_dims))
 
     @property
     def model_bytes(self) -> int:
@@ -146,7 +152,7 @@ class Ranks:
                 training.masters.close()
 
     def _training_of(self, cut: Cut, only: Sequence[int]) -> Training:
-        known = self.goal if self.has_target else Goal(_stand_in, None)
+        known = self.goal if self.has_target else Goal(stand_in, None)
         found = training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
         return under_autocast(found, self.options.autocast, self.session.device)
 
@@ -166,7 +172,7 @@ class Ranks:
             return calibrate(plan, self.session, training)
 
 
-def _stand_in(output: Any, target: Any) -> Tensor:
+def stand_in(output: Any, target: Any) -> Tensor:
     """The mean of all numbers of the result: what a loss costs where no target is known to call it with."""
     return torch.stack([leaf.double().mean() for leaf in tree_leaves(output)
                         if isinstance(leaf, Tensor) and leaf.is_floating_point()]).sum()
