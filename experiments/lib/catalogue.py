@@ -78,6 +78,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--only", "U-Net (torch)", "--ranks", "2", "--dtypes", "fp64"), quiet=True, slow=True),
     Experiment("bounds", "step.bounds", (*_SEARCH, "experiments/lib/generated.py"), 5,
                ("--every", "180", "--windows", "0.05")),
+    Experiment("captured_costs", "runtime.captured_costs", (*_EXECUTOR, *_PLANS, "experiments/lib/foreign_models.py"),
+               6, ("--only", "perceptron"), quiet=True, slow=True),
     Experiment("co_shard", "models.co_shard", _PLANS, 5, ("--tokens", "16384", "--effort", "0.02"), slow=True),
     Experiment("collectives", "models.collectives", ("models",), 0.1, ()),
     Experiment("cut_ablation", "models.cut_ablation", ("models/cuts", "solver/variants", "weft/app/cuts",
