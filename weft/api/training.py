@@ -29,6 +29,7 @@ def pipeline(
     schedule: Schedule | PathLike | None = None,
     plan: Plan | PathLike | None = None,
     cuts: Sequence[int] | None = None,
+    split: Sequence[str] | None = None,
     memory: int | None = None,
     batch_dims: int = 0,
     clip_norm: float | None = None,
@@ -49,6 +50,8 @@ def pipeline(
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
     plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the
     second stage and those after, by number. With ``clip_norm`` each step clips the norm of the whole model's gradient.
+    For a model that ``torch.export`` cannot follow, ``split`` names the submodules that begin the second stage and
+    those after (``["transformer.h.6"]``): each stage then runs the model's own forward up to there, without an export.
     ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
     :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
 
@@ -62,8 +65,8 @@ def pipeline(
         schedule = os.fspath(schedule)
     options = PipelineOptions(
         micro_batches, loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm,
-        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, memory=memory, time_limit=time_limit,
-        timeout=timeout, transport=transport)
+        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, split=split, memory=memory,
+        time_limit=time_limit, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)
 
 

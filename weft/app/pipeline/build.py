@@ -18,9 +18,12 @@ from torch.utils._pytree import tree_flatten
 from weft.app.pipeline.decide import Decision, Example, decide
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.pipe import Pipeline, target_spec
+from weft.app.pipeline.split import Model, divided, require_split, with_values
+from weft.runtime.by_modules.trace import Traced
 from weft.runtime.captured.batch import Layout, micro_batch
-from weft.runtime.captured.captured import Captured, CaptureError, tensors
-from weft.runtime.captured.cut import BATCH, Cut
+from weft.runtime.captured.captured import Captured, CaptureError
+from weft.runtime.captured.cut import BATCH
+from weft.runtime.captured.division import InputLeaf
 from weft.runtime.captured.part import Goal
 from weft.runtime.captured.purity import Purity
 from weft.runtime.plan.plan import plan_from_json, plan_to_json
@@ -72,28 +75,29 @@ def _made(session: Session, close: Callable[[BaseException | None], None], modul
     session.watch.doing("capturing the model")
     count, dim, loss = options.micro_batches, options.batch_dims, options.loss
     part_args, part_kwargs = (micro_batch(value, count, dim) for value in (args, kwargs))
-    captured = Captured.of(module, part_args, part_kwargs)
+    captured: Model = (Captured.of(module, part_args, part_kwargs) if options.split is None else
+                       Traced.of(module, [micro_batch((args, kwargs), count, dim, i) for i in range(count)],
+                                 options.split))
     if (unread := captured.unread()) and not options.allow_unread:
         shown = ", ".join(unread[:3]) + (f" and {len(unread) - 3} more" if len(unread) > 3 else "")
         raise CaptureError(f"no operator reads the parameters {shown}: freeze them with requires_grad_(False), or pass "
                            "allow_unread=True, and they stay as they are")
-    purity = Purity(captured)
+    purity = Purity(captured) if isinstance(captured, Captured) else None
     _require_equal(session, captured, options.settings())
     goal = Goal(loss, None if loss is None else target_spec(options.target))
     example = _example(captured, part_args, part_kwargs, None if loss is None else options.target, goal, count, dim)
     session.watch.doing("waiting for rank 0 to plan" if session.rank else "planning")
     made: Decision | None = None
     if session.rank == 0:
-        made = decide(captured, purity, example, goal, session.world, options, session.device)
+        made = decide(captured, purity, with_values(example, captured), goal, session.world, options, session.device)
     told = None if made is None else (made.places, plan_to_json(made.plan), made.notes)
     told = session.exchange(told, "waiting for rank 0 to plan")[0]
     assert told is not None
     places, plan_json, notes = told
-    looks = [node.meta.get("val") if tensors(node) is not None else leaf
-             for node, leaf in zip(captured.inputs, example.leaves, strict=True)]
+    looks = [leaf.to("meta") if isinstance(leaf, Tensor) else leaf for leaf in example.leaves]
     inputs = Layout("the batch", [BATCH + node.name for node in captured.inputs], tree_flatten((args, kwargs))[1],
                     looks, count, dim)
-    return Pipeline(session, close, Cut(captured, places, purity), plan_from_json(plan_json), goal, inputs,
+    return Pipeline(session, close, divided(captured, places, purity), plan_from_json(plan_json), goal, inputs,
                     options.clip_norm, tuple(notes))
 
 
@@ -106,6 +110,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
         raise CaptureError(f"micro_batches is {micro_batches!r:.60}, it must be a whole number of at least 1")
     if type(batch_dims) is not int or batch_dims < 0:
         raise CaptureError(f"batch_dims is {batch_dims!r:.60}, it must be the number of a dimension")
+    require_split(options)
     if loss is not None and not callable(loss):
         raise CaptureError(f"loss is {type(loss).__name__}, it must be a function of the result and the target")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -116,7 +121,7 @@ def _require_plain(module: object, options: PipelineOptions, device: torch.devic
                                "before weft.pipeline")
 
 
-def _require_equal(session: Session, captured: Captured, settings: object) -> None:
+def _require_equal(session: Session, captured: Model, settings: object) -> None:
     """Refuse ranks that have built another model, or the same with other numbers."""
     facts = {"the settings of weft.pipeline": repr(settings),
              "the model's operators": captured.digest,
@@ -143,13 +148,14 @@ def _values(model: nn.Module) -> str:
     return total.hexdigest()
 
 
-def _example(captured: Captured, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
+def _example(captured: Model, args: Any, kwargs: Any, target: Any, goal: Goal, micro_batches: int,
              dim: int) -> Example:
     leaves = tree_flatten((args, kwargs))[0]
     if len(leaves) != len(captured.inputs):
         raise CaptureError(f"the model was captured with {len(captured.inputs)} inputs, but the example has "
                            f"{len(leaves)}: give each argument by position or by name, as the model takes them")
-    named = {BATCH + node.name: leaf for node, leaf in zip(captured.inputs, leaves, strict=True)
+    inputs: Sequence[InputLeaf] = captured.inputs
+    named = {BATCH + node.name: leaf for node, leaf in zip(inputs, leaves, strict=True)
              if isinstance(leaf, Tensor)}
     if target is None:
         return Example(leaves, None, named)

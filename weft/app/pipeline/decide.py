@@ -15,12 +15,16 @@ from torch.utils._pytree import tree_leaves
 from weft.app.lib.judged import judged
 from weft.app.pipeline.options import PipelineOptions
 from weft.app.pipeline.places import cut_places
-from weft.app.pipeline.times import operator_seconds, untouched
+from weft.app.pipeline.split import Model, divided, require_stages
+from weft.app.pipeline.times import operator_seconds
+from weft.runtime.by_modules.trace import Traced
 from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut, crossings
+from weft.runtime.captured.cut import crossings
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
+from weft.runtime.captured.untouched import untouched
 from weft.runtime.measure.measure_stages import measure_stages, measured_ties
 from weft.runtime.measure.stage_costs import StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
@@ -58,7 +62,7 @@ class Decision:
     notes: tuple[str, ...]
 
 
-def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ranks: int, options: PipelineOptions,
+def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, ranks: int, options: PipelineOptions,
            device: torch.device) -> Decision:
     """The plan of ``captured`` on ``ranks`` ranks.
 
@@ -70,8 +74,13 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ran
     count = ranks if given is None else len(given.stage_groups or ())
     in_a_v = isinstance(schedule, str) and schedule in IN_A_V
     count = 2 * ranks if in_a_v else count
-    found = tuple(places) if places is not None else _places(captured, purity, example, count)
-    if len(found) != count - 1:
+    if isinstance(captured, Traced):
+        require_stages(captured, ranks, None if given is None and not in_a_v else count)
+        found: tuple[int, ...] = ()
+    else:
+        assert purity is not None
+        found = tuple(places) if places is not None else _places(captured, purity, example, count)
+    if len(found) != count - 1 and not isinstance(captured, Traced):
         raise CaptureError(f"cuts has {len(found)} places, but {count} stages have {count - 1} between them")
     if given is not None:
         return Decision(found, given, ("the plan was given, its costs too",))
@@ -81,7 +90,7 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ran
     made = made.with_solver(static_memory=_static(costs, made.problem, micro_batches))
     notes = [_told(goal, example)]
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in made.problem.blocks):
-        notes += _held_back(captured, Cut(captured, found, purity))
+        notes += _held_back(captured, divided(captured, found, purity))
     return Decision(found, plan_of(made), tuple(notes))
 
 
@@ -131,7 +140,7 @@ def _is_trained(captured: Captured, node: Node) -> bool:
                and value.requires_grad for arg in node.all_input_nodes)
 
 
-def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, places: tuple[int, ...],
+def _measured(captured: Model, purity: Purity | None, example: Example, goal: Goal, places: tuple[int, ...],
               device: torch.device, fixed: bool) -> tuple[list[StageCosts], tuple[int, ...]]:
     """What the stages cost, measured as the executor runs them; and the cuts, moved once by what was measured."""
     best: tuple[float, list[StageCosts], tuple[int, ...]] | None = None
@@ -142,7 +151,7 @@ def _measured(captured: Captured, purity: Purity, example: Example, goal: Goal, 
         whole = [sum(cost.passes["full"][letter].time.seconds for letter in "FB") for cost in costs]
         if best is None or max(whole) < best[0]:
             best = max(whole), costs, places
-        if fixed or not places:
+        if fixed or not places or isinstance(captured, Traced) or purity is None:
             break
         moved = _places(captured, purity, example, len(places) + 1, _scales(captured, example, places, whole))
         if moved == places:
@@ -162,10 +171,10 @@ def _scales(captured: Captured, example: Example, places: Sequence[int],
     return lambda i: factors[sum(place <= i for place in places)]
 
 
-def _training(captured: Captured, purity: Purity, example: Example, goal: Goal, places: Sequence[int]) -> Any:
+def _training(captured: Model, purity: Purity | None, example: Example, goal: Goal, places: Sequence[int]) -> Any:
     """All stages, fed with the example; a loss that needs a target that nobody has given is made of the result."""
     known = goal if goal.loss is None or example.target is not None else Goal(_stand_in, None)
-    cut = Cut(captured, places, purity)
+    cut = divided(captured, places, purity)
     return training_of(cut, range(cut.count), known, Data([example.named]))
 
 
@@ -227,7 +236,7 @@ def _static(costs: Sequence[StageCosts], problem: Problem, micro_batches: int) -
     return held
 
 
-def _held_back(captured: Captured, cut: Cut) -> list[str]:
+def _held_back(captured: Model, cut: Division) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
     waiting = {id(parameter) for module in cut.stages().modules.values() for layer in deferrable(module)
                for parameter in layer.parameters(recurse=False)}

@@ -33,6 +33,7 @@ class PipelineOptions:
     schedule: Schedule | str | os.PathLike[str] | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     cuts: Sequence[int] | None = None
+    split: Sequence[str] | None = None
     memory: int | None = None
     time_limit: float = 10.0
 
@@ -42,4 +43,4 @@ class PipelineOptions:
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm
+        return self.micro_batches, self.batch_dims, self.clip_norm, None if self.split is None else tuple(self.split)

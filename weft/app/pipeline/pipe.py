@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -13,7 +12,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten
 
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session, SessionError
@@ -30,7 +29,8 @@ Result = TypeVar("Result")
 class Report:
     """What one step was planned to take and took, in seconds: ``planned`` and ``measured`` are from the first block to
     the last (``None`` before the first step), ``step`` is the median of whole steps on this rank, without the
-    optimizer's. ``stages``: the operators of each stage, first to last; ``ranks``: where each stage is. ``peaks``: the
+    optimizer's. ``stages``: the operators of each stage, first to last (or
+    submodules); ``ranks``: where each stage is. ``peaks``: the
     bytes that each rank was planned to hold at most."""
 
     planned: float
@@ -67,7 +67,7 @@ class Pipeline:
     :class:`~weft.runtime.ranks.watch.Watch`.
     """
 
-    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Cut, plan: Plan,
+    def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
                  goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...]) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
         self.model, self.rank = cut.captured.model, session.rank
@@ -242,12 +242,11 @@ class Pipeline:
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
         measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
-        calls, ends = self.cut.captured.calls, [0, *self.cut.places, len(self.cut.captured.calls)]
         static = self.plan.solver.get("static_memory") or [0] * self.session.world
         bound = self.plan.solver.get("makespan_bound")
         return Report(self.plan.makespan, measured, self._stepping.seconds,
-                      tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise(ends)),
-                      self.plan.stage_ranks or (), tuple(int(held) for held in static), bound, self.notes)
+                      self.cut.spans(), self.plan.stage_ranks or (), tuple(int(held) for held in static), bound,
+                      self.notes)
 
     def _draw(self, path: str) -> None:
         from weft.app.pipeline.drawing import draw_step

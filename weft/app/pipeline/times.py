@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import nn
 from torch.fx import Interpreter, Node
 
 from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.untouched import untouched
 from weft.runtime.measure.measure import single_threaded
 
-__all__ = ["operator_seconds", "untouched"]
+__all__ = ["operator_seconds"]
 
 #: A pass back takes about twice as long as the one forward: two products in place of one.
 BOTH_WAYS = 3.0
@@ -43,19 +42,3 @@ def operator_seconds(captured: Captured, leaves: Sequence[Any], repeats: int = 3
         for _ in range(repeats + 1):
             timed.run(*leaves, enable_io_processing=False)
     return [BOTH_WAYS * timed.seconds.get(node, 0.0) for node in captured.calls]
-
-
-@contextmanager
-def untouched(model: nn.Module) -> Iterator[None]:
-    """Whatever runs inside, buffers, gradients and random state are afterwards as they were."""
-    buffers = {buffer: buffer.clone() for buffer in model.buffers()}
-    gradients = {parameter: parameter.grad for parameter in model.parameters()}
-    for parameter in gradients:
-        parameter.grad = None
-    with torch.random.fork_rng():
-        yield
-    with torch.no_grad():
-        for buffer, value in buffers.items():
-            buffer.copy_(value)
-    for parameter, gradient in gradients.items():
-        parameter.grad = gradient
