@@ -74,6 +74,7 @@ PLACES = {
     "models": {
         "tensor_parallel": Place(1.0, 0, "layers on groups"),
         "cuts": Place(2.2, 0, "all cuts, bounded"),
+        "share": Place(3.35, 0, "several jobs"),
         "candidates": Place(1.6, 1, "placements"),
         "layers": Place(1.6, 2, "costs of layers"),
         "capture": Place(0.5, 2, "torch.export"),

@@ -29,7 +29,7 @@ def checked(cut: ModuleCut) -> dict[str, Tensor]:
     """
     traced = cut.captured
     args, kwargs = tree_unflatten(list(traced.in_leaves), traced.in_spec)
-    model, stages = copied(traced.model), cut.stages()  # each with attributes of its own
+    model, stages = copied(traced.model), cut.stages(plain=True)  # each with attributes of its own
     with untouched(traced.model):
         try:
             plain = [leaf for leaf in tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]

@@ -54,11 +54,18 @@ class ModuleCut:
             found.append({**own, **entry.parameters})
         return tuple(tuple(p for p in each.values() if p.requires_grad) for each in found)
 
-    def stages(self, only: Sequence[int] | None = None) -> ModuleStages:
-        """The modules of all stages, or of those in ``only``; ports and boundaries are those of all."""
+    def tensors(self, s: int) -> list[Tensor]:
+        """The parameters and buffers of the submodules that stage ``s`` runs, and what it reads beside them."""
+        entry = self.captured.entries[s]
+        held = [t for module in entry.modules.values() for t in (*module.parameters(), *module.buffers())]
+        return list({id(t): t for t in (*held, *entry.parameters.values())}.values())
+
+    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> ModuleStages:
+        """The modules of all stages, or of those in ``only``; ports and boundaries are those of all. ``plain``: random
+        numbers come from torch's generators as they are."""
         ports = {s: Ports((*self.takes[s], *(BATCH + self.captured.inputs[i].name for i in self._inputs(s))),
                           tuple(self.gives[s])) for s in range(self.count)}
-        modules = {s: ModuleStage(self.captured, s, self.takes[s], self._inputs(s), self.gives[s])
+        modules = {s: ModuleStage(self.captured, s, self.takes[s], self._inputs(s), self.gives[s], plain)
                    for s in (range(self.count) if only is None else only)}
         boundaries = {name: self.captured.looks[name] for names in self.takes for name in names}
         return ModuleStages(modules, ports, boundaries, self.captured.results)

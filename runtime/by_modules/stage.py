@@ -15,8 +15,12 @@ from weft.runtime.by_modules.ghost import Ghost, Imagination, real
 from weft.runtime.by_modules.trace import Call, Made, Traced, argument_name, copied
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.interface.training import Boundary
+from weft.runtime.train.moment import Seeded
 
 __all__ = ["ModuleStage"]
+
+#: What draws the stage's random numbers, from seeds of its own, is called among its modules.
+RANDOM = "weft_random"
 
 
 class ModuleStage(nn.Module):
@@ -24,19 +28,24 @@ class ModuleStage(nn.Module):
 
     It holds the submodules that it runs, under the model's own names; they are copies of the model's, with the model's
     own parameters and buffers, so that two stages, or a stage in training and in evaluation, change nothing of each
-    other. Raises :class:`~weft.runtime.captured.captured.CaptureError` where a batch takes another way through the
-    model than the example, and the values that it needs were not sent.
+    other. Unless it is ``plain``, its random numbers have seeds made of step, micro-batch and stage.
+
+    Raises :class:`~weft.runtime.captured.captured.CaptureError` where a batch takes another way through the model than
+    the example, and the values that it needs were not sent.
     """
 
     #: It is measured on the example's own values: :func:`weft.runtime.measure.stage_feeds.needs_numbers`.
     needs_numbers = True
 
     def __init__(self, traced: Traced, number: int, values: Sequence[str], inputs: Sequence[int],
-                 gives: Sequence[str]) -> None:
+                 gives: Sequence[str], plain: bool) -> None:
         super().__init__()
         self.number = number
         model = copied(traced.model)
-        self.__dict__["run_"] = _Run(traced, number, model, tuple(values), tuple(inputs), tuple(gives))
+        run = _Run(traced, number, model, tuple(values), tuple(inputs), tuple(gives))
+        self.__dict__["run_"] = run
+        if not plain:
+            self.add_module(RANDOM, Seeded(run, number))
         for path in traced.entries[number].modules:
             _put(self, path, model.get_submodule(path))
         for parameter in traced.entries[number].parameters.values():
@@ -45,7 +54,8 @@ class ModuleStage(nn.Module):
 
     def forward(self, *xs: Tensor) -> tuple[Tensor, ...]:
         """The tensors that it gives."""
-        found: tuple[Tensor, ...] = self.__dict__["run_"](xs)
+        run: Any = self._modules.get(RANDOM, self.__dict__["run_"])
+        found: tuple[Tensor, ...] = run(*xs)
         return found
 
     def train(self, mode: bool = True) -> ModuleStage:
@@ -91,7 +101,7 @@ class _Run:
         for module, was in self._modes.items():
             module.training = was and mode
 
-    def __call__(self, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def __call__(self, *xs: Tensor) -> tuple[Tensor, ...]:
         traced = self.traced
         received = {name: x.clone() if name in self.entry.copies else x
                     for name, x in zip(self.values, xs, strict=False)}

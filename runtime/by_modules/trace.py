@@ -13,6 +13,7 @@ import copy
 import difflib
 import hashlib
 import inspect
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,6 +133,10 @@ class Traced:
             except _Again:
                 ghostly |= trace.ghostly
         raise CaptureError("split: tensors are written to again and again between submodules: move that into one")
+
+    def sizes(self) -> tuple[float | None, ...]:
+        """The bytes of each value that passes."""
+        return tuple(float(looks.dtype.itemsize * math.prod(looks.shape)) for looks in self.looks.values())
 
     @property
     def digest(self) -> str:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import TreeSpec, tree_leaves, tree_map
 
+from weft.runtime.captured.faked import exchanged, faked, is_on_meta
 from weft.runtime.captured.told import raised_at, split_advice
 from weft.runtime.captured.untouched import untouched
 
@@ -34,13 +35,20 @@ class CaptureError(ValueError):
     """A model that cannot be captured, or cannot be cut so; the message says where and what to do, in one sentence."""
 
 
+class Treated(Protocol):
+    """Something that is done to stages before they train."""
+
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed."""
+
+
 @dataclass(frozen=True)
 class Captured:
     """An exported model.
 
     ``graph_module``: its operators; ``names``: of each parameter and buffer, by ``id``, the model's own first name for
     it; ``inputs``: the placeholders, in the order of the leaves of ``(args, kwargs)`` as ``in_spec`` has them;
-    ``out_spec``: how the results are put together.
+    ``out_spec``: how the results are put together. ``treatment``: what is done to the stages that it is cut into.
     """
 
     model: nn.Module
@@ -48,18 +56,35 @@ class Captured:
     names: Mapping[int, str]
     in_spec: TreeSpec
     out_spec: TreeSpec
+    treatment: Treated | None = None
 
     @classmethod
-    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Captured:
-        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch.
+    def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
+           device: torch.device | None = None) -> Captured:
+        """``model`` as called with ``args`` and ``kwargs``, which are of the size of one micro-batch. What of it is on
+        the meta device is captured as if it were on ``device`` (default: the CPU).
 
         Raises :class:`CaptureError` for a model that ``torch.export`` cannot follow.
         """
-        given = dict(kwargs or {})
+        given = tuple(args), dict(kwargs or {})
+        if not is_on_meta(model):
+            return cls._exported(model, *given)
+        with faked(model, device or torch.device("cpu"), given) as (standing_in, own):
+            found = cls._exported(model, *standing_in)
+        return found.exchanging(own)
+
+    def exchanging(self, others: Mapping[int, Tensor]) -> Captured:
+        """The same with ``others`` in the place of the tensors that have these ids, in the graph and in the model."""
+        exchanged(self.graph_module, others)
+        exchanged(self.model, others)
+        return replace(self, names=_names(self.model))
+
+    @classmethod
+    def _exported(cls, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
         try:
-            exported = torch.export.export(model, tuple(args), given, strict=False)
+            exported = torch.export.export(model, args, kwargs, strict=False)
         except Exception as error:  # of many types: whatever the model's own code raises, too
-            raise CaptureError(_why(model, tuple(args), given, error)) from error
+            raise CaptureError(_why(model, args, kwargs, error)) from error
         try:
             graph_module = exported.module(check_guards=False)
         except TypeError:  # before torch 2.9 there were no guards in the graph

@@ -83,8 +83,12 @@ class Division(Protocol):
     def parameters(self) -> tuple[tuple[nn.Parameter, ...], ...]:
         """The trained parameters that each stage reads."""
 
-    def stages(self, only: Sequence[int] | None = None) -> Parts:
-        """The stages, or the modules of those in ``only``."""
+    def stages(self, only: Sequence[int] | None = None, plain: bool = False) -> Parts:
+        """The stages, or the modules of those in ``only``; ``plain``: as the model's own code is, with random numbers
+        that have no seeds."""
+
+    def tensors(self, s: int) -> list[Tensor]:
+        """The parameters, buffers and constants that stage ``s`` reads."""
 
     def ties(self) -> list[dict[int, str]]:
         """Parameters of several stages: by stage, the name in its module."""

@@ -50,15 +50,34 @@ def written(node: Node) -> Iterator[Node]:
             yield from _nodes(_argument(node, place, ""))
 
 
+def is_random(node: Node) -> bool:
+    """Whether a call may draw random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def draws(node: Node) -> bool:
+    """Whether a call draws random numbers: not a dropout of nothing, or in evaluation."""
+    if node.op != "call_function" or not is_random(node):
+        return False
+    schema = node.target._schema  # type: ignore[union-attr]
+    given = {argument.name: node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+             for i, argument in enumerate(schema.arguments)}
+    if given.get("train") is False or given.get("training") is False:
+        return False
+    names = [name for name in ("p", "dropout_p", "dropout") if name in given]
+    return not names or any(given[name] not in (None, 0, 0.0) for name in names)
+
+
 class Purity:
     """What holds of the operators of ``captured``.
 
-    ``free``: those that may be computed wherever they are used. :meth:`forbidden` has the places where no cut may be.
-    Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its inputs.
+    ``free``: those that may be computed wherever they are used. ``light``: whether also those are to be layers whose
+    weight gradients take next to no time (:mod:`~weft.runtime.captured.layers`). :meth:`forbidden` has the places where
+    no cut may be. Raises :class:`~weft.runtime.captured.captured.CaptureError` for a model that writes into its inputs.
     """
 
-    def __init__(self, captured: Captured) -> None:
-        self.captured = captured
+    def __init__(self, captured: Captured, light: bool = False) -> None:
+        self.captured, self.light = captured, light
         self.base: dict[Node, Node] = {}  # whose memory a node's tensor lies in
         self.place = {node: i for i, node in enumerate(captured.calls)}
         for node in captured.graph_module.graph.nodes:
@@ -90,6 +109,10 @@ class Purity:
                 found.setdefault(place, writers[-1])
         return found
 
+    def writers_of(self, node: Node) -> list[Node]:
+        """The operators that write into the memory of what ``node`` gives."""
+        return self.writers.get(self._memory(self.base[node]), [])
+
     def _memory(self, base: Node) -> Any:
         """The same for all nodes whose tensors lie in one memory: several may read one buffer."""
         return id(self.captured.attribute(base)) if base.op == "get_attr" else base
@@ -110,7 +133,7 @@ class Purity:
             return all(self._is_source(arg) for arg in node.all_input_nodes)
         if schema is None or schema.is_mutable or any(True for _ in written(node)):
             return False
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if is_random(node):
             return False
         if operator_name(node) in PRODUCTS and self._summed(node) > SHORT_SUM:
             return False

@@ -72,6 +72,9 @@ class Training:
     ``layers`` may name those of each stage, in order: where the plan's problem names its layers too, they are compared
     (parameters always are: :mod:`weft.runtime.train.agreement`).
 
+    Operators of a captured model that draw random numbers draw them from seeds made of ``seed``, which is the same on
+    all ranks, the step, the micro-batch, and their number in the model (:mod:`weft.runtime.train.moment`).
+
     In inference, and for values that no stage takes, ``collect(step, micro_batch, output)`` gets what comes out: the
     last stage's tensor in a chain, a mapping by name in a graph, once for each stage, on its first rank. Micro-batches
     may end in any order (:class:`weft.runtime.train.requests.Requests` puts results back in the order of requests).
@@ -94,3 +97,4 @@ class Training:
     masters: MasterWeights | None = None
     offloaded: Mapping[int, Collection[str]] = field(default_factory=dict)
     layers: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    seed: int = 0

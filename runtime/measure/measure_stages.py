@@ -10,7 +10,7 @@ needs meanwhile. Parameter gradients are there from the start, as they are from 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure import Sample, Timer, available_bytes, memory_of, single_threaded
 from weft.runtime.measure.stage_costs import MODES, PassCost, StageCosts
 from weft.runtime.measure.stage_feeds import Feed, feeds_of
-from weft.runtime.train.stage import StageRunner, deferrable
+from weft.runtime.train.stage import StageRunner, deferred_parameters
 
 __all__ = ["measure_stages", "measured_ties"]
 
@@ -32,8 +32,9 @@ SWEPT = 512 * 2**20
 
 
 def measure_stages(training: Training, *, device: torch.device | None = None, repeats: int = 7, held: int = 0,
-                   begin: int = 0) -> list[StageCosts]:
-    """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports).
+                   begin: int = 0, only: Collection[int] | None = None) -> list[StageCosts]:
+    """The costs of all stages of ``training``, which holds every stage of a chain, or of a graph (then with ports); or
+    of those in ``only``.
 
     Stages are measured one after another, from stage ``begin`` on and then from stage 0, and one that is built like an
     earlier one is not measured again; ``training.stages`` may be any mapping, so one that builds a stage when it is
@@ -48,9 +49,10 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
     found: dict[int, StageCosts] = {}
     likenesses: dict[Any, int] = {}
     with single_threaded():
-        for s in range(begin):  # what a stage is fed is known when all before it have been looked at
-            feeds.feed(s, training.stages[s].to(where))
-        for s in (*range(begin, count), *range(begin)):
+        wanted = range(count) if only is None else sorted(only)
+        for s in range(count if only is not None else begin):
+            feeds.feed(s, training.stages[s].to(where))  # a stage's feed is known when all before have been looked at
+        for s in (*(s for s in wanted if s >= begin), *(s for s in wanted if s < begin)):
             module = training.stages[s].to(where)
             feed = feeds.feed(s, module)
             first = likenesses.setdefault(repr((_likeness(module), feed.likeness)), s)
@@ -59,13 +61,12 @@ def measure_stages(training: Training, *, device: torch.device | None = None, re
             found[s] = replace(cost, stage=s, takes=feed.takes, owes=feed.owes,
                                parameters=sum(p.numel() for p in module.parameters()), deferred=_deferred(module))
             del module, feed
-    return [found[s] for s in range(count)]
+    return [found[s] for s in wanted]
 
 
 def _deferred(module: nn.Module) -> int:
     """Of how many parameters the weight gradient waits for W."""
-    return sum(p.numel() for p in {p for layer in deferrable(module) for p in layer.parameters(recurse=False)
-                                   if p.requires_grad})
+    return sum(p.numel() for p in deferred_parameters(module))
 
 
 def measured_ties(training: Training) -> tuple[tuple[str, tuple[int, ...]], ...]:

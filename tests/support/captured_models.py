@@ -172,11 +172,12 @@ class Case(NamedTuple):
 CASES = ("gpt", "skip", "masked", "towers")
 
 
-def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
+def made(name: str, size: int, seed: int = 0, dtype: torch.dtype = torch.float64, device: str = "cpu") -> Case:
     """The case called ``name`` for a batch of ``size``: the same model for each size and seed of the data."""
     torch.manual_seed(7)
-    model = {"gpt": GPT, "skip": Skip, "masked": Masked, "towers": Towers, "branches": Branches,
-             "translator": Translator}[name]().to(dtype)
+    with torch.device(device):
+        model = {"gpt": GPT, "skip": Skip, "masked": Masked, "towers": Towers, "branches": Branches,
+                 "translator": Translator}[name]().to(dtype)
     torch.manual_seed(seed)
     if name == "gpt":
         return Case(model, (torch.randint(23, (size, 10)),), {}, token_loss, torch.randint(23, (size, 10)))

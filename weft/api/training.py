@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from weft.app.pipeline.pipe import Pipeline
+    from weft.runtime.captured.materials import Fill
+    from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
@@ -31,11 +33,16 @@ def pipeline(
     cuts: Sequence[int] | None = None,
     split: Sequence[str] | None = None,
     memory: int | None = None,
+    spec: PathLike | Mapping[str, Any] | None = None,
+    defer: str = "worth",
+    state: State | None = None,
+    materialise: Fill | None = None,
     batch_dims: int = 0,
     clip_norm: float | None = None,
     time_limit: float = 10.0,
     timeout: float = 60.0,
     transport: str | None = None,
+    seed: int | None = None,
     allow_unread: bool = False,
 ) -> Pipeline:
     """Make a running pipeline of ``module``: every rank that ``torchrun`` started calls this alike.
@@ -45,15 +52,31 @@ def pipeline(
     its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be measured too, and says how a
     target is nested if it is not one tensor.
 
-    Each rank captures the model with ``torch.export``; rank 0 measures operators and stages, cuts the model, and
-    searches for at most ``time_limit`` seconds for a schedule; all run it. ``memory``: bytes that each rank has.
+    Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
+    schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.
+    Rank 0 decides; of the searches each has at most half of ``time_limit`` seconds, and no further cut is tried after
+    it. ``memory``: bytes that each rank has. ``spec`` says what the machine is, where it is not to be looked at: the
+    path of a YAML file, or the same as a mapping, with ``cluster`` (``memory``, and ``bandwidth`` and ``latency``, or
+    ``links``, as in a model spec) and ``placement`` (``shapes``: ``chain``, ``v``; ``backward``: ``full``, ``split``).
     ``schedule`` names a published one (:data:`weft.solver.BASELINES`), or is a schedule or its file, as ``plan`` is a
     plan or its file: their stages are then what the model is cut into. ``cuts`` names the operators that begin the
-    second stage and those after, by number. With ``clip_norm`` each step clips the norm of the whole model's gradient.
-    For a model that ``torch.export`` cannot follow, ``split`` names the submodules that begin the second stage and
-    those after (``["transformer.h.6"]``): each stage then runs the model's own forward up to there, without an export.
-    ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
-    :class:`weft.runtime.ReplayOptions`. ``allow_unread``: parameters that no operator reads stay as they are.
+    second stage and those after, by number. For a model that ``torch.export`` cannot follow, ``split`` names the
+    submodules that begin these stages (``["transformer.h.6"]``): each stage then runs its part of the model's own
+    forward, without an export. ``defer`` says which weight gradients wait for W where backwards are split: ``"worth"``
+    those of products, convolutions and tables, ``"all"`` those of norms, scales and biases too, which take next to no
+    time, but keep as much memory until then. With ``clip_norm`` each step clips the norm of the whole
+    model's gradient. ``timeout``, in seconds, is for one wait: past it all ranks end. ``transport`` is as in
+    :class:`weft.runtime.ReplayOptions`. Dropout, and all else in the model that draws random numbers, draws them from
+    seeds made of ``seed`` (without it, rank 0's ``torch.initial_seed()``), the step, the micro-batch, and the
+    operator's place in the model: so they do not depend on the schedule or on the number of ranks, and recomputation
+    repeats them. ``allow_unread``: parameters that no operator reads stay as they are.
+
+    The module may be on the meta device (built under ``with torch.device("meta")``): then no rank ever holds more than
+    its own part, and each reads that from ``state``, which is a state dict, a ``.pt`` or ``.safetensors`` file, or a
+    folder of such; what a state does not have, or all without one, is made module by module, by
+    ``materialise(module)``, which fills what the module itself holds, or by the module's ``reset_parameters``, with
+    random numbers that depend on ``torch.manual_seed`` and the module's name only. A module with numbers takes a
+    ``state`` too.
 
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
     ``weft.runtime.captured.captured.CaptureError`` is raised.
@@ -64,15 +87,17 @@ def pipeline(
     if isinstance(schedule, os.PathLike):
         schedule = os.fspath(schedule)
     options = PipelineOptions(
-        micro_batches, loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm,
-        allow_unread=allow_unread, schedule=schedule, plan=plan, cuts=cuts, split=split, memory=memory,
-        time_limit=time_limit, timeout=timeout, transport=transport)
+        micro_batches,
+        loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm, allow_unread=allow_unread,
+        schedule=schedule, plan=plan, cuts=cuts, split=split, memory=memory, spec=spec, defer=defer,
+        time_limit=time_limit, state=state, materialise=materialise,
+        seed=seed, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)
 
 
 def train(setup: str | None = None, *, example: str | None = None, gpus: int | None = None, steps: int = 10,
           micro_batches: int | None = None, schedule: str | None = None, memory: int | None = None,
-          time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None,
+          spec: PathLike | None = None, time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None,
           on_line: Callable[[str], object] = lambda _: None) -> int:
     """Train what ``setup``, ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, gives, or a small ``example``, for ``steps``
     batches on ``gpus`` ranks of this machine (default: 2); the exit code.
@@ -83,15 +108,17 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     step is drawn. On rank 0 ``on_line`` hears the loss of each step, and the report.
     """
     from weft.app.pipeline.setup import require_setup
+    from weft.app.pipeline.spec import load_machine_spec
     from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
 
-    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure)
+    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec)
     if "RANK" in os.environ:
         train_rank(options, on_line)
         return 0
     require_setup(setup, example)
+    load_machine_spec(spec, 2 if gpus is None else gpus)
     given = {"--example": example, "--steps": steps, "--micro-batches": micro_batches, "--schedule": schedule,
-             "--memory": memory, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
+             "--memory": memory, "--spec": spec, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
     words = [*([setup] if setup is not None else []),
              *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
     return launch_ranks(2 if gpus is None else gpus, rank_command(words))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from weft.runtime.captured.materials import Fill
+    from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
     from weft.solver.schedule import Schedule
 
@@ -35,12 +37,24 @@ class PipelineOptions:
     cuts: Sequence[int] | None = None
     split: Sequence[str] | None = None
     memory: int | None = None
+    spec: str | os.PathLike[str] | Mapping[str, Any] | None = None
     time_limit: float = 10.0
+    defer: str = "worth"
+
+    # what its numbers are
+    state: State | None = None
+    materialise: Fill | None = None
 
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
+    seed: int | None = None
+
+    @property
+    def light(self) -> bool:
+        """Whether all weight gradients wait that can, also light ones."""
+        return self.defer == "all"
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm, None if self.split is None else tuple(self.split)
+        return self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed, self.split

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils._pytree import TreeSpec, tree_flatten
 
+from weft.app.pipeline.peaks import planned_peaks
+from weft.app.pipeline.state import PipelineState
 from weft.runtime.captured.batch import BatchError, Layout, batch_size
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.division import Division
 from weft.runtime.captured.part import Data, Goal, evaluation_of, training_of
+from weft.runtime.checkpoint.weights import State
 from weft.runtime.plan.plan import Plan, plan_of
 from weft.runtime.ranks.session import Session, SessionError
 from weft.runtime.replay.stepping import Stepping, stages_of
@@ -28,10 +35,11 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class Report:
     """What one step was planned to take and took, in seconds: ``planned`` and ``measured`` are from the first block to
-    the last (``None`` before the first step), ``step`` is the median of whole steps on this rank, without the
-    optimizer's. ``stages``: the operators of each stage, first to last (or
-    submodules); ``ranks``: where each stage is. ``peaks``: the
-    bytes that each rank was planned to hold at most."""
+    the last (``None`` before the first step; the median of the first few later), ``step`` is the median of whole steps
+    on this rank, without the optimizer's. ``stages``: the operators of each stage, first to last; ``ranks``: where each
+    stage is. ``peaks``: the bytes that each rank was planned to hold at most, ``measured_peaks`` the most that it held
+    when the plan was run before training (``None``: it was not); both with two values of an optimizer for each weight,
+    as Adam has."""
 
     planned: float
     measured: float | None
@@ -39,6 +47,7 @@ class Report:
     stages: tuple[tuple[str, str], ...]
     ranks: tuple[int, ...]
     peaks: tuple[int, ...]
+    measured_peaks: tuple[int, ...] | None
     bound: float | None
     notes: tuple[str, ...]
 
@@ -55,7 +64,10 @@ class Report:
             lines.append(f"measured step  {self.measured * 1e3:.3f} ms, ratio {self.measured / self.planned:.3f}")
         if self.step is not None:
             lines.append(f"whole step     {self.step * 1e3:.3f} ms, with losses, sums and what the script hands over")
-        lines += [f"rank {rank}: {peak / 2**20:.1f} MiB planned at most" for rank, peak in enumerate(self.peaks)]
+        for rank, peak in enumerate(self.peaks):
+            held = None if self.measured_peaks is None else self.measured_peaks[rank]
+            lines.append(f"rank {rank}: {peak / 2**20:.1f} MiB planned at most" + (
+                f", {held / 2**20:.1f} measured, ratio {held / max(peak, 1):.3f}" if held is not None else ""))
         return "\n".join([*lines, *self.notes])
 
 
@@ -68,8 +80,10 @@ class Pipeline:
     """
 
     def __init__(self, session: Session, close: Callable[[BaseException | None], None], cut: Division, plan: Plan,
-                 goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...]) -> None:
+                 goal: Goal, inputs: Layout, clip_norm: float | None, notes: tuple[str, ...],
+                 peaks: tuple[int, ...] | None = None) -> None:
         self.session, self.cut, self.plan, self.goal, self.notes = session, cut, plan, goal, notes
+        self.peaks = peaks
         self.model, self.rank = cut.captured.model, session.rank
         self._close, self._closed = close, False
         self._inputs, self._data = inputs, Data()
@@ -78,8 +92,8 @@ class Pipeline:
         training.clip_norm = clip_norm
         self._stepping = Stepping(plan, session, training)
         self._evaluation: dict[bool, tuple[Stepping, Callable[[], list[Any]]]] = {}
-        self._own = {name: parameter for name, parameter in self.model.named_parameters()
-                     if any(parameter is own for s in self.stages for own in self.cut.parameters[s])}
+        self._state, self._behind = PipelineState(session, cut, plan.stage_ranks or ()), 0
+        self._own = self._state.trained
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -99,6 +113,26 @@ class Pipeline:
         """
         with_loss = target is not None or self.goal.loss is None
         return self._guarded(lambda: self._evaluate(args, kwargs, target, with_loss))
+
+    @contextmanager
+    def accumulate(self, batches: int) -> Iterator[None]:
+        """The next ``batches`` steps are one: their gradients are the mean over all these batches, as if they were one
+        larger batch, and are ready, summed and clipped after the last. ::
+
+            with pipe.accumulate(4):
+                for ids, labels in four_batches:
+                    loss = pipe.step(ids, target=labels)
+            optimizer.step()
+        """
+        self._guarded(lambda: self._accumulate(batches))
+        begun = self._stepping.steps
+        try:
+            yield
+        except BaseException:
+            self._stepping.accumulate(1)
+            raise
+        done = self._stepping.steps - begun
+        self._guarded(lambda: self._require_all(done, batches))
 
     @property
     def norm(self) -> float | None:
@@ -122,7 +156,37 @@ class Pipeline:
     def state_dict(self, whole: bool = True) -> dict[str, Tensor]:
         """All parameters and buffers of the model as they are now, on every rank, in the model's own names: it loads
         into the plain module. Not ``whole``: those of this rank's stages only."""
-        return self._guarded(lambda: self._state(whole))
+        return self._guarded(lambda: self._state.gather(whole))
+
+    def load_state_dict(self, state: State, strict: bool = True) -> None:
+        """Take the model's parameters and buffers from ``state``: a state dict, a ``.pt`` or ``.safetensors`` file, or
+        a folder of such (:func:`~weft.runtime.checkpoint.weights.weights_of`). Each rank reads its own part only. With
+        ``strict``, tensors that the model does not have are refused; those that it has must be there."""
+        self._guarded(lambda: self._state.load(state, strict))
+
+    def save(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None, *, step: int | None = None,
+             keep: int | None = None) -> Path:
+        """Save a checkpoint as ``folder/step-000000012``, in the model's own names; gives that path. ``step``: batches
+        behind it (default: as many as this pipeline has run, with those of the checkpoint that it was resumed from).
+        With ``keep`` only so many checkpoints stay.
+
+        Each rank writes its own part; the folder gets its name when all of it is there. ``optimizer`` is this rank's,
+        over ``pipe.parameters()``.
+        """
+        done = self.steps if step is None else step
+        return self._guarded(lambda: self._state.save(Path(folder), done, optimizer, keep))
+
+    def resume(self, folder: str | os.PathLike[str], optimizer: Optimizer | None = None) -> int:
+        """Go on from the newest checkpoint in ``folder``: how many batches it has behind it, 0 if there is none. It may
+        have been saved by another number of ranks, with other cuts; with as many, random numbers go on too. One that
+        is damaged, or of another model or optimizer, is refused on all ranks."""
+        self._behind = self._guarded(lambda: self._state.resume(Path(folder), optimizer)) - self._stepping.steps
+        return self.steps
+
+    @property
+    def steps(self) -> int:
+        """The batches behind the model: those of the checkpoint that it was resumed from, and those run since."""
+        return self._behind + self._stepping.steps
 
     def report(self) -> Report:
         """What was planned beside what was measured, on every rank."""
@@ -170,6 +234,17 @@ class Pipeline:
     def _step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any) -> float:
         self._data.micro_batches = self._fed(args, kwargs, target, with_target=self.goal.loss is not None)
         return self._stepping.step()
+
+    def _accumulate(self, batches: int) -> None:
+        if type(batches) is not int or batches < 1:
+            raise BatchError(f"accumulate is {batches!r:.60}, it must be a whole number of at least 1")
+        self.session.agree("accumulate", batches)
+        self._stepping.accumulate(batches)
+
+    def _require_all(self, done: int, batches: int) -> None:
+        self._stepping.accumulate(1)
+        if done != batches:
+            raise BatchError(f"{done} steps ran within accumulate({batches}): run {batches}, or say how many there are")
 
     def _fed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], target: Any,
              with_target: bool) -> list[dict[str, Tensor]]:
@@ -221,31 +296,12 @@ class Pipeline:
             self._evaluation[with_loss] = Stepping(plan, self.session, training), results
         return self._evaluation[with_loss]
 
-    def _state(self, whole: bool) -> dict[str, Tensor]:
-        mine: dict[str, Tensor] = {}
-        held = {id(t) for s in self.stages for t in self._tensors(s)}
-        for name, value in self.model.state_dict(keep_vars=True).items():
-            if isinstance(value, Tensor) and id(value) in held:
-                mine[name] = value.detach()
-        if not whole:
-            return mine
-        found = {name: value.detach().clone() for name, value in self.model.state_dict(keep_vars=True).items()}
-        for each in self.session.exchange({n: v.cpu() for n, v in mine.items()}, "gathering the state"):
-            found.update(each)
-        return found
-
-    def _tensors(self, stage: int) -> Iterator[Tensor]:
-        module = self._stepping.training.stages[stage]
-        yield from module.parameters()
-        yield from module.buffers()
-
     def _report(self) -> Report:
         replay = self._stepping.replay() if self._stepping.steps else None
         measured, = self.session.exchange(None if replay is None else replay.timeline.makespan, "reporting")[:1]
-        static = self.plan.solver.get("static_memory") or [0] * self.session.world
         bound = self.plan.solver.get("makespan_bound")
         return Report(self.plan.makespan, measured, self._stepping.seconds,
-                      self.cut.spans(), self.plan.stage_ranks or (), tuple(int(held) for held in static), bound,
+                      self.cut.spans(), self.plan.stage_ranks or (), planned_peaks(self.plan), self.peaks, bound,
                       self.notes)
 
     def _draw(self, path: str) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from torch import nn
+
 from weft.app.pipeline.options import PipelineOptions
 from weft.runtime.by_modules.check import checked
 from weft.runtime.by_modules.cut import ModuleCut
@@ -13,12 +15,13 @@ from weft.runtime.by_modules.trace import Traced
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.division import Division
+from weft.runtime.captured.faked import is_on_meta
 from weft.runtime.captured.purity import Purity
 
 if TYPE_CHECKING:
-    from weft.app.pipeline.decide import Example
+    from weft.app.pipeline.measuring import Example
 
-__all__ = ["Model", "divided", "require_split", "require_stages", "with_values"]
+__all__ = ["Model", "divided", "fixed_places", "require_split", "stage_counts", "with_values"]
 
 #: A model that is known by an export, or by a run.
 Model: TypeAlias = Captured | Traced
@@ -29,23 +32,37 @@ def divided(model: Model, places: Sequence[int], purity: Purity | None) -> Divis
     return ModuleCut(model) if isinstance(model, Traced) else Cut(model, places, purity)
 
 
-def require_split(options: PipelineOptions) -> None:
-    """Refuse a ``split`` that is no list of names, or that stands beside ``cuts``."""
+def require_split(module: nn.Module, options: PipelineOptions) -> None:
+    """Refuse a ``split`` that is no list of names, that stands beside ``cuts``, or of a model that cannot be run."""
     if options.split is None:
         return
     if isinstance(options.split, str) or not isinstance(options.split, Sequence):
         raise CaptureError(f"split is {options.split!r:.60}, it must be a list of names of submodules")
     if options.cuts is not None:
         raise CaptureError("cuts and split both say where the model is cut: give one of them")
+    if is_on_meta(module):
+        raise CaptureError("split runs the model, but it is on the meta device, without numbers: build it with them, "
+                           "or leave split out")
 
 
-def require_stages(traced: Traced, ranks: int, count: int | None) -> None:
-    """Refuse another number of stages than ``count``, or, without, than one or two a rank."""
-    found = len(traced.entries)
-    if found not in ({count} if count is not None else {ranks, 2 * ranks}):
-        wanted = count if count is not None else ranks
-        raise CaptureError(f"split names {found - 1} submodules, which makes {found} stages, but {wanted} are needed "
-                           f"on {ranks} ranks: name {wanted - 1}")
+def fixed_places(model: Model, options: PipelineOptions) -> tuple[int, ...] | None:
+    """The one cut that the user has said; ``None`` where it is searched for. Of stages that begin at submodules, the
+    places are their numbers."""
+    if isinstance(model, Traced):
+        return tuple(range(1, len(model.entries)))
+    return None if options.cuts is None else tuple(options.cuts)
+
+
+def stage_counts(model: Model, counts: tuple[int, ...], ranks: int) -> tuple[int, ...]:
+    """Those of ``counts``, the numbers of stages that may be, which ``model`` has: all, unless it was traced. Raises
+    :class:`~weft.runtime.captured.captured.CaptureError` where it has another number."""
+    if not isinstance(model, Traced):
+        return counts
+    found = len(model.entries)
+    if found not in counts:
+        raise CaptureError(f"split names {found - 1} submodules, which makes {found} stages, but {ranks} ranks need "
+                           f"{' or '.join(map(str, counts))}: name {' or '.join(str(count - 1) for count in counts)}")
+    return (found,)
 
 
 def with_values(example: Example, model: Model) -> Example:

@@ -34,6 +34,7 @@ class TrainOptions(NamedTuple):
     time_limit: float
     timeout: float
     figure: str | None
+    spec: str | os.PathLike[str] | None = None
 
 
 def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
@@ -48,7 +49,8 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
         raise SystemExit(2) from None
     pipe = make_pipeline(setup.module, setup.args, setup.kwargs, PipelineOptions(
         options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
-        schedule=options.schedule, memory=options.memory, time_limit=options.time_limit, timeout=options.timeout))
+        schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
+        timeout=options.timeout))
     with pipe:
         parameters = list(pipe.parameters())
         optimizer = setup.optimizer(parameters) if parameters else None

@@ -24,6 +24,8 @@ def _arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--schedule", metavar="NAME", help="a published schedule, or a schedule's file (default: the "
                          "best that a short search finds)")
     command.add_argument("--memory", type=count, metavar="BYTES", help="what each rank has (default: not limited)")
+    command.add_argument("--spec", metavar="FILE", help="what the machine is: a YAML file with cluster and placement "
+                         "(default: it is looked at)")
     command.add_argument("--time-limit", type=positive, default=10.0, metavar="SECONDS",
                          help="of the search for a schedule (default: 10)")
     command.add_argument("--timeout", type=positive, default=60.0, metavar="SECONDS",
@@ -39,7 +41,8 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"--gpus is {options.gpus}, it must be at least 1")
     return api.train(options.setup, example=options.example, gpus=options.gpus, steps=options.steps,
                      micro_batches=options.micro_batches, schedule=options.schedule, memory=options.memory,
-                     time_limit=options.time_limit, timeout=options.timeout, figure=options.draw, on_line=_told)
+                     spec=options.spec, time_limit=options.time_limit, timeout=options.timeout, figure=options.draw,
+                     on_line=_told)
 
 
 def _told(line: str) -> None:

@@ -1,0 +1,126 @@
+"""The cheapest way from one layout of a tensor to another: a shortest path over what devices hold.
+
+Within a group the states are all that the steps reach from the first layout; a ``send`` ends the way where pieces are
+not on the devices that need them. Between two groups one ``send`` crosses, with any steps in the first group before it
+and any in the second behind it. What a step costs is its price plus a billionth of a second for its being one: of equal
+ways the one of fewer steps is taken.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from weft.models.layouts.layout import Layout, LayoutError, Placed
+from weft.models.layouts.prices import Prices
+from weft.models.layouts.steps import Step, crossings, moves, relocation
+
+__all__ = ["Conversion", "convert", "step_bytes", "step_seconds"]
+
+_HOP = 1e-9
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """``steps`` in order, none where nothing is to be done; ``seconds``: what they cost together."""
+
+    source: Placed
+    target: Placed
+    steps: tuple[Step, ...]
+    seconds: float
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What is done, in order."""
+        return tuple(step.kind for step in self.steps)
+
+    def __str__(self) -> str:
+        way = " -> ".join(f"{step.kind} -> {step.after.layout}" for step in self.steps)
+        return f"{self.source.layout}{' -> ' if way else ''}{way}"
+
+
+def convert(source: Placed, target: Placed | Layout, shape: Sequence[int], itemsize: int, prices: Prices) -> Conversion:
+    """The cheapest way from ``source`` to ``target`` for a tensor of ``shape`` with elements of ``itemsize`` bytes.
+
+    A target that is a :class:`~weft.models.layouts.layout.Layout` may end on any of its arrangements within the group
+    of ``source``. Raises :class:`LayoutError` for layouts that the tensor cannot have, and where no way leads there.
+    """
+    wanted = target if isinstance(target, Layout) else target.layout
+    source.layout.require(shape)
+    wanted.require(shape)
+    if isinstance(target, Layout) and target.devices != len(source.devices):
+        raise LayoutError(f"the layout {target} takes {target.devices} devices, there are {len(source.devices)}")
+
+    def reached(state: Placed) -> bool:
+        return state.layout == target if isinstance(target, Layout) else state == target
+
+    counter = itertools.count()
+    best: dict[Placed, float] = {source: 0.0}
+    came: dict[Placed, Step] = {}
+    queue: list[tuple[float, int, Placed]] = [(0.0, next(counter), source)]
+    while queue:
+        cost, _, state = heapq.heappop(queue)
+        if cost > best[state]:
+            continue
+        if reached(state):
+            steps = _way(came, source, state)
+            return Conversion(source, state, steps, sum(step_seconds(step, shape, itemsize, prices) for step in steps))
+        for step in _steps(state, target, shape):
+            price = cost + step_seconds(step, shape, itemsize, prices) + _HOP
+            if price < best.get(step.after, float("inf")):
+                best[step.after], came[step.after] = price, step
+                heapq.heappush(queue, (price, next(counter), step.after))
+    raise LayoutError(f"no way leads from {source.layout} to {wanted}")
+
+
+def _steps(state: Placed, target: Placed | Layout, shape: Sequence[int]) -> Iterator[Step]:
+    yield from moves(state, shape, None if isinstance(target, Layout) else target)
+    if isinstance(target, Layout):
+        return
+    if state.devices != target.devices:
+        yield from crossings(state, target.devices, shape, target)
+    elif state.layout == target.layout:
+        yield relocation(state, target, shape)
+
+
+def _way(came: dict[Placed, Step], source: Placed, state: Placed) -> tuple[Step, ...]:
+    steps: list[Step] = []
+    while state != source:
+        steps.append(came[state])
+        state = steps[-1].before
+    return tuple(reversed(steps))
+
+
+def step_seconds(step: Step, shape: Sequence[int], itemsize: int, prices: Prices) -> float:
+    """What a step costs."""
+    if step.kind == "slice" or step.kind == "term":
+        return 0.0
+    if step.kind == "send":
+        return prices.messages((m.source, m.target, _elements(m.box) * itemsize) for m in step.messages)
+    size = step.before.layout.elements(shape) * itemsize
+    return max(prices.collective(step.kind, size, group) for group in step.groups)
+
+
+def step_bytes(step: Step, shape: Sequence[int], itemsize: int) -> int:
+    """Bytes that the busiest device sends, collectives as rings."""
+    size, k = step.before.layout.elements(shape) * itemsize, step.parts
+    if step.kind in ("slice", "term"):
+        return 0
+    if step.kind == "send":
+        sent: dict[int, int] = {}
+        for message in step.messages:
+            if message.source != message.target:
+                sent[message.source] = sent.get(message.source, 0) + _elements(message.box) * itemsize
+        return max(sent.values(), default=0)
+    if step.kind == "all_gather":
+        return size * (k - 1)
+    return -(-size // k) * (k - 1) * (2 if step.kind == "all_reduce" else 1)
+
+
+def _elements(box: Sequence[tuple[int, int]]) -> int:
+    count = 1
+    for low, high in box:
+        count *= high - low
+    return count

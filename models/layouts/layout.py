@@ -1,0 +1,123 @@
+"""The layout of a tensor on a group of devices: <replicas, value splits, splits per dimension>.
+
+In <R, V, D1 .. Dn> the tensor is cut into D1 x .. x Dn equal boxes; of each box there are V terms that have yet to be
+added up, and R devices hold each term: R V D1 .. Dn devices in all (Lin et al., "SuperScaler" / "nnScaler", OSDI 2024).
+Which device holds which piece is a :class:`Placed`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+__all__ = ["Layout", "LayoutError", "Piece", "Placed", "layouts_over"]
+
+#: Which term a device holds, and of each dimension which of the equal parts.
+Piece: TypeAlias = tuple[int, ...]
+
+
+class LayoutError(ValueError):
+    """A layout that means nothing, or that a tensor or a group of devices cannot have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """<``replicas``, ``values``, ``splits``>: how often each piece is held, terms of each box, parts per dimension."""
+
+    replicas: int
+    values: int
+    splits: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if min((self.replicas, self.values, *self.splits)) < 1:
+            raise LayoutError(f"the layout {self} has a count below 1")
+
+    def __str__(self) -> str:
+        return f"<{', '.join(map(str, (self.replicas, self.values, *self.splits)))}>"
+
+    @property
+    def devices(self) -> int:
+        """How many devices it takes."""
+        return self.replicas * self.values * math.prod(self.splits)
+
+    def require(self, shape: Sequence[int]) -> None:
+        """Raise :class:`LayoutError` unless a tensor of ``shape`` can lie so."""
+        if len(shape) != len(self.splits):
+            raise LayoutError(f"the layout {self} is of {len(self.splits)} dimensions, the tensor has {len(shape)}")
+        for axis, (size, parts) in enumerate(zip(shape, self.splits, strict=True)):
+            if size % parts:
+                raise LayoutError(f"dimension {axis} has {size} elements, which {parts} parts do not divide")
+
+    def elements(self, shape: Sequence[int]) -> int:
+        """Elements of one piece of a tensor of ``shape``."""
+        return math.prod(shape) // math.prod(self.splits)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A layout on ``devices`` (rising): ``pieces`` says what each of them holds.
+
+    Terms are alike but for their numbers: they are numbered by the first device that holds each.
+    """
+
+    layout: Layout
+    devices: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, devices: Sequence[int]) -> Placed:
+        """``layout`` on ``devices`` in their order: the last dimension changes fastest, the replica slowest.
+
+        Raises :class:`LayoutError` if their number is another, or one is named twice.
+        """
+        if len(devices) != layout.devices or len(set(devices)) != len(devices):
+            raise LayoutError(f"the layout {layout} takes {layout.devices} different devices, not {list(devices)}")
+        pieces = itertools.product(range(layout.replicas), range(layout.values), *map(range, layout.splits))
+        return cls.holding(layout, {device: piece[1:] for device, piece in zip(devices, pieces, strict=True)})
+
+    @classmethod
+    def holding(cls, layout: Layout, held: dict[int, Piece]) -> Placed:
+        """The same from what each device holds. Raises :class:`LayoutError` where that is no such layout."""
+        devices = tuple(sorted(held))
+        number: dict[int, int] = {}
+        for device in devices:
+            number.setdefault(held[device][0], len(number))
+        pieces = tuple((number[held[device][0]], *held[device][1:]) for device in devices)
+        counts: dict[Piece, int] = {}
+        for piece in pieces:
+            counts[piece] = counts.get(piece, 0) + 1
+        wanted = set(itertools.product(range(layout.values), *map(range, layout.splits)))
+        if set(counts) != wanted or set(counts.values()) != {layout.replicas}:
+            raise LayoutError(f"what the devices {list(devices)} hold is not the layout {layout}")
+        return cls(layout, devices, pieces)
+
+    @cached_property
+    def held(self) -> dict[int, Piece]:
+        """By device."""
+        return dict(zip(self.devices, self.pieces, strict=True))
+
+    @cached_property
+    def holders(self) -> dict[Piece, tuple[int, ...]]:
+        """The devices that hold each piece, rising."""
+        found: dict[Piece, list[int]] = {}
+        for device, piece in zip(self.devices, self.pieces, strict=True):
+            found.setdefault(piece, []).append(device)
+        return {piece: tuple(devices) for piece, devices in found.items()}
+
+
+def layouts_over(devices: int, dimensions: int) -> Iterator[Layout]:
+    """All layouts of a tensor of so many dimensions over so many devices."""
+    def factored(rest: int, roles: int) -> Iterator[tuple[int, ...]]:
+        if roles == 1:
+            yield (rest,)
+            return
+        for first in range(1, rest + 1):
+            if rest % first == 0:
+                yield from ((first, *others) for others in factored(rest // first, roles - 1))
+
+    for replicas, values, *splits in factored(devices, dimensions + 2):
+        yield Layout(replicas, values, tuple(splits))
