@@ -25,6 +25,7 @@ class ModuleStages:
     ports: Mapping[int, Ports]
     boundaries: Mapping[str, Boundary]
     results: tuple[Any, ...]
+    untrained: frozenset[str]
 
 
 class ModuleCut:
@@ -68,7 +69,9 @@ class ModuleCut:
         modules = {s: ModuleStage(self.captured, s, self.takes[s], self._inputs(s), self.gives[s], plain)
                    for s in (range(self.count) if only is None else only)}
         boundaries = {name: self.captured.looks[name] for names in self.takes for name in names}
-        return ModuleStages(modules, ports, boundaries, self.captured.results)
+        untrained = frozenset(name for s, names in enumerate(self.gives[:-1]) for name in names
+                              if not any(self.parameters[:s + 1]))
+        return ModuleStages(modules, ports, boundaries, self.captured.results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages hold: by stage, the name that each has there."""

@@ -73,13 +73,15 @@ def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
 class Stages:
     """The stages of a cut: modules and ports by number, and how every value that passes looks.
 
-    ``results`` are the model's, as values' names or numbers: what the last stage gives, or takes and gives.
+    ``untrained``: the values that depend on no trained parameter. ``results`` are the model's, as values' names or
+    numbers: what the last stage gives, or takes and gives.
     """
 
     modules: Mapping[int, GraphModule]
     ports: Mapping[int, Ports]
     boundaries: Mapping[str, Boundary]
     results: tuple[Any, ...]
+    untrained: frozenset[str] = frozenset()
 
 
 class Cut:
@@ -132,7 +134,10 @@ class Cut:
         results = tuple(leaf.name if isinstance(leaf, Node) else leaf for leaf in self.captured.results)
         wanted = range(self.count) if only is None else only
         modules, treatment = {s: self._module(s, plain) for s in wanted}, self.captured.treatment
-        return Stages(modules if treatment is None else treatment.of(self.places, modules), ports, boundaries, results)
+        untrained = frozenset(name.name for own in self.given.values() for name in own
+                              if name not in self.purity.learned)
+        return Stages(modules if treatment is None else treatment.of(self.places, modules), ports, boundaries, results,
+                      untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, the name that each has in its module."""

@@ -67,6 +67,10 @@ class Parts(Protocol):
     def results(self) -> tuple[Any, ...]:
         """The leaves of the model's result."""
 
+    @property
+    def untrained(self) -> frozenset[str]:
+        """The values that depend on no trained parameter."""
+
 
 class Division(Protocol):
     """A model cut into ``count`` stages."""

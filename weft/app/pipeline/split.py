@@ -40,6 +40,8 @@ def require_split(module: nn.Module, options: PipelineOptions) -> None:
         raise CaptureError(f"split is {options.split!r:.60}, it must be a list of names of submodules")
     if options.cuts is not None:
         raise CaptureError("cuts and split both say where the model is cut: give one of them")
+    if options.compile:
+        raise CaptureError("compile needs the model's operators, which split does without: leave one of them out")
     if is_on_meta(module):
         raise CaptureError("split runs the model, but it is on the meta device, without numbers: build it with them, "
                            "or leave split out")
