@@ -78,7 +78,8 @@ def main() -> None:
                          micro_batches=3 if fault == "count" else MICRO_BATCHES, schedule=schedule, time_limit=2.0,
                          timeout=30.0, spec=os.environ.get("WEFT_SPEC"),
                          cuts=[int(place) for place in os.environ["WEFT_CUTS"].split()]
-                         if "WEFT_CUTS" in os.environ else None)
+                         if "WEFT_CUTS" in os.environ else None,
+                         split=os.environ["WEFT_SPLIT"].split() if "WEFT_SPLIT" in os.environ else None)
     refuse(pipe, case, fault)
     optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
     losses, gradients = [], []
