@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from weft.app.lib.sources import PathLike
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from weft.app.pipeline.pipe import Pipeline
+    from weft.app.pipeline.running import Compile
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
@@ -36,6 +38,9 @@ def pipeline(
     defer: str = "worth",
     state: State | None = None,
     materialise: Fill | None = None,
+    dtype: torch.dtype | None = None,
+    autocast: torch.dtype | None = None,
+    compile: Compile = False,
     batch_dims: int = 0,
     clip_norm: float | None = None,
     time_limit: float = 10.0,
@@ -75,6 +80,12 @@ def pipeline(
     random numbers that depend on ``torch.manual_seed`` and the module's name only. A module with numbers takes a
     ``state`` too.
 
+    ``dtype=torch.bfloat16``: modules, and the floating-point tensors of a batch, are in that type;
+    ``pipe.parameters()`` are weights in fp32, which gather the gradients and are what is saved.
+    ``autocast=torch.bfloat16``: weights stay as they are, and stages compute, the loss too, under ``torch.autocast``.
+    ``compile`` (``True``, a mode of ``torch.compile``, or its arguments) compiles each stage's module; backwards are
+    then whole.
+
     A mistake ends all ranks with one sentence, where the ranks are together already; before that
     ``weft.runtime.captured.captured.CaptureError`` is raised.
     """
@@ -87,7 +98,7 @@ def pipeline(
         micro_batches,
         loss=loss, target=target, batch_dims=batch_dims, clip_norm=clip_norm, allow_unread=allow_unread,
         schedule=schedule, plan=plan, cuts=cuts, memory=memory, spec=spec, defer=defer, time_limit=time_limit,
-        state=state, materialise=materialise,
+        state=state, materialise=materialise, dtype=dtype, autocast=autocast, compile=compile,
         seed=seed, timeout=timeout, transport=transport)
     return make_pipeline(module, args, kwargs, options)
 
@@ -95,20 +106,23 @@ def pipeline(
 def train(setup: str | None = None, *, example: str | None = None, gpus: int | None = None, steps: int = 10,
           micro_batches: int | None = None, schedule: str | None = None, memory: int | None = None,
           spec: PathLike | None = None, time_limit: float = 10.0, timeout: float = 60.0, figure: str | None = None,
+          as_json: bool = False,
           on_line: Callable[[str], object] = lambda _: None) -> int:
     """Train what ``setup``, ``FILE.py:FUNCTION`` or ``MODULE:FUNCTION``, gives, or a small ``example``, for ``steps``
     batches on ``gpus`` ranks of this machine (default: 2); the exit code.
 
     Under a launcher, this is one rank; otherwise the ranks are started here, as processes. The function gives a
     mapping: ``module``, ``args``, ``kwargs``, ``loss``, ``target``, ``data``, ``optimizer`` (which makes one of
-    parameters) and ``micro_batches``. The other arguments are those of :func:`pipeline`; ``figure``: where the measured
-    step is drawn. On rank 0 ``on_line`` hears the loss of each step, and the report.
+    parameters), ``micro_batches`` and ``options``, further arguments of :func:`pipeline`. The other arguments are those
+    of :func:`pipeline`, too; ``figure``: where the measured step is drawn. On rank 0 ``on_line`` hears the loss of each
+    step, and the report; ``as_json``: one line, ``{"losses": [...], "report": {...}}``.
     """
     from weft.app.pipeline.setup import require_setup
     from weft.app.pipeline.spec import load_machine_spec
     from weft.app.pipeline.train import TrainOptions, launch_ranks, rank_command, train_rank
 
-    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec)
+    options = TrainOptions(setup, example, steps, micro_batches, schedule, memory, time_limit, timeout, figure, spec,
+                           as_json)
     if "RANK" in os.environ:
         train_rank(options, on_line)
         return 0
@@ -117,5 +131,6 @@ def train(setup: str | None = None, *, example: str | None = None, gpus: int | N
     given = {"--example": example, "--steps": steps, "--micro-batches": micro_batches, "--schedule": schedule,
              "--memory": memory, "--spec": spec, "--time-limit": time_limit, "--timeout": timeout, "--draw": figure}
     words = [*([setup] if setup is not None else []),
-             *(word for option, value in given.items() if value is not None for word in (option, str(value)))]
+             *(word for option, value in given.items() if value is not None for word in (option, str(value))),
+             *(["--json"] if as_json else [])]
     return launch_ranks(2 if gpus is None else gpus, rank_command(words))

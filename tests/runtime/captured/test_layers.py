@@ -16,7 +16,7 @@ from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.purity import Purity
 from weft.runtime.train.deferred import DeferredOperator
-from weft.runtime.train.stage import deferrable, deferred_parameters
+from weft.runtime.train.stage import StageRunner, deferrable, deferred_parameters
 
 functional = nn.functional
 
@@ -197,3 +197,28 @@ def test_a_view_of_a_matrix_is_a_plain_linear_layer() -> None:
 def test_what_is_light_alone_is_left_in_the_graph() -> None:
     captured = Captured.of(row(["layer norm", "scale and shift", "first token"]).model, row(["linear"]).args)
     assert deferrable(Cut(captured, []).stages().modules[0]) == []
+
+
+def test_under_autocast_they_wait_only_where_w_computes_the_same() -> None:
+    torch.manual_seed(3)
+    model, ids = Mixed(), torch.randint(7, (4, 6))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(ids).float().square().mean()
+        captured = Captured.of(model, (ids,))
+    loss.backward()
+    wanted = {name: p.grad for name, p in model.named_parameters()}
+    assert waiting(model, captured, light=False) == {"table.weight", "head.weight", "head.bias"}
+    for split in (False, True):
+        model.zero_grad()
+        module = Cut(captured, []).stages().modules[0]
+        module.forward = torch.autocast("cpu", torch.bfloat16)(module.forward)
+        runner = StageRunner(module, split=split, constant=[0])
+        y = runner.forward(0, ids)[0]
+        assert y.dtype == torch.bfloat16
+        gradient = (2 * y.float() / y.numel()).to(y.dtype)
+        (runner.input_grad if split else runner.backward)(0, gradient)
+        if split:
+            runner.weight_grad(0)
+        runner.close()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None and torch.equal(parameter.grad, wanted[name])  # type: ignore[arg-type]

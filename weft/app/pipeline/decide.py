@@ -19,6 +19,7 @@ from weft.app.pipeline.frozen import published
 from weft.app.pipeline.machine import Machine, look_at
 from weft.app.pipeline.measuring import Example, Ranks
 from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.precision import copies_of_weights
 from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
 from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
 from weft.runtime.captured.captured import Captured, CaptureError
@@ -51,6 +52,8 @@ CUTS, LOOKS = 3, 8
 WORSE = 1.1
 #: The share of the time limit that the search has for each schedule of a cut that is tried; the last one has half.
 SHARE, LAST = 1 / 8, 1 / 2
+#: Steps that running a schedule takes, about.
+RUNS = 5
 #: By how much another order must promise a shorter step to be run too.
 GAIN = 0.995
 
@@ -90,6 +93,10 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ses
     """
     ranks = Ranks(captured, purity, example, goal, session, options, materials)
     given = ranks.told_plan(lambda: _given(options, session.world), "reading the plan")
+    if given is not None and options.compile and any(block.kind == BlockKind.WEIGHT_GRAD
+                                                     for block in given.problem.blocks):
+        raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
+                           "with whole backwards")
     sizes = ranks.sizes()
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
     counts = _counts(machine, options, given)
@@ -211,13 +218,20 @@ def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -
             cuts.reason = error
         return len(found)
 
-    runs = []
+    runs: list[Run] = []
     for i in range(ranks.told(scheduled, "searching for a schedule")):
+        if i and not ranks.told(lambda: _is_worth(runs[0], ranks.options), "searching for a schedule"):
+            break
         run = _run(ranks, places, found[i] if found else None)
         if run is not None:
             runs.append(run)
     if runs:
         cuts.learn(Tried(places, costs, tuple(runs)))
+
+
+def _is_worth(run: Run, options: PipelineOptions) -> bool:
+    """Whether another schedule that takes about as long is to be run, by what that would take."""
+    return RUNS * run.measured <= options.time_limit
 
 
 def _run(ranks: Ranks, places: Sequence[int], schedule: Schedule | None) -> Run | None:
@@ -240,7 +254,8 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits the memory.
     """
     options, ties = ranks.options, measured_ties(ranks.training(places))
-    problems = [stage_problem(costs, ties, machine, backward, options.micro_batches) for backward in machine.backwards]
+    problems = [stage_problem(costs, ties, machine, backward, options.micro_batches,
+                              copies_of_weights(options.dtype)[1]) for backward in machine.backwards]
     if options.schedule is not None:
         return [_published(str(options.schedule), problems, options.micro_batches)]
     found: list[Schedule] = []
@@ -276,8 +291,8 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 
     def searched() -> tuple[int, ...] | None:
         assert best is not None
-        if ranks.options.schedule is None:
-            run = best.best
+        run = best.best
+        if ranks.options.schedule is None and _is_worth(run, ranks.options):
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
@@ -299,21 +314,25 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 
 def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: int) -> Decision:
     options = ranks.options
+    values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
-    schedule = schedule.with_solver(static_memory=held_bytes(tried.costs, machine.ranks, options.micro_batches),
+    schedule = schedule.with_solver(static_memory=held_bytes(
+                                        tried.costs, machine.ranks, options.micro_batches, with_masters),
                                     stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
     if ranks.materials is not None:
         notes.append("operators were timed one by one, on numbers made for each, as the model is on the meta device")
+    if options.compile:
+        notes.append("stages were measured and run as they are before they are compiled")
     if looked > 1:
         notes.append(f"the cut is the best of {looked} that were looked at, chosen among balanced ones by the step of "
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
         notes += _held_back(ranks.captured, Cut(ranks.captured, tried.places, ranks.purity))
     return Decision(tried.places, plan_of(schedule), tuple(notes), tuple(
-        peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks),
-                                            strict=True)))
+        peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks,
+                                                                                   values), strict=True)))
 
 
 def _held_back(captured: Captured, cut: Cut) -> list[str]:

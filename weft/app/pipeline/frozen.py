@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from weft.app.pipeline.in_a_row import baseline_in_a_row
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.plan.plan import Plan
-from weft.solver.baselines import baseline
 from weft.solver.problem import Block, BlockKind, Dependency, Problem
 from weft.solver.schedule import Schedule
 from weft.solver.timing import time_orders
@@ -28,7 +28,7 @@ def published(name: str, problem: Problem, micro_batches: int) -> Schedule:
     Raises :class:`~weft.solver.baselines.lib.base.NotApplicable`.
     """
     whole = _with_all_backwards(problem)
-    made = baseline(name, whole, micro_batches)
+    made = baseline_in_a_row(name, whole, micro_batches)
     if whole is problem:
         return made
     there = {i: problem.index[block.name] for i, block in enumerate(whole.blocks) if block.name in problem.index}

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from weft.app.pipeline.running import Compile
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
@@ -44,6 +46,11 @@ class PipelineOptions:
     state: State | None = None
     materialise: Fill | None = None
 
+    # how it is computed
+    dtype: torch.dtype | None = None
+    autocast: torch.dtype | None = None
+    compile: Compile = False
+
     # how it is run
     timeout: float = 60.0
     transport: str | None = None
@@ -56,4 +63,6 @@ class PipelineOptions:
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed
+        how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
+        return (self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed, self.dtype, self.autocast,
+                how)
