@@ -24,9 +24,10 @@ def launch(ranks: int, *arguments: str, **environment: str) -> list[Ended]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "name", "schedule"), [
     (3, "gpt", "1f1b"), (3, "skip", "1f1b"), (2, "masked", "zb-h1"), (2, "gpt", "zb-v"),
-    (3, "towers", "search")])
+    (3, "towers", "search"), (3, "adapted", "zb-h1")])
 def test_two_steps_of_adamw_are_those_of_one_process(ranks: int, name: str, schedule: str, tmp_path: Path) -> None:
-    cuts = {"WEFT_CUTS": "4 8"} if name == "towers" else {}  # between the towers, and before they are joined
+    # Between the towers, and before they are joined; two frozen stages before one that trains.
+    cuts = {"WEFT_CUTS": cuts} if (cuts := {"towers": "4 8", "adapted": "3 5"}.get(name)) else {}
     ended = launch(ranks, str(tmp_path), name, schedule, **cuts)
     assert [end.code for end in ended] == [0] * ranks, ended
     losses, gradients, state = one_process(name, 2)
