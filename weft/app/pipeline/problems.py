@@ -13,8 +13,10 @@ from weft.runtime.measure.gaps import executor_gaps, with_gaps
 from weft.runtime.measure.stage_costs import MeasureError, StageCosts, measured_problem, static_bytes
 from weft.runtime.plan.buffers import OPEN_SENDS
 from weft.runtime.replay.calibration import Calibration
+from weft.solver.bounds.makespan import least_time
 from weft.solver.problem import Block, Dependency, Device, Problem
 from weft.solver.schedule import Schedule
+from weft.solver.ticks import TickProblem
 from weft.solver.timing import time_orders
 
 __all__ = ["Run", "held_bytes", "loads", "optimizer_bytes", "stage_problem"]
@@ -140,9 +142,16 @@ class Run:
         """The same order with the times that were fitted."""
         return self._timed(self.fitted)
 
+    @cached_property
+    def bound(self) -> float:
+        """What no order of these stages on these ranks goes below, if blocks and messages take their medians."""
+        return min(least_time(TickProblem.of(self.fitted), self.schedule.micro_batches), self.alone)
+
     def settled(self) -> Schedule:
-        """The same order with times under which the step takes what it was measured to take."""
-        return self._timed(scaled(self.fitted, self.factor))
+        """The same order with times under which the step takes what it was measured to take. The bound is stretched
+        with them: what holds of all orders holds in any unit of time."""
+        found = self._timed(scaled(self.fitted, self.factor))
+        return replace(found, makespan_bound=min(self.factor * self.bound, found.makespan))
 
     def _timed(self, problem: Problem) -> Schedule:
         n = self.schedule.micro_batches

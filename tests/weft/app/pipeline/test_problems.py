@@ -75,4 +75,6 @@ def test_settled_times_are_those_of_the_run() -> None:
     settled = run.settled()
     assert settled.makespan == pytest.approx(run.measured) and not violations(settled)
     assert settled.orders == schedule.orders
+    assert 0 < settled.makespan_bound <= settled.makespan
+    assert settled.makespan_bound == pytest.approx(run.factor * run.bound)
     assert loads(run.fitted, 2) == pytest.approx([9.0, 9.0], rel=1e-3)
