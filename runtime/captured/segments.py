@@ -11,19 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tag
 from torch.fx import Graph, GraphModule, Node
 
 from weft.runtime.captured.cut import OPERATOR, OPERATORS
 from weft.runtime.captured.decisions import Decisions, Mode
-from weft.runtime.captured.purity import operator_name, written
+from weft.runtime.captured.purity import is_random, written
 from weft.runtime.captured.shares import Range, part_of, range_of, require_equal
 
 __all__ = ["Segment", "function_of", "operator_of", "segments_of"]
-
-#: Operators that draw random numbers, or may, though not all torch versions say so of them.
-RANDOM = {"dropout", "dropout_", "feature_dropout", "alpha_dropout", "rrelu", "bernoulli", "multinomial",
-          "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru"}
 
 
 @dataclass(frozen=True)
@@ -146,4 +141,4 @@ def _names(nodes: Sequence[Node]) -> tuple[str, ...]:
 def _is_random(node: Node) -> bool:
     if node.op == "call_module":
         return not str(node.target).startswith(OPERATORS + ".")
-    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) or operator_name(node) in RANDOM
+    return is_random(node)
