@@ -3,10 +3,10 @@
     python -m experiments.step.share [--sets N] [--effort SECONDS]
 
 *Worked out by hand*: two jobs that compute and then use the network, whose least periods are known. *Modelled*: a GPT
-of 760 million parameters and one of BERT-large's sizes on four V100, data parallel over a network and inside one machine,
-and as pipelines; against running in turn with each job's own overlap, and without. *One order*: random jobs whose
-collectives are on some of the ranks each, scheduled and lowered; each rank's list is held against the others', and a
-list with two neighbours swapped must be found. Writes results/share.json.
+of 760 million parameters and one of BERT-large's sizes on four V100, data parallel over a network and inside one
+machine, and as pipelines; against running in turn with each job's own overlap, and without. *One order*: random jobs
+whose collectives are on some of the ranks each, scheduled and lowered; each rank's list is held against the others',
+and a list with two neighbours swapped must be found. Writes results/share.json.
 """
 
 from __future__ import annotations
@@ -124,15 +124,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=RESULTS / "share.json")
     options = parser.parse_args(arguments)
     record = Record(options.output)
-    found = {"known": known(2.0), "modelled": [modelled(name, options.effort) for name in PAIRS
-                                               if options.only in name],
-             "one_order": one_order(options.sets, 0.2)}
-    print(json.dumps({"known": [[row["jobs"], row["period"], row["proven"]] for row in found["known"]],
-                      "one_order": found["one_order"]}))
-    record.write(found)
-    order = found["one_order"]
-    assert isinstance(order, dict)
-    bad = [row for row in found["known"] if row["period"] != row["least"] or not row["proven"]]
+    rows, order = known(2.0), one_order(options.sets, 0.2)
+    print(json.dumps({"known": [[row["jobs"], row["period"], row["proven"]] for row in rows], "one_order": order}))
+    pairs = [modelled(name, options.effort) for name in PAIRS if options.only in name]
+    record.write({"known": rows, "modelled": pairs, "one_order": order})
+    bad = [row for row in rows if row["period"] != row["least"] or not row["proven"]]
     return int(bool(bad) or bool(order["faults"]) or bool(order["swaps_missed"]))
 
 
