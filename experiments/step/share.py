@@ -83,7 +83,7 @@ def one_order(sets: int, effort: float) -> dict[str, Any]:
     for seed in range(sets):
         if seed < SEARCHED:
             jobs = random_jobs(seed)
-            schedule = share_jobs(jobs, Question([1] * len(jobs), rounds=6), _options(effort)).schedule
+            schedule = share_jobs(jobs, Question([1] * len(jobs)), _options(effort)).schedule
         else:
             problem = composed(random_jobs(seed))
             rounds = Rounds(problem, Run.of(problem, 3))
