@@ -47,6 +47,11 @@ class Layout:
                  dim: int = 0) -> None:
         self.what, self.names, self.spec, self.looks, self.count, self.dim = what, names, spec, looks, count, dim
 
+    @property
+    def named(self) -> dict[str, Tensor]:
+        """A tensor like each of those of a micro-batch, by name."""
+        return {name: looks for name, looks in zip(self.names, self.looks, strict=True) if isinstance(looks, Tensor)}
+
     def micro_batches(self, value: Any) -> list[dict[str, Tensor]]:
         """The tensors of each micro-batch, by name. Raises :class:`BatchError`."""
         leaves, spec = tree_flatten(value)

@@ -36,8 +36,9 @@ class CaptureError(ValueError):
 class Treated(Protocol):
     """Something that is done to stages before they train."""
 
-    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule]) -> dict[int, GraphModule]:
-        """``stages`` of the cut at ``places``, changed."""
+    def of(self, places: Sequence[int], stages: Mapping[int, GraphModule], light: bool) -> dict[int, GraphModule]:
+        """``stages`` of the cut at ``places``, changed; ``light`` as in
+        :class:`~weft.runtime.captured.purity.Purity`."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Captured:
     ``graph_module``: its operators; ``names``: of each parameter and buffer, by ``id``, the model's own first name for
     it; ``inputs``: the placeholders, in the order of the leaves of ``(args, kwargs)`` as ``in_spec`` has them;
     ``out_spec``: how the results are put together. ``treatment``: what is done to the stages that it is cut into.
+    ``under_autocast``: it was captured so, and must run so: the graph says of which types tensors are, but has no
+    casts.
     """
 
     model: nn.Module
@@ -55,6 +58,7 @@ class Captured:
     in_spec: TreeSpec
     out_spec: TreeSpec
     treatment: Treated | None = None
+    under_autocast: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None,
@@ -91,7 +95,8 @@ class Captured:
             graph_module = exported.module()
         assert isinstance(graph_module, GraphModule)
         _drop_checks(graph_module)
-        found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec)
+        found = cls(model, graph_module, _names(model), exported.call_spec.in_spec, exported.call_spec.out_spec,
+                    under_autocast=any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")))
         found._require_read()
         return found
 
