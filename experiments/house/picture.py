@@ -71,8 +71,10 @@ PLACES = {
         "plan": Place(1.6, 6, "instruction lists"),
     },
     "models": {
-        "tensor_parallel": Place(1.0, 0, "layers on groups"),
-        "cuts": Place(2.2, 0, "all cuts, bounded"),
+        "transform": Place(0.5, 0, "plans by hand"),
+        "tensor_parallel": Place(1.6, 0, "layers on groups"),
+        "cuts": Place(2.7, 0, "all cuts, bounded"),
+        "layouts": Place(0.5, 1, "and conversions"),
         "candidates": Place(1.6, 1, "placements"),
         "layers": Place(1.6, 2, "costs of layers"),
         "capture": Place(0.5, 2, "torch.export"),
