@@ -107,6 +107,8 @@ EXPERIMENTS = {entry.name: entry for entry in (
                ("--rounds", "2", "--repeats", "2", "--micro-batches", "2", "--seconds", "1"), quiet=True, slow=True),
     Experiment("house", "house.measures", (*ROOMS, "tests"), 0.5, ("--before", ".", "--after", ".")),
     Experiment("large_specs", "models.large_specs", _PLANS, 5, ("--only", "128", "--seconds", "12"), slow=True),
+    Experiment("layouts", "models.layouts", ("models/layouts", "models/transform", "tests/oracles/layouts.py",
+               "tests/support/programs.py"), 3, ("--devices", "2", "3", "--plans", "2")),
     Experiment("lengths", "step.lengths", _PLANS, 12, ("--draws", "1", "--seconds", "10", "--memories", "40GiB",
                "--micro-batches", "2"), ("--seconds", "40"), slow=True),
     Experiment("memory_plan", "placement.memory_plan", ("solver/placement", "models"), 40,
