@@ -1,4 +1,4 @@
-"""Stages of a captured model run as ranks of 1F1B would, one rank after another in one process, with every byte counted.
+"""Stages of a captured model run as ranks of 1F1B would, one rank after another in one process, every byte counted.
 
 A rank's weights, gradients and two values of an optimizer are counted as they are; what its passes take, keep and give
 back is what torch's allocator says. Messages are not: what a rank receives is put down when it is used.
@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -82,7 +83,8 @@ class Executed:
         with torch.no_grad():
             for buffer, value in buffers.items():
                 buffer.copy_(value)
-        return Ran(*(tuple(each[i] for each in ranks) for i in range(3)), found)  # type: ignore[arg-type]
+        peaks, planned, seconds = zip(*ranks, strict=True)
+        return Ran(peaks, planned, seconds, found)
 
     def _through(self) -> dict[str, Tensor]:
         """What comes back for each value; the values stay."""
@@ -108,7 +110,7 @@ class Executed:
         passes: dict[str, Callable[[int], object]] = {
             "F": lambda m: runner.forward(m, *self._xs(s)),
             "B": lambda m: runner.backward(m, *self._back(s, gradients))}
-        alone = {letter: memory_of(lambda run=run: _dropped(run, 0), CPU)[1] for letter, run in passes.items()}
+        forward, backward = (memory_of(partial(_dropped, passes[letter]), CPU)[1] for letter in "FB")
 
         def step() -> None:
             for letter, m in one_f_one_b(s, self.count, self.micro_batches):
@@ -122,10 +124,9 @@ class Executed:
             laps.append((time.perf_counter() - begun) / self.micro_batches)
         static = STATE * sum(p.numel() * p.element_size() for p in self.modules[s].parameters())
         flying = min(self.micro_batches, self.count - s)
-        forward, backward = alone["F"], alone["B"]
         planned = static + flying * forward.change + max(forward.peak - forward.change, backward.peak)
         return static + memory.peak, planned, statistics.median(laps)
 
 
-def _dropped(run: Callable[[int], object], micro_batch: int) -> None:
-    run(micro_batch)
+def _dropped(run: Callable[[int], object]) -> None:
+    run(0)
