@@ -59,9 +59,11 @@ PLACES = {
     },
     "runtime": {
         "replay": Place(1.6, 0, "one rank's run"),
+        "share": Place(2.7, 0, "jobs on the same ranks"),
         "checkpoint": Place(0.5, 1, "save, resume"),
         "measure": Place(1.6, 1, "costs for the solver"),
         "captured": Place(2.7, 1, "any model, cut"),
+        "by_modules": Place(2.7, 0, "cut, no export"),
         "train": Place(1.6, 2, "real modules"),
         "execute": Place(1.6, 3, "instructions in order"),
         "interface": Place(0.5, 4, "what users write"),

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
@@ -72,13 +73,15 @@ def crossings(captured: Captured, purity: Purity) -> list[Crossing]:
 class Stages:
     """The stages of a cut: modules and ports by number, and how every value that passes looks.
 
-    ``results`` are the model's, as values' names or numbers: what the last stage gives, or takes and gives.
+    ``untrained``: the values that depend on no trained parameter. ``results`` are the model's, as values' names or
+    numbers: what the last stage gives, or takes and gives.
     """
 
     modules: Mapping[int, GraphModule]
     ports: Mapping[int, Ports]
     boundaries: Mapping[str, Boundary]
     results: tuple[Any, ...]
+    untrained: frozenset[str] = frozenset()
 
 
 class Cut:
@@ -133,7 +136,9 @@ class Cut:
         modules, treatment = {s: self._module(s, plain) for s in wanted}, self.captured.treatment
         if treatment is not None and not plain:
             modules = treatment.of(self.places, modules, self.purity.light)
-        return Stages(modules, ports, boundaries, results)
+        untrained = frozenset(name.name for own in self.given.values() for name in own
+                              if name not in self.purity.learned)
+        return Stages(modules, ports, boundaries, results, untrained)
 
     def ties(self) -> list[dict[int, str]]:
         """The trained parameters that several stages read: by stage, the name that each has in its module."""
@@ -144,6 +149,11 @@ class Cut:
                 assert name is not None
                 held.setdefault(id(parameter), {})[s] = name
         return [names for names in held.values() if len(names) > 1]
+
+    def spans(self) -> tuple[tuple[str, str], ...]:
+        """The first and the last operator of each stage."""
+        calls = self.captured.calls
+        return tuple((calls[a].name, calls[b - 1].name) for a, b in pairwise((0, *self.places, len(calls))))
 
     # -- which operators -----------------------------------------------------------------------------------------------
 

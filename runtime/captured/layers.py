@@ -67,6 +67,8 @@ class Layers:
         """Whether ``node`` is a layer, or a function of parameters."""
         if getattr(node.target, "_schema", None) is None and not is_item(node):
             return
+        if self.purity.captured.under_autocast and self._casts(node):
+            return
         if (bag := self._only_result(node)) is not None:
             made[node] = bag
             self.absorbed.add(node.all_input_nodes[0])
@@ -85,6 +87,16 @@ class Layers:
             it = self._again(node)
         if it is not None and self._is_wanted(it):
             made[node] = it
+
+    def _casts(self, node: Node) -> bool:
+        """Whether autocast has ``node`` compute in another type than that of what it reads: W, outside of it, would
+        not. (A linear layer knows.)"""
+        if operator_name(node) == "linear" and all(arg.op == "get_attr" for arg in node.all_input_nodes[1:]):
+            return False
+        looks = [self.attribute(each) if each.op == "get_attr" else each.meta.get("val")
+                 for each in (node, *node.all_input_nodes)]
+        return len({leaf.dtype for each in looks for leaf in tree_flatten(each)[0]
+                    if isinstance(leaf, Tensor) and leaf.is_floating_point()}) > 1
 
     def _is_wanted(self, it: Made) -> bool:
         parameters = [p for weight in it.weights for p in self._leaves(weight)]

@@ -46,11 +46,12 @@ def accumulated(folder: Path) -> dict[str, Any]:
         return {"losses": losses, "norm": norm, "gradients": {n: g.clone() for n, g in pipe.gradients().items()}}
 
 
-def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range) -> list[float]:
+def trained(pipe: Pipeline, optimizer: torch.optim.Optimizer, seeds: range,
+            dtype: torch.dtype = torch.float64) -> list[float]:
     """The losses of steps on the batches of these seeds."""
     losses = []
     for seed in seeds:
-        losses.append(stepped(pipe, seed))
+        losses.append(stepped(pipe, seed, dtype=dtype))
         optimizer.step()
         optimizer.zero_grad()
     return losses
@@ -130,8 +131,52 @@ def made_here(folder: Path) -> dict[str, Any]:
         return {"state": pipe.state_dict(), "held": held(pipe), "loss": stepped(pipe, 0)}
 
 
+def narrow(folder: Path) -> dict[str, Any]:
+    """Three steps in bf16, with a checkpoint of the weights in fp32."""
+    with piped(made("gpt", SIZE, dtype=torch.float32), dtype=torch.bfloat16) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
+        losses = trained(pipe, optimizer, range(3), torch.float32)
+        pipe.save(folder / "narrow", optimizer)
+        batch = made("gpt", SIZE)
+        return {"losses": losses, "state": pipe.state_dict(), "loss": pipe.eval_step(*batch.args, target=batch.target),
+                "modules": {str(p.dtype) for p in pipe.model.parameters()},
+                "trained": {str(p.dtype) for p in pipe.parameters()}}
+
+
+def narrow_on_meta(folder: Path) -> dict[str, Any]:
+    """The same from that checkpoint, on the meta device."""
+    case = made("gpt", SIZE, dtype=torch.float32, device="meta")
+    with piped(case, dtype=torch.bfloat16, state=folder / "narrow") as pipe:
+        batch = made("gpt", SIZE)
+        return {"state": pipe.state_dict(), "loss": pipe.eval_step(*batch.args, target=batch.target)}
+
+
+def cast(folder: Path) -> dict[str, Any]:
+    """Three steps under autocast, with split backwards."""
+    with piped(made("gpt", SIZE, dtype=torch.float32), autocast=torch.bfloat16, schedule="zb-h1", cuts=[20]) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
+        losses = trained(pipe, optimizer, range(3), torch.float32)
+        return {"losses": losses, "state": pipe.state_dict(), "plan": [b.name for b in pipe.plan.problem.blocks],
+                "boundaries": [str(b.dtype) for b in pipe.cut.stages([]).boundaries.values()]}
+
+
+def with_compile(folder: Path) -> dict[str, Any]:
+    """Two steps of compiled stages; how often a stage was compiled; and what cannot be planned for them."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    with piped(made("gpt", SIZE), schedule=None, compile={"backend": backend}) as pipe:
+        optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-2)
+        return {"losses": trained(pipe, optimizer, range(2)), "graphs": len(graphs),
+                "plan": [b.name for b in pipe.plan.problem.blocks], "state": pipe.state_dict()}
+
+
 PARTS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "accumulated": accumulated, "saved": saved, "resumed": resumed, "meta": meta, "made_here": made_here}
+    "accumulated": accumulated, "saved": saved, "resumed": resumed, "meta": meta, "made_here": made_here,
+    "narrow": narrow, "narrow_on_meta": narrow_on_meta, "cast": cast, "with_compile": with_compile}
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from weft.runtime.captured.captured import Captured
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.purity import Purity
 from weft.runtime.train.deferred import DeferredOperator
-from weft.runtime.train.stage import deferrable, deferred_parameters
+from weft.runtime.train.stage import StageRunner, deferrable, deferred_parameters
 
 functional = nn.functional
 
@@ -156,7 +156,12 @@ def held_against_the_model(case: Case, cut_at: float, light: bool, furthest_off:
         at = places[int(cut_at * len(places)):][:1]
         found_loss, found = by_stages(case, captured, at, split, light)
         assert float(found_loss) == pytest.approx(float(loss), rel=furthest_off)
-        assert furthest(found, wanted) <= furthest_off
+        # What is zero but for rounding, as the gradient of a bias before a batch norm, has no digits to compare.
+        rounding = 1e-2 * max(float(gradient.norm()) for gradient in wanted.values())
+        assert set(found) == set(wanted)
+        for name, gradient in wanted.items():
+            off = float((found[name] - gradient).norm())
+            assert off <= furthest_off * max(float(gradient.norm()), rounding), name
     return captured
 
 
@@ -172,7 +177,7 @@ def test_each_kind_of_operator_waits(name: str) -> None:
     assert waiting(case.model, captured, True) == {n for n in every if name not in IN_I or n.startswith("own.1")}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.lists(st.sampled_from(sorted(STEPS.keys() - {"cast"})), min_size=2, max_size=5), st.floats(0, 0.99),
        st.booleans(), st.integers(0, 3))
 def test_rows_of_them_cut_anywhere_give_the_models_gradients(names: list[str], at: float, light: bool,
@@ -192,3 +197,28 @@ def test_a_view_of_a_matrix_is_a_plain_linear_layer() -> None:
 def test_what_is_light_alone_is_left_in_the_graph() -> None:
     captured = Captured.of(row(["layer norm", "scale and shift", "first token"]).model, row(["linear"]).args)
     assert deferrable(Cut(captured, []).stages().modules[0]) == []
+
+
+def test_under_autocast_they_wait_only_where_w_computes_the_same() -> None:
+    torch.manual_seed(3)
+    model, ids = Mixed(), torch.randint(7, (4, 6))
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(ids).float().square().mean()
+        captured = Captured.of(model, (ids,))
+    loss.backward()
+    wanted = {name: p.grad for name, p in model.named_parameters()}
+    assert waiting(model, captured, light=False) == {"table.weight", "head.weight", "head.bias"}
+    for split in (False, True):
+        model.zero_grad()
+        module = Cut(captured, []).stages().modules[0]
+        module.forward = torch.autocast("cpu", torch.bfloat16)(module.forward)
+        runner = StageRunner(module, split=split, constant=[0])
+        y = runner.forward(0, ids)[0]
+        assert y.dtype == torch.bfloat16
+        gradient = (2 * y.float() / y.numel()).to(y.dtype)
+        (runner.input_grad if split else runner.backward)(0, gradient)
+        if split:
+            runner.weight_grad(0)
+        runner.close()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None and torch.equal(parameter.grad, wanted[name])  # type: ignore[arg-type]

@@ -15,14 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.app.lib.judged import judged
+from weft.app.pipeline.frozen import published
 from weft.app.pipeline.machine import Machine, look_at
 from weft.app.pipeline.measuring import Example, Ranks
 from weft.app.pipeline.memory import asked_decisions, memory_notes, memory_planned, plan_with, plans_memory
 from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.precision import copies_of_weights
 from weft.app.pipeline.problems import Run, held_bytes, loads, optimizer_bytes, stage_problem
 from weft.app.pipeline.row import Row, proposals, rank_of, rough_step
-from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.app.pipeline.split import Model, divided, fixed_places, stage_counts
+from weft.runtime.captured.captured import CaptureError
+from weft.runtime.captured.division import Division, Known
 from weft.runtime.captured.loss import LOSS
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Goal
@@ -32,7 +35,7 @@ from weft.runtime.measure.stage_costs import MeasureError, StageCosts
 from weft.runtime.plan.plan import Plan, load_plan, plan_of
 from weft.runtime.ranks.session import Session
 from weft.runtime.train.stage import deferred_parameters
-from weft.solver.baselines import BASELINES, NotApplicable, baseline
+from weft.solver.baselines import BASELINES, NotApplicable
 from weft.solver.feasibility.infeasible import Infeasible
 from weft.solver.io.schedule_files import load_schedule
 from weft.solver.judge.validate import violations
@@ -51,6 +54,8 @@ CUTS, LOOKS = 3, 8
 WORSE = 1.1
 #: The share of the time limit that the search has for each schedule of a cut that is tried; the last one has half.
 SHARE, LAST = 1 / 8, 1 / 2
+#: Steps that running a schedule takes, about.
+RUNS = 5
 #: By how much another order must promise a shorter step to be run too.
 GAIN = 0.995
 
@@ -80,7 +85,7 @@ class Tried:
         return min(self.runs, key=lambda run: run.measured)
 
 
-def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, session: Session,
+def decide(captured: Model, purity: Purity | None, example: Example, goal: Goal, session: Session,
            options: PipelineOptions, materials: Materials | None = None) -> Decision:
     """The plan of ``captured`` for the ranks of ``session``, which call it together, and all get the same. Where it is
     on the meta device, stages are given ``materials`` while they are measured.
@@ -90,11 +95,15 @@ def decide(captured: Captured, purity: Purity, example: Example, goal: Goal, ses
     """
     ranks = Ranks(captured, purity, example, goal, session, options, materials)
     given = ranks.told_plan(lambda: _given(options, session.world), "reading the plan")
+    if given is not None and options.compile and any(block.kind == BlockKind.WEIGHT_GRAD
+                                                     for block in given.problem.blocks):
+        raise CaptureError("the plan splits backwards, which compiled stages cannot: leave compile out, or give a plan "
+                           "with whole backwards")
     ranks = ranks.deciding(asked_decisions(captured, purity, options, given))
     sizes = ranks.sizes()
     machine = look_at(session, options, [int(size) for size in sizes if size is not None], ranks.model_bytes)
-    counts = _counts(machine, options, given)
-    row = None if options.cuts is not None else ranks.row(sizes)
+    counts = stage_counts(captured, _counts(machine, options, given), machine.ranks)
+    row = None if fixed_places(captured, options) is not None else ranks.row(sizes)
     cuts = _Cuts(ranks, machine, row, counts)
     if given is not None:
         places = ranks.told(cuts.following, "cutting the model")
@@ -212,7 +221,7 @@ class _Cuts:
         return fresh[0]
 
     def _fixed(self) -> tuple[int, ...]:
-        places, count = tuple(self.options.cuts or ()), self.counts[0]
+        places, count = fixed_places(self.ranks.captured, self.options) or (), self.counts[0]
         if len(places) != count - 1:
             raise CaptureError(f"cuts has {len(places)} places, but {count} stages have {count - 1} between them")
         return places
@@ -234,14 +243,21 @@ def _try(ranks: Ranks, machine: Machine, places: tuple[int, ...], cuts: _Cuts) -
             cuts.reason = error
         return len(found)
 
-    runs = []
+    runs: list[Run] = []
     for i in range(ranks.told(scheduled, "searching for a schedule")):
+        if i and not ranks.told(lambda: _is_worth(runs[0], ranks.options), "searching for a schedule"):
+            break
         run = _run(ranks, places, found[i] if found else None)
         if run is not None:
             runs.append(run)
     if runs:
         cuts.learn(Tried(places, costs, tuple(runs)))
     return costs
+
+
+def _is_worth(run: Run, options: PipelineOptions) -> bool:
+    """Whether another schedule that takes about as long is to be run, by what that would take."""
+    return RUNS * run.measured <= options.time_limit
 
 
 def _run(ranks: Ranks, places: Sequence[int], schedule: Schedule | None) -> Run | None:
@@ -264,7 +280,8 @@ def _schedules(ranks: Ranks, machine: Machine, places: Sequence[int], costs: Seq
     :class:`~weft.solver.feasibility.infeasible.Infeasible` where nothing fits the memory.
     """
     options, ties = ranks.options, measured_ties(ranks.training(places))
-    problems = [stage_problem(costs, ties, machine, backward, options.micro_batches) for backward in machine.backwards]
+    problems = [stage_problem(costs, ties, machine, backward, options.micro_batches,
+                              copies_of_weights(options.dtype)[1]) for backward in machine.backwards]
     if options.schedule is not None:
         return [_published(str(options.schedule), problems, options.micro_batches)]
     found: list[Schedule] = []
@@ -283,7 +300,7 @@ def _published(name: str, problems: Sequence[Problem], micro_batches: int) -> Sc
     why = ""
     for problem in problems:
         try:
-            schedule = baseline(name, problem, micro_batches)
+            schedule = published(name, problem, micro_batches)
         except NotApplicable as error:
             why = str(error)
             continue
@@ -300,8 +317,8 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 
     def searched() -> tuple[int, ...] | None:
         assert best is not None
-        if ranks.options.schedule is None:
-            run = best.best
+        run = best.best
+        if ranks.options.schedule is None and _is_worth(run, ranks.options):
             found = solve(run.fitted, ranks.options.micro_batches, time_limit=LAST * ranks.options.time_limit,
                           start=run.plain)
             if found.makespan < GAIN * run.alone:
@@ -323,25 +340,29 @@ def _settled(ranks: Ranks, machine: Machine, cuts: _Cuts) -> Decision:
 
 def _decision(ranks: Ranks, machine: Machine, tried: Tried, run: Run, looked: int) -> Decision:
     options = ranks.options
+    values, with_masters = copies_of_weights(options.dtype)
     schedule = run.settled()
-    schedule = schedule.with_solver(static_memory=held_bytes(tried.costs, machine.ranks, options.micro_batches),
+    schedule = schedule.with_solver(static_memory=held_bytes(
+                                        tried.costs, machine.ranks, options.micro_batches, with_masters),
                                     stages_alone=run.schedule.makespan, medians=run.alone)
     notes = list(machine.notes)
     notes.append(_told(ranks, run))
     notes += memory_notes(ranks.captured)
     if ranks.materials is not None:
         notes.append("operators were timed one by one, on numbers made for each, as the model is on the meta device")
+    if options.compile:
+        notes.append("stages were measured and run as they are before they are compiled")
     if looked > 1:
         notes.append(f"the cut is the best of {looked} that were looked at, chosen among balanced ones by the step of "
                      "a published schedule; others may be better")
     if any(block.kind == BlockKind.WEIGHT_GRAD for block in schedule.problem.blocks):
-        notes += _held_back(ranks.captured, Cut(ranks.captured, tried.places, ranks.purity))
+        notes += _held_back(ranks.captured, divided(ranks.captured, tried.places, ranks.purity))
     return Decision(tried.places, plan_with(plan_of(schedule), ranks.captured), tuple(notes), tuple(
-        peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks),
-                                            strict=True)))
+        peak + state for peak, state in zip(run.calibration.peaks, optimizer_bytes(tried.costs, machine.ranks,
+                                                                                   values), strict=True)))
 
 
-def _held_back(captured: Captured, cut: Cut) -> list[str]:
+def _held_back(captured: Known, cut: Division) -> list[str]:
     """What a split backward computes in I all the same: a sentence, where there is any."""
     waiting = {id(parameter) for module in cut.stages().modules.values() for parameter in deferred_parameters(module)}
     trained = {id(p): p for own in cut.parameters for p in own}

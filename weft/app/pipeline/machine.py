@@ -83,7 +83,13 @@ def look_at(session: Session, options: PipelineOptions, sizes: Sequence[int], mo
     elif session.world > 1:
         links = measure_links(session, sorted({SMALL, LARGE, min(MOST, max(sizes, default=0))} - {0}))
         notes.append(_told(links))
-    return Machine(tuple(memory), spec.placement.shapes, spec.placement.backward, links, network, tuple(notes))
+    backwards = spec.placement.backward
+    if options.compile:
+        backwards = tuple(way for way in backwards if way != "split")
+        if not backwards:
+            raise CaptureError("the spec's placement.backward allows split backwards alone, which compiled stages "
+                               "cannot: leave compile out, or allow full ones")
+    return Machine(tuple(memory), spec.placement.shapes, backwards, links, network, tuple(notes))
 
 
 def own_memory(device: torch.device, model_bytes: int) -> int | None:

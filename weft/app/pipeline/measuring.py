@@ -7,26 +7,33 @@ does with it the others hear from it (:meth:`Ranks.told`).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.fx import Node
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from weft.app.pipeline.meta import built_when_asked, numbers_for
+from weft.app.pipeline.meta import built_when_asked, with_numbers
 from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.precision import autocasting, has_masters
 from weft.app.pipeline.row import Row
-from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes, untouched
-from weft.runtime.captured.captured import Captured, CaptureError
-from weft.runtime.captured.cut import Cut, crossings
+from weft.app.pipeline.running import under_autocast
+from weft.app.pipeline.split import Model, divided
+from weft.app.pipeline.times import operator_seconds, operator_weights, saved_bytes
+from weft.runtime.captured.captured import Captured
+from weft.runtime.captured.cut import crossings
 from weft.runtime.captured.decisions import Decisions
+from weft.runtime.captured.division import Division
+from weft.runtime.captured.learning import first_weight, work_of
 from weft.runtime.captured.materials import Materials
 from weft.runtime.captured.part import Data, Goal, training_of
 from weft.runtime.captured.purity import Purity
 from weft.runtime.captured.treatment import treated
+from weft.runtime.captured.untouched import untouched
+from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.interface.training import Training
 from weft.runtime.measure.measure_stages import measure_stages
 from weft.runtime.measure.stage_costs import StageCosts
@@ -56,8 +63,8 @@ class Ranks:
     """All ranks of ``session``, each with the whole captured model; every method but :meth:`training` is called by all
     of them together."""
 
-    captured: Captured
-    purity: Purity
+    captured: Model
+    purity: Purity | None
     example: Example
     goal: Goal
     session: Session
@@ -86,20 +93,10 @@ class Ranks:
         """Whether the loss can be called."""
         return self.goal.loss is None or self.example.target is not None
 
-    @property
-    def first_trained(self) -> int:
-        """The first operator that reads a trained parameter.
-
-        Raises :class:`~weft.runtime.captured.captured.CaptureError` where there is none.
-        """
-        for i, node in enumerate(self.captured.calls):
-            if _is_trained(self.captured, node):
-                return i
-        raise CaptureError(f"{type(self.captured.model).__name__} has no trained parameter that an operator reads: "
-                           "there is nothing to train")
-
     def deciding(self, decisions: Decisions) -> Ranks:
         """The same where stages do what ``decisions`` says of their memory."""
+        if not isinstance(self.captured, Captured):
+            return self  # there is nothing to decide
         return replace(self, captured=treated(self.captured, decisions, self.example.leaves, self.options.batch_dims))
 
     @property
@@ -109,40 +106,71 @@ class Ranks:
                                                           *self.captured.model.buffers()}
                    if t.device.type == self.session.device.type)
 
+    @property
+    def graph(self) -> tuple[Captured, Purity]:
+        """What is only there of a model that was exported."""
+        assert isinstance(self.captured, Captured) and self.purity is not None
+        return self.captured, self.purity
+
     def sizes(self) -> tuple[float | None, ...]:
-        """The bytes that pass before each operator; ``None`` where no cut may be."""
+        """The bytes that pass before each operator; ``None`` where no cut may be. Of a model that is cut before
+        submodules: those that pass there."""
+        if not isinstance(self.captured, Captured):
+            return self.captured.sizes()
+        captured, purity = self.graph
         return tuple(None if crossing.refused is not None or not crossing.values else float(crossing.size)
-                     for crossing in crossings(self.captured, self.purity))
+                     for crossing in crossings(captured, purity))
 
     def row(self, sizes: tuple[float | None, ...]) -> Row:
         """The operators, each timed by all ranks at once: the median of the ranks counts. (What they keep is worked out
         by rank 0, from shapes.)"""
-        first = self.first_trained
+        captured, purity = self.graph
+        first, shares = first_weight(captured), work_of(captured, purity)
         self.session.barrier("to measure operators")
-        seconds = self.session.exchange(operator_seconds(self.captured, self.example.leaves), "measuring operators")
-        return Row(tuple(statistics.median(times) for times in zip(*seconds, strict=True)), sizes, first + 1,
-                   tuple(operator_weights(self.captured)), (0.0,) * len(sizes))
+        seconds = self.session.exchange(self._operator_seconds(), "measuring operators")
+        medians = (statistics.median(times) for times in zip(*seconds, strict=True))
+        return Row(tuple(time * share for time, share in zip(medians, shares, strict=True)), sizes, first + 1,
+                   tuple(operator_weights(captured)), (0.0,) * len(sizes))
+
+    def _operator_seconds(self) -> list[float]:
+        with autocasting(self.options.autocast, self.session.device):
+            return operator_seconds(self.graph[0], self.example.leaves)
 
     def kept(self, row: Row) -> Row:
         """``row`` with what operators keep, which only a limit of memory needs to be known for."""
-        return replace(row, kept=tuple(saved_bytes(self.captured, self.example.leaves)))
+        with autocasting(self.options.autocast, self.session.device):
+            return replace(row, kept=tuple(saved_bytes(self.graph[0], self.example.leaves)))
 
-    def training(self, places: Sequence[int], only: Sequence[int] | None = None) -> Training:
+    def training(self, places: Sequence[int]) -> Training:
         """The stages of the cut at ``places``, fed with the example; a loss that needs a target that nobody has given
-        is made of the result. On the meta device those in ``only`` are given numbers; all others, each time they are
-        looked up."""
-        cut = Cut(self.captured, places, self.purity)
-        if self.materials is None:
-            return self._training_of(cut, range(cut.count) if only is None else only)
-        if only is None:
-            return built_when_asked(self._training_of(cut, range(cut.count)),
-                                    lambda s: self._training_of(cut, [s]).stages[s], self.materials)
-        captured, _ = numbers_for(self.captured, cut, tuple(only), self.materials, False)
-        return self._training_of(Cut(captured, places, Purity(captured, self.options.light)), only)
+        is made of the result. On the meta device they are given numbers each time they are looked up."""
+        cut = divided(self.captured, places, self.purity)
+        whole = self._training_of(cut, range(cut.count))
+        return whole if self.materials is None else built_when_asked(
+            whole, lambda s: self._training_of(cut, [s]).stages[s], self.materials)
 
-    def _training_of(self, cut: Cut, only: Sequence[int]) -> Training:
+    @contextmanager
+    def _as_run(self, places: Sequence[int], only: Sequence[int]) -> Iterator[Training]:
+        """Those in ``only`` as they will run: inside, they have numbers, and masters if weights are to have such."""
+        cut = divided(self.captured, places, self.purity)
+        training = self._training_of(cut, only)
+        if self.materials is not None:
+            known: dict[int, Tensor] = {}
+            for module in training.stages.values():
+                with_numbers(module, self.materials, known)
+        if has_masters(self.options.dtype):
+            trained = {p: None for module in training.stages.values() for p in module.parameters() if p.requires_grad}
+            training.masters = MasterWeights(trained)
+        try:
+            yield training
+        finally:
+            if training.masters is not None:
+                training.masters.close()
+
+    def _training_of(self, cut: Division, only: Sequence[int]) -> Training:
         known = self.goal if self.has_target else Goal(stand_in, None)
-        return training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
+        found = training_of(cut, only, known, Data([self.example.named] * self.options.micro_batches))
+        return under_autocast(found, self.options.autocast, self.session.device)
 
     def costs(self, places: Sequence[int], rank_of: Callable[[int], int]) -> list[StageCosts]:
         """The stages of the cut at ``places``, each measured by the rank that would run it, all at once."""
@@ -156,14 +184,8 @@ class Ranks:
 
     def calibrated(self, places: Sequence[int], plan: Plan) -> Calibration | None:
         """``plan`` run with the stages of the cut at ``places``: what came of it, on rank 0."""
-        training = self.training(places, stages_of(plan, self.session.rank))
-        with untouched(self.captured.model):
+        with self._as_run(places, stages_of(plan, self.session.rank)) as training, untouched(self.captured.model):
             return calibrate(plan, self.session, training)
-
-
-def _is_trained(captured: Captured, node: Node) -> bool:
-    return any(arg.op == "get_attr" and isinstance(value := captured.attribute(arg), nn.Parameter)
-               and value.requires_grad for arg in node.all_input_nodes)
 
 
 def stand_in(output: Any, target: Any) -> Tensor:

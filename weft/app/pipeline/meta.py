@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from weft.runtime.captured.captured import Captured
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.captured.faked import exchanged
 from weft.runtime.captured.materials import Materials, stand_in
 from weft.runtime.checkpoint.model_names import named_tensors
 from weft.runtime.interface.training import Training
 
-__all__ = ["BuiltWhenAsked", "built_when_asked", "numbers_for", "real"]
+__all__ = ["BuiltWhenAsked", "built_when_asked", "numbers_for", "real", "with_numbers"]
 
 
 def real(value: Any, device: torch.device) -> Any:
@@ -27,7 +27,7 @@ def real(value: Any, device: torch.device) -> Any:
                     if isinstance(leaf, Tensor) and leaf.is_meta else leaf, value)
 
 
-def numbers_for(captured: Captured, cut: Cut, stages: tuple[int, ...], materials: Materials,
+def numbers_for(captured: Captured, cut: Division, stages: tuple[int, ...], materials: Materials,
                 with_the_rest: bool) -> tuple[Captured, dict[str, Tensor]]:
     """``captured`` with numbers in what ``stages`` read, and in nothing else; ``with_the_rest``, also in what the state
     dict has and no stage reads. And what these numbers are before they are rounded to the model's type, by name."""
@@ -48,6 +48,16 @@ def built_when_asked(training: Training, make: Callable[[int], nn.Module], mater
     return replace(training, stages=BuiltWhenAsked(make, tuple(training.stages), materials))
 
 
+def with_numbers(module: nn.Module, materials: Materials, known: dict[int, Tensor] | None = None) -> nn.Module:
+    """``module``, a stage of a model on the meta device, with numbers of its own, which the model does not get. Stages
+    of one rank share what is in ``known``, by the ``id`` of the model's tensors."""
+    known = {} if known is None else known
+    wanted = [tensor for tensor in chain(module.parameters(), module.buffers()) if id(tensor) not in known]
+    known.update(_rounded(wanted, materials.of(wanted)))
+    exchanged(module, known)
+    return module
+
+
 class BuiltWhenAsked(Mapping[int, nn.Module]):
     """Stages by number, each made anew at every lookup."""
 
@@ -57,10 +67,7 @@ class BuiltWhenAsked(Mapping[int, nn.Module]):
     def __getitem__(self, stage: int) -> nn.Module:
         if stage not in self.stages:
             raise KeyError(stage)
-        module = self.make(stage)
-        wanted = list(chain(module.parameters(), module.buffers()))
-        exchanged(module, _rounded(wanted, self.materials.of(wanted)))
-        return module
+        return with_numbers(self.make(stage), self.materials)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.stages)

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
+    from weft.app.pipeline.running import Compile
     from weft.runtime.captured.materials import Fill
     from weft.runtime.checkpoint.weights import State
     from weft.runtime.plan.plan import Plan
@@ -35,6 +37,7 @@ class PipelineOptions:
     schedule: Schedule | str | os.PathLike[str] | None = None
     plan: Plan | str | os.PathLike[str] | None = None
     cuts: Sequence[int] | None = None
+    split: Sequence[str] | None = None
     memory: int | None = None
     memory_plan: str | Mapping[str, str] = "auto"
     co_shard: Mapping[str, int] | None = None
@@ -45,6 +48,11 @@ class PipelineOptions:
     # what its numbers are
     state: State | None = None
     materialise: Fill | None = None
+
+    # how it is computed
+    dtype: torch.dtype | None = None
+    autocast: torch.dtype | None = None
+    compile: Compile = False
 
     # how it is run
     timeout: float = 60.0
@@ -58,8 +66,9 @@ class PipelineOptions:
 
     def settings(self) -> tuple[object, ...]:
         """What must be the same on all ranks."""
-        return (self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed, _sorted(self.memory_plan),
-                _sorted(self.co_shard))
+        how = sorted(self.compile) if isinstance(self.compile, Mapping) else self.compile
+        return (self.micro_batches, self.batch_dims, self.clip_norm, self.defer, self.seed, self.dtype, self.autocast,
+                how, self.split, _sorted(self.memory_plan), _sorted(self.co_shard))
 
 
 def _sorted(value: object) -> object:

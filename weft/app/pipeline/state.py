@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from weft.runtime.captured.captured import CaptureError
-from weft.runtime.captured.cut import Cut
+from weft.runtime.captured.division import Division
 from weft.runtime.checkpoint import model_checkpoint
 from weft.runtime.checkpoint.model_names import NamedTensor, fitted, named_tensors
 from weft.runtime.checkpoint.weights import State, WeightsError, weights_of
+from weft.runtime.interface.precision import MasterWeights
 from weft.runtime.ranks.session import Session
 
 __all__ = ["PipelineState"]
@@ -23,14 +24,13 @@ __all__ = ["PipelineState"]
 class PipelineState:
     """This rank's part of the state of ``cut``, whose stages are on ``stage_ranks``.
 
-    ``master`` gives what is trained in place of a parameter, which may be itself; ``rounded`` is called when masters
-    have changed. A tensor that several ranks hold counts as the first one's; one that no stage reads as rank 0's.
+    With ``masters`` (:meth:`train`), these are the state of what is trained. A tensor that several ranks hold counts as
+    the first one's; one that no stage reads as rank 0's.
     """
 
-    def __init__(self, session: Session, cut: Cut, stage_ranks: Sequence[int],
-                 master: Callable[[nn.Parameter], nn.Parameter] = lambda parameter: parameter,
-                 rounded: Callable[[], None] = lambda: None) -> None:
-        self.session, self.model, self.master, self.rounded = session, cut.captured.model, master, rounded
+    def __init__(self, session: Session, cut: Division, stage_ranks: Sequence[int]) -> None:
+        self.session, self.model = session, cut.captured.model
+        self.masters: MasterWeights | None = None
         self.kind = type(self.model).__name__
         self.owner: dict[int, int] = {}  # by id of a tensor: the first rank that holds it
         self.held: set[int] = set()
@@ -45,10 +45,19 @@ class PipelineState:
         """All of the model's."""
         return named_tensors(self.model)
 
-    @cached_property
+    def train(self, masters: MasterWeights) -> None:
+        """Let ``masters`` be what is trained."""
+        self.masters = masters
+
+    def round(self) -> None:
+        """Bring the modules to what the optimizer has made of their masters."""
+        if self.masters is not None:
+            self.masters.write_back()
+
+    @property
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that this rank trains, by name, and what the optimizer has for them."""
-        return {item.name: self.master(item.tensor) for item in self.tensors if isinstance(item.tensor, nn.Parameter)
+        return {item.name: self._master(item.tensor) for item in self.tensors if isinstance(item.tensor, nn.Parameter)
                 and item.tensor.requires_grad and id(item.tensor) in self.held}
 
     def gather(self, whole: bool) -> dict[str, Tensor]:
@@ -78,7 +87,7 @@ class PipelineState:
                         self._value(item).copy_(weights.read(there[item.name]))
         except WeightsError as error:
             raise CaptureError(str(error)) from None
-        self.rounded()
+        self.round()
 
     def save(self, folder: Path, step: int, optimizer: Optimizer | None, keep: int | None) -> Path:
         """See :meth:`~weft.app.pipeline.pipe.Pipeline.save`."""
@@ -108,4 +117,7 @@ class PipelineState:
         return any(name in item.names and id(item.tensor) in self.held for item in self.tensors)
 
     def _value(self, item: NamedTensor) -> Tensor:
-        return self.master(item.tensor) if isinstance(item.tensor, nn.Parameter) else item.tensor
+        return self._master(item.tensor) if isinstance(item.tensor, nn.Parameter) else item.tensor
+
+    def _master(self, parameter: nn.Parameter) -> nn.Parameter:
+        return parameter if self.masters is None else self.masters.of(parameter)

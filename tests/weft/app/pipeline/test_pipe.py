@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ from torch import nn
 
 from tests.support.captured_models import made
 from tests.support.ranks import launch_forked
-from tests.support.state_ranks import PARTS, SIZE
+from tests.support.state_ranks import MICRO_BATCHES, PARTS, SIZE
 from weft.runtime.captured.materials import Materials
+from weft.runtime.interface.precision import MasterWeights
 
 RANKS = 2
 Ranks = dict[str, list[dict[str, Any]]]
@@ -111,3 +113,60 @@ def test_numbers_that_modules_make_do_not_depend_on_the_ranks(found: Ranks) -> N
         assert set(each["state"]) == set(wanted) and len(each["held"]) < len(wanted)
         assert all(torch.equal(each["state"][name], value) for name, value in wanted.items())
         assert each["loss"] == pytest.approx(loss.item(), rel=1e-12)
+
+
+def in_parts(model: nn.Module, trained: list[nn.Parameter], after: Any, context: Any) -> list[float]:
+    """The losses of three steps in one process, micro-batch by micro-batch."""
+    optimizer, losses = torch.optim.AdamW(trained, lr=1e-3), []
+    for seed in range(3):
+        case, total = made("gpt", SIZE, seed), 0.0
+        for ids, target in zip(case.args[0].chunk(MICRO_BATCHES), case.target.chunk(MICRO_BATCHES), strict=True):
+            with context():
+                assert case.loss is not None
+                loss = case.loss(model(ids), target)
+            (loss / MICRO_BATCHES).backward()  # type: ignore[no-untyped-call]
+            total += loss.item() / MICRO_BATCHES
+        losses.append(total)
+        optimizer.step()
+        optimizer.zero_grad()
+        after()
+    return losses
+
+
+@pytest.mark.slow
+def test_modules_in_bf16_train_weights_in_fp32(found: Ranks) -> None:
+    model = made("gpt", SIZE, dtype=torch.float32).model
+    full = [p.detach() for p in model.parameters()]
+    masters = MasterWeights(model.to(torch.bfloat16).parameters(), full)
+    losses = in_parts(model, masters.parameters(), masters.write_back, nullcontext)
+    wanted = {name: masters.of(p).detach() for name, p in model.named_parameters(remove_duplicate=False)}
+    for each in found["narrow"]:
+        assert each["modules"] == {"torch.bfloat16"} and each["trained"] == {"torch.float32"}
+        assert each["losses"] == pytest.approx(losses, rel=2e-3)
+        assert {value.dtype for value in each["state"].values()} == {torch.float32}
+        assert any(not torch.equal(value, value.bfloat16().float()) for value in each["state"].values())
+        assert max(float((each["state"][name] - value).abs().max()) for name, value in wanted.items()) <= 6e-3
+    for before, after in zip(found["narrow"], found["narrow_on_meta"], strict=True):
+        assert after["loss"] == before["loss"]
+        assert all(torch.equal(after["state"][name], value) for name, value in before["state"].items())
+
+
+@pytest.mark.slow
+def test_autocast_is_that_of_one_process_also_with_split_backwards(found: Ranks) -> None:
+    model = made("gpt", SIZE, dtype=torch.float32).model
+    losses = in_parts(model, list(model.parameters()), lambda: None,
+                      lambda: torch.autocast("cpu", torch.bfloat16))
+    for each in found["cast"]:
+        assert each["losses"] == pytest.approx(losses, rel=2e-3) and "W0" in each["plan"]
+        assert "torch.bfloat16" in each["boundaries"]
+        assert {value.dtype for value in each["state"].values()} == {torch.float32}
+        assert max(float((each["state"][name] - value).abs().max())
+                   for name, value in model.state_dict().items()) <= 6e-3
+
+
+@pytest.mark.slow
+def test_compiled_stages_compute_the_same_with_whole_backwards(found: Ranks) -> None:
+    losses, _ = plain()
+    for each in found["with_compile"]:
+        assert each["losses"] == pytest.approx(losses[:2], rel=1e-10) and each["graphs"] == 1
+        assert each["plan"] == ["F0", "F1", "B1", "B0"]
