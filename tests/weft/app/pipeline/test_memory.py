@@ -77,6 +77,15 @@ def test_what_says_nothing_is_refused(said: object, why: str) -> None:
         decided(options)
 
 
+@pytest.mark.parametrize(("other", "why"), [({"compile": True}, "which compiled stages do not"),
+                                            ({"split": ["layers.1"]}, "which split does without")])
+def test_what_has_no_operators_has_no_memory_plan(other: dict[str, Any], why: str) -> None:
+    for own in ({"memory_plan": "recompute"}, {"co_shard": {"head": 2}}):
+        options: dict[str, Any] = {**own, **other}
+        with pytest.raises(CaptureError, match=why):
+            require_memory_plan(PipelineOptions(2, **options))
+
+
 def test_decisions_of_another_model_are_refused() -> None:
     case = made("towers", 4)
     captured = Captured.of(case.model, case.args)
