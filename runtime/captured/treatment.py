@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_unflatten
 
 from weft.runtime.captured.batch import BatchError, micro_batch
+from weft.runtime.captured.batch_dims import one_dim
 from weft.runtime.captured.captured import Captured, CaptureError
 from weft.runtime.captured.cut import Cut
 from weft.runtime.captured.decisions import Decisions
@@ -62,7 +63,7 @@ def treatment_of(captured: Captured, decisions: Decisions, leaves: Sequence[Any]
         if count in shares:
             continue
         try:
-            parts = [micro_batch(value, count, dim) for value in (args, kwargs)]
+            parts = micro_batch((args, kwargs), count, one_dim(leaves, dim))
         except BatchError as error:
             raise CaptureError(f"co_shard has {count} for {path!r}, but a micro-batch does not divide so: "
                                f"{str(error).partition(':')[0].replace('micro-batches', 'shares')}") from None
