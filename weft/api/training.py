@@ -44,7 +44,7 @@ def pipeline(
     dtype: torch.dtype | None = None,
     autocast: torch.dtype | None = None,
     compile: Compile = False,
-    batch_dims: int = 0,
+    batch_dims: int | Mapping[str | int, Any] | Sequence[Any] = 0,
     clip_norm: float | None = None,
     time_limit: float = 10.0,
     timeout: float = 60.0,
@@ -55,9 +55,11 @@ def pipeline(
     """Make a running pipeline of ``module``: every rank that ``torchrun`` started calls this alike.
 
     ``args`` and ``kwargs`` are one whole batch as an example; batches are cut into ``micro_batches`` equal parts along
-    dimension ``batch_dims``. ``loss(output, target)`` gives the mean loss of a micro-batch; without it the module gives
-    its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be measured too, and says how a
-    target is nested if it is not one tensor.
+    dimension ``batch_dims``. That may be a mapping by the names (or positions) of arguments, and ``"target"``: its
+    values are dimensions, nested as the argument is, or ``None`` for what is the same for all micro-batches, such as a
+    mask that only happens to be as long as the batch. ``loss(output, target)`` gives the mean loss of a micro-batch;
+    without it the module gives its own (``labels`` among ``kwargs``). An example of a ``target`` lets the loss be
+    measured too, and says how a target is nested if it is not one tensor.
 
     Each rank captures the model with ``torch.export``; all measure operators, links and stages together, and run the
     schedules of some cuts for a few steps, whose times the plan then has; buffers, gradients and random state are kept.
