@@ -22,7 +22,8 @@ EXAMPLES = ("gpt", "gpt2", "llama")
 class Setup:
     """What is trained. ``args`` and ``kwargs``: one whole batch as an example. ``data``: batches, each ``(input,
     target)``, ``(inputs, target)`` with a tuple of inputs, or a mapping of the model's named arguments, in which
-    ``target`` is the loss's; without it the example is used again and again. ``optimizer`` makes one of parameters."""
+    ``target`` is the loss's; without it the example is used again and again. ``optimizer`` makes one of parameters.
+    ``options``: further arguments of :func:`weft.pipeline`, by name (``dtype``, ``state``, ``clip_norm``, ...)."""
 
     module: nn.Module
     args: Sequence[Any] = ()
@@ -32,6 +33,7 @@ class Setup:
     data: Iterable[Any] | None = None
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = AdamW
     micro_batches: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def require_setup(name: str | None, example: str | None) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from weft.app.pipeline.build import make_pipeline
 from weft.app.pipeline.options import PipelineOptions
+from weft.app.pipeline.saving import Saving
 from weft.app.pipeline.setup import Setup, example_setup, setup_of
 from weft.runtime.captured.captured import CaptureError
 from weft.runtime.ranks.launch import free_port
@@ -35,10 +38,12 @@ class TrainOptions(NamedTuple):
     timeout: float
     figure: str | None
     spec: str | os.PathLike[str] | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    every: int | None = None
 
 
-def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
-    """What one rank does; ``on_line`` hears each step's loss and the report, on rank 0. Raises
+def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> int:
+    """What one rank does, and its exit code; ``on_line`` hears each step's loss and the report, on rank 0. Raises
     :class:`~weft.runtime.captured.captured.CaptureError` before the ranks meet."""
     try:
         setup = _setup(options)
@@ -47,34 +52,61 @@ def train_rank(options: TrainOptions, on_line: Callable[[str], object]) -> None:
             raise
         time.sleep(1)  # let rank 0 speak
         raise SystemExit(2) from None
+    asked = {"loss": setup.loss, "target": setup.target, "schedule": options.schedule, "memory": options.memory,
+             "spec": options.spec, "time_limit": options.time_limit, "timeout": options.timeout}
     pipe = make_pipeline(setup.module, setup.args, setup.kwargs, PipelineOptions(
-        options.micro_batches or setup.micro_batches or MICRO_BATCHES, loss=setup.loss, target=setup.target,
-        schedule=options.schedule, memory=options.memory, spec=options.spec, time_limit=options.time_limit,
-        timeout=options.timeout))
+        options.micro_batches or setup.micro_batches or MICRO_BATCHES, **{**asked, **_known(setup.options)}))
     with pipe:
         parameters = list(pipe.parameters())
         optimizer = setup.optimizer(parameters) if parameters else None
-        for step, (args, kwargs, target) in enumerate(itertools.islice(_batches(setup), options.steps)):
+        saving = Saving(pipe, optimizer, options.checkpoint, options.every, on_line if pipe.rank == 0 else _unheard)
+        behind = saving.begin()
+        for args, kwargs, target in itertools.islice(_batches(setup), behind, options.steps):
             loss = pipe.step(*args, target=target, **kwargs)
             if optimizer is not None:
                 optimizer.step()
                 optimizer.zero_grad()
             if pipe.rank == 0:
-                on_line(f"step {step + 1}  loss {loss:.6g}")
-        report = pipe.report()
-        if options.figure is not None:
-            pipe.draw(options.figure)
-        if pipe.rank == 0:
-            on_line(str(report))
+                on_line(f"step {pipe.steps}  loss {loss:.6g}")
+            if saving.after_step():
+                break
+        saving.end()
+        if pipe.steps > behind:
+            report = pipe.report()
+            if options.figure is not None:
+                pipe.draw(options.figure)
+            if pipe.rank == 0:
+                on_line(str(report))
+    return saving.code
 
 
-def launch_ranks(ranks: int, command: Sequence[str]) -> int:
+def _known(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    known = {entry.name for entry in fields(PipelineOptions)} - {"micro_batches", "loss", "target"}
+    for name in given:
+        if name not in known:
+            raise CaptureError(f"options of setup has {name!r:.60}, it may have {', '.join(sorted(known))}")
+    return given
+
+
+def _unheard(line: str) -> None:
+    """Ranks beside rank 0 say nothing."""
+
+
+def launch_ranks(ranks: int, command: Sequence[str], patient: bool = False) -> int:
     """Run ``command`` as each of ``ranks`` ranks of this machine; the worst of their exit codes. When one ends with an
-    error, the others have :data:`GRACE` seconds."""
+    error, the others have :data:`GRACE` seconds. ``patient``: Ctrl-C and SIGTERM are handed to the ranks, which end by
+    themselves."""
     common = {**os.environ, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
               "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-    running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-               for rank in range(ranks)]
+    # In a group of their own: else a terminal's Ctrl-C would come to them twice.
+    running = [subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                process_group=0 if patient else None) for rank in range(ranks)]
+    def hand_on(number: int, frame: object) -> None:
+        for process in running:
+            process.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM) if patient else ():
+        signal.signal(number, hand_on)
     until = float("inf")
     try:
         while any(process.poll() is None for process in running) and time.monotonic() < until:

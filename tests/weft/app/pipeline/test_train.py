@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,7 @@ from torch import nn
 
 from tests.support.paths import ROOT
 from weft.app.pipeline.setup import Setup, example_setup, setup_of
-from weft.app.pipeline.train import launch_ranks
+from weft.app.pipeline.train import TrainOptions, launch_ranks, train_rank
 from weft.cli.main import main
 from weft.runtime.captured.captured import CaptureError
 
@@ -27,6 +29,16 @@ def setup():
     x, y = torch.randn(8, 6), torch.randn(8, 2)
     return {"module": model, "args": (x,), "loss": nn.functional.mse_loss, "target": y, "data": [(x, y)],
             "optimizer": lambda parameters: torch.optim.SGD(parameters, 0.1), "micro_batches": 2}
+
+def endless():
+    found = setup()
+    found["options"] = {"clip_norm": 100.0, "cuts": [2], "schedule": "1f1b"}
+    torch.manual_seed(2)
+    found["data"] = [(torch.randn(8, 6), torch.randn(8, 2)) for _ in range(7)]
+    return found
+
+def unknown():
+    return {**setup(), "options": {"clip": 1.0}}
 
 def wrong():
     return {"module": nn.Linear(2, 2), "batches": 3}
@@ -75,3 +87,44 @@ def test_ranks_end_with_the_worst_exit_code() -> None:
 def test_the_command_needs_one_thing_to_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train"]) == 2 and "either FILE.py:FUNCTION, or --example NAME" in capsys.readouterr().err
     assert main(["train", "x.py:y", "--example", "gpt"]) == 2
+
+
+def weft_train(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-m", "weft", "train", *words], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.slow
+def test_a_signal_ends_training_with_a_checkpoint_from_which_it_goes_on(script: str, tmp_path: Path) -> None:
+    words = [f"{script}:endless", "--checkpoint", str(tmp_path / "saved")]
+    first = weft_train(*words, "--steps", "1000000", "--every", "2")
+    assert first.stdout is not None
+    lines = []
+    for line in first.stdout:
+        lines.append(line)
+        if line.startswith("step 3 "):
+            first.send_signal(signal.SIGTERM)
+    assert first.wait(60) == 128 + signal.SIGTERM, first.stderr and first.stderr.read()
+    said, = [line for line in lines if line.startswith("stopped by SIGTERM")]
+    done = int(said.split("after step ")[1].split(":")[0])
+    assert said.endswith(f"step-{done:09d}\n") and len(list((tmp_path / "saved").glob("step-*"))) == 2
+    second = weft_train(*words, "--steps", str(done + 3))
+    out, errors = second.communicate(timeout=100)
+    assert second.returncode == 0 and f"goes on after step {done}, from" in out, errors
+    losses = [float(line.split()[-1]) for line in (*lines, *out.splitlines()) if line.startswith("step ")]
+    setup = setup_of(f"{script}:endless")
+    assert setup.data is not None
+    optimizer, wanted = setup.optimizer(setup.module.parameters()), []
+    for x, y in itertools.islice(itertools.cycle(setup.data), done + 3):
+        loss = nn.functional.mse_loss(setup.module(x), y)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        wanted.append(loss.item())
+    assert losses == pytest.approx(wanted, rel=1e-4)
+
+
+def test_options_that_a_pipeline_does_not_have_are_refused(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(CaptureError, match="options of setup has 'clip', it may have allow_unread, autocast, "):
+        train_rank(TrainOptions(f"{script}:unknown", None, 1, None, None, None, 1.0, 1.0, None), print)
